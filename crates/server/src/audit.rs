@@ -1,4 +1,5 @@
-//! Brings changes of who may speak into the log, each once: whoever made them, this server or the command line beside it.
+//! Copies changes of the access store into the log, each exactly once, whether this server or the
+//! command line made them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,90 +8,90 @@ use std::time::Duration;
 use farrier_fleet::fleet::{AccessChange, Event, NodeId};
 use tokio::sync::Mutex;
 
-use crate::access::{AccessError, Change, Store};
+use crate::access::{AccessError, AccessRecord, Store};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
-/// How often it is looked for changes that nobody has brought: those of another process come so late at most.
-const BRING_EVERY: Duration = Duration::from_millis(200);
+/// Poll interval for changes made by other processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why changes are not in the log yet. They are brought again.
+/// Why changes could not be logged. The next poll retries.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuditError {
     #[error(transparent)]
     Access(#[from] AccessError),
     #[error(transparent)]
-    Take(#[from] SubmitError),
+    Submit(#[from] SubmitError),
 }
 
-/// Brings them.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    brain: Controller,
+    controller: Controller,
     store: Arc<Store>,
-    roster: Arc<SessionRegistry>,
-    /// The last that was brought.
+    sessions: Arc<SessionRegistry>,
+    /// Number of the last change in the log.
     last: Mutex<u64>,
 }
 
 impl Audit {
-    /// After those that the log has.
+    /// Starts after change `last`, which the log already has.
     pub(crate) fn new(
-        brain: Controller,
+        controller: Controller,
         store: Arc<Store>,
-        roster: Arc<SessionRegistry>,
+        sessions: Arc<SessionRegistry>,
         last: u64,
     ) -> Self {
-        Self { brain, store, roster, last: Mutex::new(last) }
+        Self { controller, store, sessions, last: Mutex::new(last) }
     }
 
-    /// Brings changes that nobody has brought, until it is cancelled: of another process, and of a request that ended before its change was in
-    /// the log.
+    /// Polls until cancelled. Picks up changes of other processes, and of requests that were
+    /// dropped before their change was logged.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
-            if let Err(err) = self.bring().await {
-                tracing::error!(%err, "changes of who may speak are not in the log yet");
+            if let Err(err) = self.log_pending().await {
+                tracing::error!(%err, "failed to log changes of the access store; retrying");
             }
-            tokio::time::sleep(BRING_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// All that are not there yet. They are when this returns.
-    pub(crate) async fn bring(&self) -> Result<(), AuditError> {
+    /// Logs all pending changes. They are durable when this returns.
+    pub(crate) async fn log_pending(&self) -> Result<(), AuditError> {
         let mut last = self.last.lock().await;
         loop {
             let (store, after) = (Arc::clone(&self.store), *last);
-            let read = tokio::task::spawn_blocking(move || Page::read(&store, after)).await;
-            let Page { changes, oldest } = read.map_err(|_| SubmitError::Ended)??;
+            let read =
+                tokio::task::spawn_blocking(move || PendingChanges::read(&store, after)).await;
+            let PendingChanges { changes, oldest } = read.map_err(|_| SubmitError::Stopped)??;
             if changes.is_empty() {
                 return Ok(());
             }
-            // Before the log says so: a report that a revoked node sends meanwhile must not count as its return. A stream of a later
-            // enrolment stays open.
-            let ended = self.roster.cut(|node, generation| {
+            // Disconnect before logging the revocation: a report that the revoked node sends in
+            // between must not count as a restored heartbeat. Sessions of a later enrolment stay
+            // open.
+            let ended = self.sessions.disconnect(|node, generation| {
                 (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
             });
             if ended > 0 {
-                tracing::info!(ended, "streams of revoked certificates were cut");
+                tracing::info!(ended, "disconnected sessions of revoked certificates");
             }
             for change in changes {
                 let number = change.number;
                 let event = Event::AccessChanged { number, at: change.at, change: change.change };
-                self.brain.take(change.by, event).await?;
+                self.controller.submit(change.by, event).await?;
                 *last = number;
             }
         }
     }
 }
 
-/// Changes that are not in the log yet.
-struct Page {
-    changes: Vec<Change>,
-    /// Of nodes that are revoked in them, the oldest generation that counts.
+struct PendingChanges {
+    changes: Vec<AccessRecord>,
+    /// The oldest admitted generation of each node revoked in `changes`.
     oldest: HashMap<NodeId, u64>,
 }
 
-impl Page {
+impl PendingChanges {
     fn read(store: &Store, after: u64) -> Result<Self, AccessError> {
         let changes = store.changes(after)?;
         let mut oldest = HashMap::new();
@@ -113,104 +114,108 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::access::Wanted;
+    use crate::access::NewJoinToken;
     use crate::clock::ClockWatch;
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
     use crate::state_machine::StateMachine;
 
-    /// A deadline ends a hang and says nothing about speed.
+    /// Only bounds a hang.
     const PATIENCE: Duration = Duration::from_secs(300);
 
-    struct World {
+    struct Fixture {
         _folder: tempfile::TempDir,
-        brain: Controller,
+        controller: Controller,
         store: Arc<Store>,
-        roster: Arc<SessionRegistry>,
+        sessions: Arc<SessionRegistry>,
         audit: Arc<Audit>,
         node: NodeId,
     }
 
-    impl World {
-        /// One node, enrolled once.
+    impl Fixture {
         async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-            let core = StateMachine::open(Box::new(log)).unwrap();
+            let state_machine = StateMachine::open(Box::new(log)).unwrap();
             let store = Arc::new(Store::open(folder.path()).unwrap());
-            let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
-            let (log_end, watching) = (watch::channel(0).0, ClockWatch::default());
-            let (brain, _ended) = Controller::spawn(
-                core,
-                Arc::clone(&roster),
+            let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
+            let (log_end, clock_watch) = (watch::channel(0).0, ClockWatch::default());
+            let (controller, _ended) = Controller::spawn(
+                state_machine,
+                Arc::clone(&sessions),
                 Arc::default(),
                 log_end,
-                watching,
+                clock_watch,
                 None,
             )
             .unwrap();
-            let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
+            let audit =
+                Audit::new(controller.clone(), Arc::clone(&store), Arc::clone(&sessions), 0);
             let (node, pool) = ("a".parse::<NodeId>().unwrap(), "train".parse().unwrap());
-            let place = Location::in_pool(pool);
-            let enrolled = Event::Enrolled { node: node.clone(), location: place.clone() };
-            brain.take(Actor::Server, enrolled).await.unwrap();
+            let location = Location::in_pool(pool);
+            let enrolled = Event::Enrolled { node: node.clone(), location: location.clone() };
+            controller.submit(Actor::Server, enrolled).await.unwrap();
             let now = Timestamp::now();
-            let wanted = Wanted::new(place.pool, now + SignedDuration::from_hours(1));
-            let token = store.create(&wanted, now).unwrap().digest();
+            let request = NewJoinToken::new(location.pool, now + SignedDuration::from_hours(1));
+            let token = store.create(&request, now).unwrap().digest();
             store.join(&token, &node, b"key", None, now).unwrap();
-            audit.bring().await.unwrap();
+            audit.log_pending().await.unwrap();
             let audit = Arc::new(audit);
-            Self { _folder: folder, brain, store, roster, audit, node }
+            Self { _folder: folder, controller, store, sessions, audit, node }
         }
 
         async fn is_revoked(&self) -> bool {
             let node = self.node.clone();
-            self.brain
-                .look(move |state| state.nodes[&node].liveness.certificate_revoked_at().is_some())
+            self.controller
+                .read(move |state| state.nodes[&node].liveness.certificate_revoked_at().is_some())
                 .await
                 .unwrap()
         }
     }
 
     #[tokio::test]
-    async fn the_stream_of_a_revoked_node_is_cut_before_the_log_has_the_revocation() {
-        let world = World::new().await;
-        let mut stream = world.roster.sit(&world.node, Some(1));
-        world.store.revoke(&world.node, Timestamp::now()).unwrap();
-        world.audit.bring().await.unwrap();
-        assert!(matches!(stream.cut.try_recv(), Ok(DisconnectReason::Revoked)));
-        assert!(!world.roster.heard(&stream.pulse), "what it sent last is no return");
-        assert!(world.is_revoked().await);
+    async fn a_revoked_session_is_disconnected_before_the_revocation_is_logged() {
+        let fixture = Fixture::new().await;
+        let mut stream = fixture.sessions.register(&fixture.node, Some(1));
+        fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
+        fixture.audit.log_pending().await.unwrap();
+        assert!(matches!(stream.disconnect.try_recv(), Ok(DisconnectReason::Revoked)));
+        assert!(
+            !fixture.sessions.record_message(&stream.last_seen),
+            "its last message does not restore the heartbeat"
+        );
+        assert!(fixture.is_revoked().await);
     }
 
     #[tokio::test]
-    async fn streams_of_a_later_enrolment_and_of_other_nodes_stay_open() {
-        let world = World::new().await;
-        world.store.revoke(&world.node, Timestamp::now()).unwrap();
+    async fn sessions_of_a_later_enrolment_and_of_other_nodes_stay_open() {
+        let fixture = Fixture::new().await;
+        fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
         let mut others = [
-            world.roster.sit(&world.node, Some(2)),
-            world.roster.sit(&"b".parse().unwrap(), Some(1)),
+            fixture.sessions.register(&fixture.node, Some(2)),
+            fixture.sessions.register(&"b".parse().unwrap(), Some(1)),
         ];
-        world.audit.bring().await.unwrap();
-        assert!(others.iter_mut().all(|it| it.cut.try_recv().is_err()));
-        assert!(world.is_revoked().await);
+        fixture.audit.log_pending().await.unwrap();
+        assert!(others.iter_mut().all(|session| session.disconnect.try_recv().is_err()));
+        assert!(fixture.is_revoked().await);
     }
 
-    /// As a request leaves it that ends between the two.
+    /// A request that was dropped between the change and its log entry leaves this behind.
     #[tokio::test]
-    async fn a_change_of_the_server_that_nobody_brought_is_brought_and_cuts_the_stream() {
-        let world = World::new().await;
-        let running = tokio::spawn(Arc::clone(&world.audit).run());
-        // Whatever it looks at first, the second is one that it has to notice.
+    async fn an_unlogged_change_is_polled_and_disconnects_the_session() {
+        let fixture = Fixture::new().await;
+        let running = tokio::spawn(Arc::clone(&fixture.audit).run());
+        // The first poll may race with the first change, but the second change must be noticed by
+        // polling.
         for generation in [1, 2] {
-            let stream = world.roster.sit(&world.node, Some(generation));
-            world.store.revoke(&world.node, Timestamp::now()).unwrap();
-            let cut = tokio::time::timeout(PATIENCE, stream.cut).await;
-            assert_eq!(cut.expect("the stream is cut"), Ok(DisconnectReason::Revoked));
+            let stream = fixture.sessions.register(&fixture.node, Some(generation));
+            fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
+            let cut = tokio::time::timeout(PATIENCE, stream.disconnect).await;
+            assert_eq!(cut.expect("the session is disconnected"), Ok(DisconnectReason::Revoked));
         }
-        // After what is being brought.
-        world.audit.bring().await.unwrap();
-        assert!(world.is_revoked().await);
+        // Waits for a poll that is under way.
+        fixture.audit.log_pending().await.unwrap();
+        assert!(fixture.is_revoked().await);
         running.abort();
     }
 }

@@ -1,7 +1,8 @@
-//! The log's time: the one clock for every rule that has to do with time (leases, heartbeat timeouts, freezes, windows, approvals).
+//! The log clock: one time source for leases, heartbeat timeouts, freezes, repair windows and
+//! approvals.
 //!
-//! It follows the wall clock. A wall clock that is stepped, by hand or by NTP, is noticed against the monotonic clock: until the
-//! controller has written the step to the log, the log's time goes on as if there had been none.
+//! It follows the wall clock. Comparison with the monotonic clock detects steps, made by hand or by
+//! NTP. Until the controller has logged a step, the log clock continues as if there had been none.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,47 +13,48 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::last_ran::LastRan;
 
-/// A difference beyond this from one look to the next is a step. It is looked at every second.
+/// A difference above this between two reads, one second apart, is a step.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
-/// Differences are also summed up for this long, so that a clock that creeps counts as stepped.
-const CREEP_WINDOW: SignedDuration = SignedDuration::from_secs(60);
-/// A slew is a tenth of the time that passed at most: ntpd slews by 500 ppm, chrony by 83,333 ppm (`maxslewrate`).
-const SLEW_PART: i32 = 10;
-/// Both clocks are read within this time, or again: a thread that was not scheduled in between sees no step.
+/// Differences also accumulate over this window, so that slow drift counts as a step.
+const DRIFT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
+/// A slew stays below a tenth of the elapsed time: ntpd slews at 500 ppm, chrony at up to 83,333
+/// ppm (`maxslewrate`).
+const SLEW_DIVISOR: i32 = 10;
+/// Both clocks must be read within this time, or they are read again: a preempted thread must not
+/// see a step.
 const READ_MAX: Duration = Duration::from_millis(100);
-/// How often they are read again; after that a step is noticed with the next look.
+/// Attempts to read both clocks. After that, the next read detects the step.
 const READS_MAX: u32 = 10;
 
-/// The wall clock. A test may set it wrong.
+/// The wall clock, with an offset for tests.
 #[derive(Debug, Clone, Default)]
 pub struct WallClock {
     offset_ms: Arc<AtomicI64>,
 }
 
 impl WallClock {
-    /// What it shows.
     pub fn now(&self) -> Timestamp {
-        self.shown(Timestamp::now())
+        self.wall_now(Timestamp::now())
     }
 
-    /// What it shows when the system's clock shows this.
-    pub(crate) fn shown(&self, system: Timestamp) -> Timestamp {
+    /// The wall time at system time `system`.
+    pub(crate) fn wall_now(&self, system: Timestamp) -> Timestamp {
         let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
         system.checked_add(offset).unwrap_or(system)
     }
 
-    /// Steps it, for a test: from here on it is ahead of the system's clock by so much.
+    /// Steps the clock in a test: from now on it is ahead of the system clock by `offset`.
     pub fn set_offset(&self, offset: SignedDuration) {
         let offset_ms = i64::try_from(offset.as_millis()).unwrap_or_default();
         self.offset_ms.store(offset_ms, Ordering::Relaxed);
     }
 }
 
-/// Which wall clock the controller follows, and what is done at once when that was stepped.
+/// The wall clock that the controller follows, and the callback for steps.
 pub(crate) struct ClockWatch {
     pub(crate) wall: WallClock,
     pub(crate) on_step: Box<dyn Fn() + Send>,
-    /// Where the controller notes that it runs; none in tests without a folder.
+    /// `None` in tests without a folder.
     pub(crate) last_ran: Option<LastRan>,
 }
 
@@ -68,16 +70,13 @@ impl fmt::Debug for ClockWatch {
     }
 }
 
-/// A step of the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
-    /// What the log's clock would show without it.
+pub(crate) struct ClockStep {
+    /// Log time without the step.
     pub(crate) from: Timestamp,
-    /// What the wall clock shows.
     pub(crate) to: Timestamp,
 }
 
-/// One for the server.
 #[derive(Debug)]
 pub(crate) struct LogClock {
     wall: WallClock,
@@ -86,27 +85,28 @@ pub(crate) struct LogClock {
 
 #[derive(Debug)]
 struct Readings {
-    /// The last time that was given, and when that was.
+    /// The last time returned, and when.
     last: (Timestamp, Instant),
-    /// The wall clock when differences were last summed up from zero, and when that was.
+    /// The wall clock at the start of the drift window, and when.
     window: (Timestamp, Instant),
 }
 
-fn passed(from: Instant, until: Instant) -> SignedDuration {
+fn elapsed_between(from: Instant, until: Instant) -> SignedDuration {
     SignedDuration::try_from(until.saturating_duration_since(from)).unwrap_or_default()
 }
 
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(time)
 }
 
 impl LogClock {
-    /// Goes on from the last entry of a log. The wall clock may be ahead of it by any time: the server was down. Where it is behind, it
-    /// was stepped.
+    /// Continues after the last log entry. A wall clock ahead of it means that the server was down.
+    /// A wall clock behind it was stepped.
     pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
-        let (shown, now) = (wall.now(), Instant::now());
-        let was_stepped = shown.duration_since(last) <= -STEP_MIN;
-        let (start, window) = if was_stepped { (last, last) } else { (shown.max(last), shown) };
+        let (wall_now, now) = (wall.now(), Instant::now());
+        let was_stepped = wall_now.duration_since(last) <= -STEP_MIN;
+        let (start, window) =
+            if was_stepped { (last, last) } else { (wall_now.max(last), wall_now) };
         let readings = Readings { last: (start, now), window: (window, now) };
         Self { wall, readings: Mutex::new(readings) }
     }
@@ -115,37 +115,37 @@ impl LogClock {
         self.read(false).0
     }
 
-    /// A step that is not in the log yet. From here on the log's time is what the wall clock shows.
-    pub(crate) fn take_step(&self) -> Option<Step> {
+    /// Takes a step that is not logged yet. From then on the log clock shows the wall clock.
+    pub(crate) fn take_step(&self) -> Option<ClockStep> {
         self.read(true).1
     }
 
-    /// The time by now, and a step that was seen, which the log's time follows where the caller takes it.
-    fn read(&self, takes_step: bool) -> (Timestamp, Option<Step>) {
+    /// The log time, and a detected step. With `takes_step`, the log clock follows the step.
+    fn read(&self, takes_step: bool) -> (Timestamp, Option<ClockStep>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shown, now, is_exact) = both_clocks(&self.wall);
+        let (wall_now, now, is_exact) = read_clocks(&self.wall);
         let Readings { last, window } = &mut *readings;
-        let expected = later(last.0, passed(last.1, now));
-        let watched = passed(window.1, now);
-        let judged = judged(last.0, expected, (window.0, watched), shown);
-        let (time, step) = match judged {
-            Judged::Follows(time) => (time, None),
-            Judged::Stepped { from } if is_exact && takes_step => {
-                (shown, Some(Step { from, to: shown }))
+        let expected = saturating_add(last.0, elapsed_between(last.1, now));
+        let watched = elapsed_between(window.1, now);
+        let check = check_clock(last.0, expected, (window.0, watched), wall_now);
+        let (time, step) = match check {
+            ClockCheck::Follows(time) => (time, None),
+            ClockCheck::Stepped { from } if is_exact && takes_step => {
+                (wall_now, Some(ClockStep { from, to: wall_now }))
             }
-            Judged::Stepped { .. } => (expected, None),
+            ClockCheck::Stepped { .. } => (expected, None),
         };
-        let is_over = watched >= CREEP_WINDOW && matches!(judged, Judged::Follows(_));
+        let is_over = watched >= DRIFT_WINDOW && matches!(check, ClockCheck::Follows(_));
         if step.is_some() || is_over {
-            *window = (shown, now);
+            *window = (wall_now, now);
         }
         *last = (time, now);
         (time, step)
     }
 }
 
-/// The wall clock and the monotonic clock, read at one moment; whether they really were.
-fn both_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
+/// Reads both clocks at one moment. The flag is false if that took longer than [`READ_MAX`].
+fn read_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
     let mut reads = 0;
     loop {
         let (before, wall, after) = (Instant::now(), clock.now(), Instant::now());
@@ -158,32 +158,32 @@ fn both_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
-    /// The log's time, which follows the wall clock and does not go back.
+enum ClockCheck {
+    /// Log time that follows the wall clock and never goes backwards.
     Follows(Timestamp),
-    /// The wall clock was stepped, or has crept away.
+    /// The wall clock was stepped, or drifted away.
     Stepped {
-        /// What it would show otherwise.
+        /// Log time without the step.
         from: Timestamp,
     },
 }
 
-/// `window`: what the wall clock showed a while ago, and how long ago.
-fn judged(
+/// `window`: the wall clock at the window's start, and the time elapsed since.
+fn check_clock(
     last: Timestamp,
     expected: Timestamp,
     window: (Timestamp, SignedDuration),
     wall: Timestamp,
-) -> Judged {
+) -> ClockCheck {
     if wall.duration_since(expected).abs() > STEP_MIN {
-        return Judged::Stepped { from: expected };
+        return ClockCheck::Stepped { from: expected };
     }
     let (began, watched) = window;
-    let from = later(began, watched);
-    if wall.duration_since(from).abs() > STEP_MIN + watched / SLEW_PART {
-        return Judged::Stepped { from };
+    let from = saturating_add(began, watched);
+    if wall.duration_since(from).abs() > STEP_MIN + watched / SLEW_DIVISOR {
+        return ClockCheck::Stepped { from };
     }
-    Judged::Follows(wall.max(last))
+    ClockCheck::Follows(wall.max(last))
 }
 
 #[cfg(test)]
@@ -194,25 +194,26 @@ mod tests {
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
     #[test]
-    fn it_follows_a_wall_clock_that_is_slewed_and_sees_one_that_is_stepped() {
+    fn the_log_clock_follows_a_slew_and_detects_a_step() {
         let start: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let expected = start + SECOND;
-        let judged = |wall| judged(start, expected, (start, SECOND), wall);
-        assert_eq!(judged(expected), Judged::Follows(expected));
+        let check = |wall| check_clock(start, expected, (start, SECOND), wall);
+        assert_eq!(check(expected), ClockCheck::Follows(expected));
         let slewed = expected - SECOND * 2;
-        assert_eq!(judged(slewed), Judged::Follows(start), "it does not go back");
-        assert_eq!(judged(expected + SECOND), Judged::Follows(expected + SECOND));
+        assert_eq!(check(slewed), ClockCheck::Follows(start), "it does not go back");
+        assert_eq!(check(expected + SECOND), ClockCheck::Follows(expected + SECOND));
         for stepped in [expected - HOUR, expected + HOUR] {
-            assert_eq!(judged(stepped), Judged::Stepped { from: expected });
+            assert_eq!(check(stepped), ClockCheck::Stepped { from: expected });
         }
     }
 
-    /// Looks once a second at a wall clock that gains so many milliseconds each second; the step that is seen first, and when.
-    fn creep(gains_ms: i64) -> Option<(i64, Step)> {
+    /// Reads, once a second, a wall clock that gains `gains_ms` per second. Returns the first
+    /// detected step, and when.
+    fn first_step_with_drift(gains_ms: i64) -> Option<(i64, ClockStep)> {
         let wall = WallClock::default();
         let clock = LogClock::after(wall.now(), wall.clone());
         for second in 1..=180 {
-            // As if a second had passed since the last look.
+            // As if a second had passed since the last read.
             let ago = |at: &mut Instant| *at = at.checked_sub(Duration::from_secs(1)).unwrap();
             let mut readings = clock.readings.lock().unwrap();
             ago(&mut readings.last.1);
@@ -227,15 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_creeps_is_stepped_and_one_that_is_slewed_is_not() {
-        // ntpd and chrony, ahead and behind.
+    fn drift_is_a_step_and_a_slew_is_not() {
         for slew_ms in [0, 1, -1, 84, -84, 100, -100] {
-            assert_eq!(creep(slew_ms), None, "{slew_ms} ms a second");
+            assert_eq!(first_step_with_drift(slew_ms), None, "{slew_ms} ms per second");
         }
         for (gains_ms, within_s) in [(1800, 2), (500, 6), (-500, 6), (200, 30), (-200, 30)] {
-            let (second, step) = creep(gains_ms).unwrap();
-            assert!(second <= within_s, "{gains_ms} ms a second: {second} s");
-            // All that it gained since then counts as the step, and not only the last second's.
+            let (second, step) = first_step_with_drift(gains_ms).unwrap();
+            assert!(second <= within_s, "{gains_ms} ms per second: {second} s");
+            // The step includes everything gained since the window started, not only the last
+            // second.
             let by_ms = step.to.duration_since(step.from).as_millis();
             let gained_ms = i128::from(gains_ms * second);
             assert!((by_ms - gained_ms).abs() < 500, "{by_ms} ms of {gained_ms} ms");
@@ -243,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_ahead_of_the_wall_clock_shows_a_step_once() {
+    fn a_log_ahead_of_the_wall_clock_is_one_step() {
         let ahead = Timestamp::now() + HOUR;
         let clock = LogClock::after(ahead, WallClock::default());
         let (first, then) = (clock.now(), clock.now());
-        assert!(ahead <= first && first <= then, "it goes on until the step is logged");
+        assert!(ahead <= first && first <= then, "it continues until the step is logged");
         let step = clock.take_step().unwrap();
         assert!(step.from >= ahead && step.to < ahead, "{step:?}");
         assert_eq!(clock.take_step(), None);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_down_for_long_sees_no_step() {
+    fn a_long_downtime_is_no_step() {
         let clock = LogClock::after(Timestamp::now() - HOUR * 1000, WallClock::default());
         assert_eq!(clock.take_step(), None);
         assert!(Timestamp::now().duration_since(clock.now()) < HOUR);

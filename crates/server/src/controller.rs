@@ -1,4 +1,5 @@
-//! The thread that owns the fleet: everything that waits becomes one commit, and is answered when it is on disk.
+//! The controller thread: the single writer. It commits all queued inputs as one batch, and replies
+//! once they are on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -13,70 +14,63 @@ use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::{ClockWatch, LogClock, Step};
-use crate::ingest::admission::{self, Verdict};
+use crate::clock::{ClockStep, ClockWatch, LogClock};
+use crate::ingest::admission::{self, Admission};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::LogError;
-use crate::space::Space;
+use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
-/// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
-const WAITING_MAX: usize = 4096;
-/// Inputs of one commit: what waits longer is answered sooner when it comes in pieces.
+/// Queued inputs. A full queue blocks the sender, and with it the stream that it reads from.
+const QUEUE_MAX: usize = 4096;
+/// Inputs per commit. Bounded, so that early inputs get their reply sooner.
 const BATCH_MAX: usize = 4096;
-/// Time is looked at this often.
 const TICK: Duration = Duration::from_secs(1);
-/// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
+/// A tick later than this means that the process did not run: a pause, a suspended machine, or a
+/// hung disk.
 const TICK_GAP: Duration = Duration::from_secs(5);
-/// Sessions are ended for a step of the clock this often at most.
-const CUT_EVERY: Duration = Duration::from_secs(60);
-/// Nodes whose time has come and for whom nothing could be done are looked at again this often.
-const AGAIN: SignedDuration = SignedDuration::from_secs(60);
-/// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
-/// large fleet is not little.
-const KEEP_EVERY: u64 = 50_000;
+/// Minimum time between two disconnects of all sessions after clock steps.
+const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
+/// Expired deadlines without a possible decision are tried again this often.
+const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// Entries between snapshots, or the number of nodes if that is higher. Folding this many takes
+/// under a second, and writing a large fleet's state is expensive.
+const SNAPSHOT_EVERY: u64 = 50_000;
 
-/// What became of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// It is in the log, and so is what was decided about its node.
-    Logged(Decided),
-    /// It was there, or changes nothing.
-    Known,
+    /// The log has it, and the decisions about its node.
+    Logged(DecisionCost),
+    /// The log already had it, or it changes nothing.
+    Duplicate,
 }
 
 impl CommitOutcome {
-    /// Whether it changed something.
     pub fn is_logged(self) -> bool {
         matches!(self, Self::Logged(_))
     }
 }
 
-/// What decisions about one node took of the log.
+/// What the decisions about one node took of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Decided {
-    /// Entries.
+pub struct DecisionCost {
     pub entries: u32,
-    /// Bytes of them.
     pub bytes: usize,
 }
 
-/// Why an input was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Nobody knows the node.
-    #[error("`{0}` is not a node of the fleet: it was retired, or never enrolled")]
-    Stranger(NodeId),
-    /// The node has more open findings than anybody reads.
+    #[error("`{0}` is not a node of the fleet: it was retired or never enrolled")]
+    UnknownNode(NodeId),
+    /// The node has more open findings than one report can hold.
     #[error("`{0}` has too many open findings")]
-    TooMany(NodeId),
-    /// Disk space is low, and the report changes no decision.
-    #[error("disk space is low: only reports that affect whether a node is in service are logged")]
+    TooManyFindings(NodeId),
+    #[error("disk space is low: only reports that affect service are logged")]
     LowSpace,
-    /// The log takes nothing any more. Nobody knows whether it has the input.
-    #[error("the server is ending")]
-    Ended,
+    /// The log accepts nothing any more. Whether it has the input is unknown.
+    #[error("the server is stopping")]
+    Stopped,
 }
 
 struct Input {
@@ -86,26 +80,24 @@ struct Input {
 }
 
 enum Job {
-    Take(Box<Input>),
-    Look(Box<dyn FnOnce(&FleetState) + Send>),
+    Submit(Box<Input>),
+    Read(Box<dyn FnOnce(&FleetState) + Send>),
     Tick,
     Stop,
 }
 
-/// What the thread and those who wait for it share.
+/// Shared by the thread and its handles.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerStats {
-    /// Batches that were written since the server started.
+    /// Batches written since the server started.
     commits: AtomicU64,
-    /// Steps of the wall clock.
     clock_steps: AtomicU64,
-    /// Gaps between ticks.
     pauses: AtomicU64,
-    /// Whether a tick waits for the thread.
-    tick_waits: AtomicBool,
+    /// Whether a tick is already queued.
+    is_tick_queued: AtomicBool,
 }
 
-/// The way to the thread.
+/// A handle to the controller thread.
 #[derive(Clone)]
 pub struct Controller {
     jobs: mpsc::Sender<Job>,
@@ -119,109 +111,106 @@ impl std::fmt::Debug for Controller {
     }
 }
 
-/// How the thread ended.
-pub(crate) type Ended = oneshot::Receiver<Result<(), LogError>>;
+pub(crate) type ControllerResult = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
-    /// Starts the thread. With `dies_after` it ends, for a test, after so many commits, before anybody hears of the last.
+    /// Spawns the thread. A test sets `fail_after_commits` to end it after that many commits,
+    /// before the last one is answered.
     pub(crate) fn spawn(
-        core: StateMachine,
-        roster: Arc<SessionRegistry>,
-        space: Arc<Space>,
+        state_machine: StateMachine,
+        sessions: Arc<SessionRegistry>,
+        space: Arc<DiskSpace>,
         log_end: watch::Sender<u64>,
-        watching: ClockWatch,
-        dies_after: Option<u64>,
-    ) -> std::io::Result<(Self, Ended)> {
-        roster.expect(core.state());
-        let (jobs, inbox) = mpsc::channel(WAITING_MAX);
+        clock_watch: ClockWatch,
+        fail_after_commits: Option<u64>,
+    ) -> std::io::Result<(Self, ControllerResult)> {
+        sessions.track_nodes(state_machine.state());
+        let (jobs, inbox) = mpsc::channel(QUEUE_MAX);
         let (end, ended) = oneshot::channel();
-        let looked = Timestamp::MIN;
-        let kept = core.state().seq;
+        let last_deadline_check = Timestamp::MIN;
+        let last_snapshot_seq = state_machine.state().seq;
         let stats = Arc::new(ControllerStats::default());
-        let counted = Arc::clone(&stats);
-        let clock = Arc::new(LogClock::after(core.state().at, watching.wall));
+        let thread_stats = Arc::clone(&stats);
+        let clock = Arc::new(LogClock::after(state_machine.state().at, clock_watch.wall));
         let mut thread = Thread {
-            core,
+            state_machine,
             clock: Arc::clone(&clock),
-            on_clock_step: watching.on_step,
-            roster,
+            on_clock_step: clock_watch.on_step,
+            sessions,
             space,
             inbox,
             log_end,
-            looked,
-            kept,
-            keeping: None,
-            is_time_untold: false,
-            last_cut: None,
+            last_deadline_check,
+            last_snapshot_seq,
+            snapshot_thread: None,
+            is_time_stale: false,
+            last_disconnect: None,
             last_tick: None,
-            last_ran: watching.last_ran,
-            dies_after,
-            stats: counted,
+            last_ran: clock_watch.last_ran,
+            fail_after_commits,
+            stats: thread_stats,
         };
-        std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
+        std::thread::Builder::new().name("controller".to_owned()).spawn(move || {
             let ended = thread.run();
-            // The log is closed before anybody hears that it is.
+            // Close the log before reporting the end.
             drop(thread);
-            // Nobody is left to tell when the receiver is gone.
+            // The receiver may be gone.
             let _ = end.send(ended);
         })?;
         Ok((Self { jobs, stats, clock }, ended))
     }
 
-    /// Gives it an input, and waits until that is on disk.
-    pub async fn take(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
-        let (reply, taken) = oneshot::channel();
+    /// Submits an input, and waits until it is durable.
+    pub async fn submit(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
+        let (reply, outcome) = oneshot::channel();
         let input = Input { by, event, reply };
-        self.jobs.send(Job::Take(Box::new(input))).await.map_err(|_| SubmitError::Ended)?;
-        taken.await.map_err(|_| SubmitError::Ended)?
+        self.jobs.send(Job::Submit(Box::new(input))).await.map_err(|_| SubmitError::Stopped)?;
+        outcome.await.map_err(|_| SubmitError::Stopped)?
     }
 
-    /// Looks at the state as it is on disk.
-    pub async fn look<T: Send + 'static>(
+    /// Reads the durable state.
+    pub async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&FleetState) -> T + Send + 'static,
+        read: impl FnOnce(&FleetState) -> T + Send + 'static,
     ) -> Result<T, SubmitError> {
-        let (reply, seen) = oneshot::channel();
-        let job = Job::Look(Box::new(move |state| {
-            let _ = reply.send(look(state));
+        let (reply, result) = oneshot::channel();
+        let job = Job::Read(Box::new(move |state| {
+            let _ = reply.send(read(state));
         }));
-        self.jobs.send(job).await.map_err(|_| SubmitError::Ended)?;
-        seen.await.map_err(|_| SubmitError::Ended)
+        self.jobs.send(job).await.map_err(|_| SubmitError::Stopped)?;
+        result.await.map_err(|_| SubmitError::Stopped)
     }
 
-    /// The time by which leases and silence are counted.
+    /// The log clock, which leases and heartbeat timeouts use.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Batches that were written since the server started.
     pub fn commits(&self) -> u64 {
         self.stats.commits.load(Ordering::Relaxed)
     }
 
-    /// Steps of the wall clock since the server started.
     pub(crate) fn clock_steps(&self) -> u64 {
         self.stats.clock_steps.load(Ordering::Relaxed)
     }
 
-    /// Pauses of the controller since the server started.
     pub(crate) fn pauses(&self) -> u64 {
         self.stats.pauses.load(Ordering::Relaxed)
     }
 
-    /// Inputs that wait.
+    /// Queued inputs.
     pub fn waiting(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// Lets time pass, until the thread has ended.
+    /// Sends ticks until the thread ends.
     pub(crate) async fn tick(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // One that waits is enough.
-            let waits = self.stats.tick_waits.swap(true, Ordering::Relaxed);
+            // One queued tick is enough.
+            let waits = self.stats.is_tick_queued.swap(true, Ordering::Relaxed);
             if !waits && self.jobs.send(Job::Tick).await.is_err() {
                 return;
             }
@@ -231,101 +220,100 @@ impl Controller {
         }
     }
 
-    /// Ends it, after all that waits.
+    /// Stops the thread after everything queued.
     pub(crate) async fn stop(&self) {
         let _ = self.jobs.send(Job::Stop).await;
     }
 }
 
 struct Thread {
-    core: StateMachine,
+    state_machine: StateMachine,
     clock: Arc<LogClock>,
-    /// Done before sessions are ended for a step: what agents need to connect again.
+    /// Runs before sessions are disconnected for a step: renews what agents need to reconnect.
     on_clock_step: Box<dyn Fn() + Send>,
-    roster: Arc<SessionRegistry>,
-    space: Arc<Space>,
+    sessions: Arc<SessionRegistry>,
+    space: Arc<DiskSpace>,
     inbox: mpsc::Receiver<Job>,
-    /// Who waits for entries hears here that there are some.
+    /// Wakes readers of the log.
     log_end: watch::Sender<u64>,
-    /// The last time at which nodes whose time has come were looked at.
-    looked: Timestamp,
-    /// The entry at which the state was kept, or is being.
-    kept: u64,
-    /// Who keeps it.
-    keeping: Option<JoinHandle<()>>,
-    /// Whether agents go by a server's time from before a step.
-    is_time_untold: bool,
-    /// When sessions were last ended for that.
-    last_cut: Option<Instant>,
-    /// When it last ran; none before the first tick.
+    /// When deadlines were last checked.
+    last_deadline_check: Timestamp,
+    /// The entry of the last snapshot, written or in progress.
+    last_snapshot_seq: u64,
+    snapshot_thread: Option<JoinHandle<()>>,
+    /// Whether agents still use the server time from before a step.
+    is_time_stale: bool,
+    last_disconnect: Option<Instant>,
+    /// `None` before the first tick.
     last_tick: Option<Instant>,
-    /// The same for the next start.
+    /// Persists the same for the next start.
     last_ran: Option<LastRan>,
-    dies_after: Option<u64>,
+    fail_after_commits: Option<u64>,
     stats: Arc<ControllerStats>,
 }
 
 impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
         self.follow_clock()?;
-        // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
-        let logged = self.core.state().at;
-        let noted = self.last_ran.as_ref().and_then(LastRan::read);
-        // One of a clock that was ahead says nothing.
+        // No node was observed while the server was down, so timeouts restart here.
+        let logged = self.state_machine.state().at;
+        let recorded = self.last_ran.as_ref().and_then(LastRan::read);
+        // Ignore a record written while the clock was ahead.
         let last_ran =
-            noted.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
+            recorded.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
             self.write(Event::ControllerResumed { last_ran })?;
         }
-        let mut held = None;
-        while let Some(job) = held.take().or_else(|| self.inbox.blocking_recv()) {
+        let mut deferred = None;
+        while let Some(job) = deferred.take().or_else(|| self.inbox.blocking_recv()) {
             match job {
-                Job::Take(first) => held = self.take(first)?,
-                Job::Look(look) => look(self.core.state()),
+                Job::Submit(first) => deferred = self.commit_batch(first)?,
+                Job::Read(read) => read(self.state_machine.state()),
                 Job::Tick => self.tick()?,
                 Job::Stop => break,
             }
         }
-        if let Some(keeping) = self.keeping.take() {
-            let _ = keeping.join();
+        if let Some(snapshot_thread) = self.snapshot_thread.take() {
+            let _ = snapshot_thread.join();
         }
         if let Some(last_ran) = &mut self.last_ran {
             last_ran.write(self.clock.now());
         }
-        self.core.keep()
+        self.state_machine.write_snapshot()
     }
 
-    /// Commits an input with all that waits behind it. Gives back what has to wait for the commit.
-    fn take(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
+    /// Commits an input together with everything queued behind it. Returns a job that has to wait
+    /// for the commit.
+    fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
-        // Whether something is news is seen in the state: of one node and one kind there may be one in a commit.
+        // Admission compares with the state, so a commit holds at most one event per node and kind.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
-        let mut next = Some(Job::Take(first));
-        let mut held = None;
+        let mut next = Some(Job::Submit(first));
+        let mut deferred = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match self.judge(&input) {
-                    Verdict::Known => drop(input.reply.send(Ok(CommitOutcome::Known))),
-                    Verdict::Stranger(node) => {
-                        drop(input.reply.send(Err(SubmitError::Stranger(node))));
+                Job::Submit(input) => match self.classify(&input) {
+                    Admission::Duplicate => drop(input.reply.send(Ok(CommitOutcome::Duplicate))),
+                    Admission::UnknownNode(node) => {
+                        drop(input.reply.send(Err(SubmitError::UnknownNode(node))));
                     }
-                    Verdict::TooMany(node) => {
-                        drop(input.reply.send(Err(SubmitError::TooMany(node))));
+                    Admission::TooManyFindings(node) => {
+                        drop(input.reply.send(Err(SubmitError::TooManyFindings(node))));
                     }
-                    Verdict::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
-                    Verdict::News => {
+                    Admission::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
+                    Admission::New => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
-                            held = Some(Job::Take(input));
+                            deferred = Some(Job::Submit(input));
                             break;
                         }
                         batch.push(input);
                     }
                 },
-                // What is on disk now is the truth, whatever comes next.
-                Job::Look(look) => look(self.core.state()),
+                // Reads see the durable state.
+                Job::Read(read) => read(self.state_machine.state()),
                 other => {
-                    held = Some(other);
+                    deferred = Some(other);
                     break;
                 }
             }
@@ -338,152 +326,159 @@ impl Thread {
             inputs.push((input.by, input.event));
         }
         let done = self.commit(inputs)?;
-        let mut decided = decided(&done);
+        let mut decided = decision_costs(&done);
         for (node, reply) in replies {
-            let decided = node.and_then(|it| decided.remove(&it)).unwrap_or_default();
+            let decided = node.and_then(|node| decided.remove(&node)).unwrap_or_default();
             let _ = reply.send(Ok(CommitOutcome::Logged(decided)));
         }
-        Ok(held)
+        Ok(deferred)
     }
 
-    /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
+    /// Logs a step of the wall clock. Agents use the server's clock for leases, so they have to
+    /// reconnect for the new time.
     fn follow_clock(&mut self) -> Result<(), LogError> {
-        let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
+        let Some(ClockStep { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
+        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep their remaining time");
         (self.on_clock_step)();
-        self.looked = Timestamp::MIN;
+        self.last_deadline_check = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
-        self.is_time_untold = true;
-        self.tell_time();
+        self.is_time_stale = true;
+        self.disconnect_stale_sessions();
         Ok(())
     }
 
-    /// Sessions begin with the server's time, so they end after a step; a clock that flaps ends them once a minute at most.
-    fn tell_time(&mut self) {
-        let is_due = self.last_cut.is_none_or(|at| at.elapsed() >= CUT_EVERY);
-        if self.is_time_untold && is_due {
-            self.is_time_untold = false;
-            self.last_cut = Some(Instant::now());
-            self.roster.cut(|_, _| Some(DisconnectReason::ClockStepped));
+    /// A session starts with the server's time, so a step ends it. An unstable clock ends sessions
+    /// at most once a minute.
+    fn disconnect_stale_sessions(&mut self) {
+        let is_due = self.last_disconnect.is_none_or(|at| at.elapsed() >= DISCONNECT_EVERY);
+        if self.is_time_stale && is_due {
+            self.is_time_stale = false;
+            self.last_disconnect = Some(Instant::now());
+            self.sessions.disconnect(|_, _| Some(DisconnectReason::ClockStepped));
         }
     }
 
-    /// Time in which this thread did not run is no time in which a node kept silent, or an order went unanswered.
+    /// Time in which this thread did not run counts towards no heartbeat timeout or lease.
     fn resume(&mut self) -> Result<(), LogError> {
-        // Less what a tick may be late: one that is always late still counts most of the time.
+        // Minus the tolerated lateness: a thread whose ticks are always late still counts most of
+        // the time.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
-        let Some(paused) = paused.filter(|it| !it.is_zero()) else { return Ok(()) };
+        let Some(paused) = paused.filter(|pause| !pause.is_zero()) else { return Ok(()) };
         self.last_tick = None;
         self.stats.pauses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             paused_s = paused.as_secs(),
             "the controller did not run; that time counts towards no timeout"
         );
-        self.roster.extend_timeouts(paused);
+        self.sessions.extend_timeouts(paused);
         let now = self.clock.now();
         let last_ran = now.checked_sub(paused).unwrap_or(now);
         self.write(Event::ControllerResumed { last_ran })
     }
 
-    fn judge(&self, input: &Input) -> Verdict {
-        let state = self.core.state();
-        match admission::judge(state, &input.by, &input.event) {
-            Verdict::News
+    fn classify(&self, input: &Input) -> Admission {
+        let state = self.state_machine.state();
+        match admission::classify(state, &input.by, &input.event) {
+            Admission::New
                 if self.space.is_low() && admission::is_low_value(state, &input.event) =>
             {
-                Verdict::LowValue
+                Admission::LowValue
             }
-            verdict => verdict,
+            admission => admission,
         }
     }
 
-    /// Commits a batch.
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<Committed, LogError> {
         if inputs.is_empty() {
             return Ok(Committed::default());
         }
         self.follow_clock()?;
         self.resume()?;
-        let done = self.core.commit(inputs, self.clock.now())?;
+        let done = self.state_machine.commit(inputs, self.clock.now())?;
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
-        if let Some(left) = &mut self.dies_after {
+        if let Some(left) = &mut self.fail_after_commits {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                return Err(LogError::Rehearsed);
+                return Err(LogError::Failpoint);
             }
         }
         self.announce(&done);
         Ok(done)
     }
 
-    /// Writes what the controller has to say of itself.
+    /// Logs an event of the controller itself.
     fn write(&mut self, event: Event) -> Result<(), LogError> {
-        let done = self.core.commit(vec![(Actor::Server, event)], self.clock.now())?;
+        let done = self.state_machine.commit(vec![(Actor::Server, event)], self.clock.now())?;
         self.announce(&done);
         Ok(())
     }
 
-    /// Those whom a commit concerns hear of it.
+    /// Notifies sessions and readers of a commit.
     fn announce(&mut self, done: &Committed) {
-        self.roster.dispatch(&done.entries);
-        self.log_end.send_replace(self.core.state().seq);
-        let every = KEEP_EVERY.max(self.core.state().nodes.len() as u64);
-        if self.core.state().seq >= self.kept + every {
-            self.keep();
+        self.sessions.dispatch(&done.entries);
+        self.log_end.send_replace(self.state_machine.state().seq);
+        let every = SNAPSHOT_EVERY.max(self.state_machine.state().nodes.len() as u64);
+        if self.state_machine.state().seq >= self.last_snapshot_seq + every {
+            self.write_snapshot();
         }
     }
 
-    /// Has the state kept beside all else. Where that fails the next start takes longer, and it is tried again later.
-    fn keep(&mut self) {
-        if self.keeping.as_ref().is_some_and(|keeping| !keeping.is_finished()) {
+    /// Writes a snapshot on another thread. If that fails, the next start takes longer, and a later
+    /// commit retries.
+    fn write_snapshot(&mut self) {
+        if self
+            .snapshot_thread
+            .as_ref()
+            .is_some_and(|snapshot_thread| !snapshot_thread.is_finished())
+        {
             return;
         }
-        let (snapshot, mut keeper) = self.core.keeping();
-        self.kept = snapshot.state.seq;
-        let keep = move || {
-            if let Err(err) = keeper.keep(&snapshot) {
-                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "the state was not kept");
+        let (snapshot, mut writer) = self.state_machine.prepare_snapshot();
+        self.last_snapshot_seq = snapshot.state.seq;
+        let write = move || {
+            if let Err(err) = writer.write(&snapshot) {
+                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "failed to write a snapshot");
             }
         };
-        match std::thread::Builder::new().name("keeper".to_owned()).spawn(keep) {
-            Ok(keeping) => self.keeping = Some(keeping),
-            Err(err) => tracing::error!(%err, "the state was not kept"),
+        match std::thread::Builder::new().name("snapshot".to_owned()).spawn(write) {
+            Ok(snapshot_thread) => self.snapshot_thread = Some(snapshot_thread),
+            Err(err) => tracing::error!(%err, "failed to write a snapshot"),
         }
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
-        self.stats.tick_waits.store(false, Ordering::Relaxed);
+        self.stats.is_tick_queued.store(false, Ordering::Relaxed);
         self.follow_clock()?;
-        self.tell_time();
+        self.disconnect_stale_sessions();
         self.resume()?;
         let now = self.clock.now();
         self.last_tick = Some(Instant::now());
         if let Some(last_ran) = &mut self.last_ran {
-            last_ran.note(now);
+            last_ran.update(now);
         }
-        let state = self.core.state();
-        let silent = self.roster.silent(state, now);
+        let state = self.state_machine.state();
+        let losses = self.sessions.heartbeat_losses(state, now);
         let mut inputs: Vec<(Actor, Event)> =
-            silent.into_iter().map(|event| (Actor::Server, event)).collect();
+            losses.into_iter().map(|event| (Actor::Server, event)).collect();
         let due = |after| {
             let mut times = state.deadlines.iter().map(|(at, _)| *at).skip_while(|at| *at <= after);
             times.next().is_some_and(|at| at <= now)
         };
-        let overdue = now.duration_since(self.looked) >= AGAIN;
-        if due(self.looked) || overdue && due(Timestamp::MIN) {
+        let overdue = now.duration_since(self.last_deadline_check) >= RETRY_AFTER;
+        if due(self.last_deadline_check) || overdue && due(Timestamp::MIN) {
             inputs.push((Actor::Server, Event::Tick));
-            self.looked = now;
+            self.last_deadline_check = now;
         }
         self.commit(inputs).map(drop)
     }
 }
 
-/// What was decided in a commit, by node.
-fn decided(done: &Committed) -> HashMap<NodeId, Decided> {
-    let mut decided: HashMap<NodeId, Decided> = HashMap::new();
+/// Decisions of a commit, by node.
+fn decision_costs(done: &Committed) -> HashMap<NodeId, DecisionCost> {
+    let mut decided: HashMap<NodeId, DecisionCost> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);
-    for (entry, bytes) in entries.filter(|(it, _)| it.event.is_decision()) {
+    for (entry, bytes) in entries.filter(|(entry, _)| entry.event.is_decision()) {
         let Some(node) = entry.event.node() else { continue };
         let of_node = decided.entry(node.clone()).or_default();
         of_node.entries = of_node.entries.saturating_add(1);
@@ -501,157 +496,179 @@ mod tests {
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
-    /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
+    /// A controller that is not started. Its log ends at `last_ran`, and its nodes were last seen
+    /// `ago`.
     fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let mut core = StateMachine::open(Box::new(log)).unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
-        let joined =
-            |name: &str| Event::Enrolled { node: name.parse().unwrap(), location: place.clone() };
-        core.commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
+        let mut state_machine = StateMachine::open(Box::new(log)).unwrap();
+        let location = Location::in_pool("train".parse().unwrap());
+        let joined = |name: &str| Event::Enrolled {
+            node: name.parse().unwrap(),
+            location: location.clone(),
+        };
+        state_machine
+            .commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
             .unwrap();
-        let roster = Arc::new(SessionRegistry::started_at(
+        let sessions = Arc::new(SessionRegistry::started_at(
             Instant::now().checked_sub(ago).unwrap(),
             ReportQuota::default(),
         ));
-        roster.expect(core.state());
+        sessions.track_nodes(state_machine.state());
         Thread {
-            clock: Arc::new(LogClock::after(core.state().at, WallClock::default())),
+            clock: Arc::new(LogClock::after(state_machine.state().at, WallClock::default())),
             on_clock_step: Box::new(|| ()),
-            core,
-            roster,
+            state_machine,
+            sessions,
             space: Arc::default(),
             inbox: mpsc::channel(1).1,
             log_end: watch::channel(0).0,
-            looked: Timestamp::MIN,
-            kept: 0,
-            keeping: None,
-            is_time_untold: false,
-            last_cut: None,
+            last_deadline_check: Timestamp::MIN,
+            last_snapshot_seq: 0,
+            snapshot_thread: None,
+            is_time_stale: false,
+            last_disconnect: None,
             last_tick: None,
             last_ran: None,
-            dies_after: None,
+            fail_after_commits: None,
             stats: Arc::default(),
         }
     }
 
-    fn silent(thread: &Thread) -> usize {
+    fn heartbeats_lost(thread: &Thread) -> usize {
         thread
-            .core
+            .state_machine
             .state()
             .nodes
             .values()
-            .filter(|it| it.liveness.heartbeat_loss().is_some())
+            .filter(|node| node.liveness.heartbeat_loss().is_some())
             .count()
     }
 
     #[test]
-    fn what_is_decided_counts_with_the_bytes_that_the_log_has() {
+    fn decisions_are_charged_by_their_logged_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let mut thread = thread(&folder, Timestamp::now(), Duration::ZERO);
         let node: NodeId = "c".parse().unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
-        let enrolled = Event::Enrolled { node: node.clone(), location: place };
+        let location = Location::in_pool("train".parse().unwrap());
+        let enrolled = Event::Enrolled { node: node.clone(), location };
         let done = thread.commit(vec![(Actor::Node(node.clone()), enrolled)]).unwrap();
-        let decisions = || done.entries.iter().filter(|it| it.event.is_decision());
-        let bytes = decisions().map(|it| it.encode().unwrap().len()).sum();
+        let decisions = || done.entries.iter().filter(|entry| entry.event.is_decision());
+        let bytes = decisions().map(|entry| entry.encode().unwrap().len()).sum();
         let entries = u32::try_from(decisions().count()).unwrap();
-        assert!(entries > 0, "it is verified");
-        assert_eq!(decided(&done), HashMap::from([(node, Decided { entries, bytes })]));
+        assert!(entries > 0, "verification is ordered");
+        assert_eq!(decision_costs(&done), HashMap::from([(node, DecisionCost { entries, bytes })]));
     }
 
     #[test]
-    fn a_paused_controller_has_missed_no_heartbeat() {
+    fn a_pause_of_the_controller_is_no_missed_heartbeat() {
         let (folder, pause) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let ago = SignedDuration::try_from(pause).unwrap();
         let mut thread = thread(&folder, Timestamp::now() - ago, pause);
         thread.last_tick = Instant::now().checked_sub(pause);
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
-        assert!(thread.core.state().nodes.values().all(|it| it.phase() == NodePhase::Joining));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert!(
+            thread
+                .state_machine
+                .state()
+                .nodes
+                .values()
+                .all(|node| node.phase() == NodePhase::Joining)
+        );
     }
 
-    /// A controller that starts, with one dead node, a quiet log and a note of when it last ran.
+    /// A controller that starts with one dead node, a log without recent entries, and a record of
+    /// when it last ran.
     #[test]
-    fn a_start_leaves_out_only_time_in_which_the_controller_did_not_run() {
+    fn a_start_excludes_only_time_in_which_the_controller_did_not_run() {
         let folder = tempfile::tempdir().unwrap();
         let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
         let mut thread = thread(&folder, ago(1000), Duration::ZERO);
         let silent = Event::HeartbeatLost { node: "a".parse().unwrap(), since: ago(1000) };
-        thread.core.commit(vec![(Actor::Server, silent)], ago(900)).unwrap();
+        thread.state_machine.commit(vec![(Actor::Server, silent)], ago(900)).unwrap();
         let mut last_ran = LastRan::at(folder.path());
         last_ran.write(ago(60));
         thread.last_ran = Some(last_ran);
         thread.inbox.close();
         thread.run().unwrap();
-        let node = &thread.core.state().nodes[&"a".parse().unwrap()];
+        let node = &thread.state_machine.state().nodes[&"a".parse().unwrap()];
         let counted = node.liveness.heartbeat_loss().unwrap().uncounted_s;
         assert!((60..600).contains(&counted), "{counted} s and not 900");
-        let noted = LastRan::at(folder.path()).read().unwrap();
-        assert!(noted > ago(60), "the end is noted");
+        let recorded = LastRan::at(folder.path()).read().unwrap();
+        assert!(recorded > ago(60), "the stop is recorded");
     }
 
     #[test]
-    fn a_node_that_comes_back_while_its_silence_is_written_is_known_to_be_back() {
+    fn a_node_that_reconnects_while_its_lost_heartbeat_is_logged_is_restored() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         let node: NodeId = "a".parse().unwrap();
-        let seated = thread.roster.sit(&node, None);
-        // It asked for what is known of it before this.
+        let registered = thread.sessions.register(&node, None);
+        // The node read its record before this.
         thread.tick().unwrap();
-        assert!(thread.roster.accepted(&node, &seated.pulse), "the log says that it is silent");
-        assert!(!thread.roster.accepted(&node, &seated.pulse), "it is told once");
+        assert!(
+            thread.sessions.mark_accepted(&node, &registered.last_seen),
+            "the log has a lost heartbeat"
+        );
+        assert!(!thread.sessions.mark_accepted(&node, &registered.last_seen), "returned once");
     }
 
     #[test]
-    fn nodes_that_are_silent_while_the_controller_runs_are_found() {
+    fn lost_heartbeats_are_detected_while_the_controller_runs() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Some(Instant::now());
         thread.tick().unwrap();
-        assert_eq!(silent(&thread), 2);
+        assert_eq!(heartbeats_lost(&thread), 2);
     }
 
     #[test]
-    fn a_controller_whose_ticks_are_late_still_counts_most_of_the_time() {
+    fn late_ticks_still_count_most_of_the_time() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(104));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Instant::now().checked_sub(Duration::from_secs(6));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (2, 1));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (2, 1));
     }
 
     #[test]
-    fn what_a_step_of_the_clock_needs_is_done_before_sessions_are_cut() {
+    fn the_clock_step_callback_runs_before_sessions_are_disconnected() {
         let folder = tempfile::tempdir().unwrap();
         let ahead = Timestamp::now() + SignedDuration::from_hours(24);
         let mut thread = thread(&folder, ahead, Duration::ZERO);
-        let seated = thread.roster.sit(&"a".parse().unwrap(), None);
-        let cut = Arc::new(std::sync::Mutex::new(seated.cut));
-        let (seen, order) = (Arc::clone(&cut), Arc::new(AtomicU64::new(0)));
+        let registered = thread.sessions.register(&"a".parse().unwrap(), None);
+        let disconnected = Arc::new(std::sync::Mutex::new(registered.disconnect));
+        let (disconnect, order) = (Arc::clone(&disconnected), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&order);
         thread.on_clock_step = Box::new(move || {
-            assert!(seen.lock().unwrap().try_recv().is_err(), "the session was cut before");
+            assert!(
+                disconnect.lock().unwrap().try_recv().is_err(),
+                "the session was disconnected before"
+            );
             counted.fetch_add(1, Ordering::Relaxed);
         });
         thread.tick().unwrap();
         assert_eq!(order.load(Ordering::Relaxed), 1);
-        assert!(matches!(cut.lock().unwrap().try_recv(), Ok(DisconnectReason::ClockStepped)));
+        assert!(matches!(
+            disconnected.lock().unwrap().try_recv(),
+            Ok(DisconnectReason::ClockStepped)
+        ));
     }
 
     #[test]
-    fn a_log_that_is_ahead_of_the_wall_clock_is_brought_back_by_an_entry() {
+    fn a_log_ahead_of_the_wall_clock_is_corrected_by_an_entry() {
         let folder = tempfile::tempdir().unwrap();
         let ten_days = SignedDuration::from_hours(240);
         let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
-        let at = thread.core.state().at;
+        let at = thread.state_machine.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
-        let behind = thread.core.state().nodes.values().all(|it| it.phase.since() <= at);
-        assert!(behind, "nothing that has happened lies in the future");
+        let behind =
+            thread.state_machine.state().nodes.values().all(|node| node.phase.since() <= at);
+        assert!(behind, "nothing logged lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
     }

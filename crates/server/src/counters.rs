@@ -1,4 +1,5 @@
-//! What happens too often for a line each: counted for `/metrics`, and summed up in the log once a minute.
+//! Events too frequent for one log line each: counted for `/metrics`, summarised in the log once a
+//! minute.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,19 +10,16 @@ use std::time::Duration;
 use farrier_fleet::fleet::NodeId;
 use tonic::Code;
 
-/// How often it is summed up in the log.
-const SUMMARY_EVERY: Duration = Duration::from_secs(60);
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Why a TLS handshake came to nothing.
+/// Why a TLS handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeFailure {
-    /// It took too long.
     Slow,
-    /// Too many others were waiting.
+    /// The slot pool was full, and this was the oldest.
     Displaced,
-    /// The client went away.
     Closed,
-    /// What the client said is not TLS, or its certificate is none of ours.
+    /// Not TLS, or a certificate of another authority.
     Tls,
 }
 
@@ -40,16 +38,14 @@ impl fmt::Display for HandshakeFailure {
     }
 }
 
-/// Why the request of a peer without an admitted certificate was not read.
+/// Why a request of an unauthenticated peer was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestFailure {
-    /// It is larger than such a request may be.
     TooLarge,
-    /// It took too long.
     Slow,
-    /// Too many others were on their way.
+    /// The slot pool was full, and this was the oldest.
     Displaced,
-    /// The client went away.
+    /// The client disconnected.
     CutOff,
 }
 
@@ -68,18 +64,16 @@ impl fmt::Display for RequestFailure {
     }
 }
 
-/// Why an enrolment was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EnrolmentRefusal {
-    /// The token is wrong, used up, expired, revoked or of another node.
+    /// The token is wrong, used up, expired, revoked or for another node.
     Token,
-    /// The name is that of an enrolled node.
     NameTaken,
-    /// The request is malformed, or its proof of the key does not hold.
+    /// The request is malformed, or its key proof is invalid.
     Malformed,
-    /// Too many others enrol at the same time.
+    /// Too many concurrent enrolments.
     Busy,
-    /// The server could not do it.
+    /// An internal error.
     Server,
 }
 
@@ -112,7 +106,7 @@ impl fmt::Display for EnrolmentRefusal {
     }
 }
 
-/// Events of one kind: how many there were since the last summary, and the last of them.
+/// Number of events since the last summary, and the last one.
 #[derive(Debug)]
 struct Recent<T>(Mutex<(u64, Option<T>)>);
 
@@ -129,7 +123,7 @@ impl<T> Recent<T> {
         recent.1 = Some(event);
     }
 
-    /// How many there were since this was last asked, and the last of them.
+    /// Returns both, and resets them.
     fn take(&self) -> Option<(u64, T)> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = std::mem::take(&mut *recent);
@@ -137,7 +131,6 @@ impl<T> Recent<T> {
     }
 }
 
-/// What is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     orders_ahead: AtomicU64,
@@ -158,8 +151,8 @@ pub(crate) struct Counters {
     recent_names_refused: Recent<(NodeId, NodeId)>,
 }
 
-fn index<T: PartialEq>(all: &[T], it: &T) -> usize {
-    all.iter().position(|other| other == it).unwrap_or_default()
+fn index<T: PartialEq>(all: &[T], value: &T) -> usize {
+    all.iter().position(|other| other == value).unwrap_or_default()
 }
 
 impl Counters {
@@ -168,41 +161,37 @@ impl Counters {
         self.recent_handshakes.add((from, why));
     }
 
-    /// Handshakes that failed for a reason.
     pub(crate) fn handshakes(&self, why: HandshakeFailure) -> u64 {
         self.handshakes[index(&HandshakeFailure::ALL, &why)].load(Ordering::Relaxed)
     }
 
-    /// A request of a peer without an admitted certificate was not read.
     pub(crate) fn request_failed(&self, why: RequestFailure) {
         self.requests[index(&RequestFailure::ALL, &why)].fetch_add(1, Ordering::Relaxed);
         self.recent_requests.add(why);
     }
 
-    /// Such requests that were not read for a reason.
     pub(crate) fn requests_failed(&self, why: RequestFailure) -> u64 {
         self.requests[index(&RequestFailure::ALL, &why)].load(Ordering::Relaxed)
     }
 
-    /// The node is that of the request, where it is a name at all.
+    /// `node` is `None` if the requested name is invalid.
     pub(crate) fn enrolment_refused(&self, node: Option<NodeId>, why: EnrolmentRefusal) {
         self.enrolments[index(&EnrolmentRefusal::ALL, &why)].fetch_add(1, Ordering::Relaxed);
         self.recent_enrolments.add((node, why));
     }
 
-    /// Enrolments that were refused for a reason.
     pub(crate) fn enrolments_refused(&self, why: EnrolmentRefusal) -> u64 {
         self.enrolments[index(&EnrolmentRefusal::ALL, &why)].load(Ordering::Relaxed)
     }
 
-    /// A node said an order number that was never given.
-    pub(crate) fn order_number_refused(&self, node: &NodeId, why: &impl fmt::Display) {
+    /// A node reported an order generation that was never issued.
+    pub(crate) fn order_generation_refused(&self, node: &NodeId, why: &impl fmt::Display) {
         self.orders_ahead.fetch_add(1, Ordering::Relaxed);
         self.recent_orders_ahead.add((node.clone(), why.to_string()));
     }
 
-    /// Hellos with an order number that was never given.
-    pub(crate) fn order_numbers_refused(&self) -> u64 {
+    /// Sessions refused because of an order generation that was never issued.
+    pub(crate) fn order_generations_refused(&self) -> u64 {
         self.orders_ahead.load(Ordering::Relaxed)
     }
 
@@ -211,7 +200,6 @@ impl Counters {
         self.recent_renewals.add(node.clone());
     }
 
-    /// Certificates that were renewed.
     pub(crate) fn renewals(&self) -> u64 {
         self.renewals.load(Ordering::Relaxed)
     }
@@ -221,44 +209,41 @@ impl Counters {
         self.recent_throttled.add(node.clone());
     }
 
-    /// Renewals that came too soon after another.
+    /// Renewals refused because they came too soon after the last.
     pub(crate) fn renewals_throttled(&self) -> u64 {
         self.renewals_throttled.load(Ordering::Relaxed)
     }
 
-    /// A node opened a stream under another's name.
+    /// A node opened a session under another node's name.
     pub(crate) fn name_refused(&self, node: &NodeId, named: NodeId) {
         self.names_refused.fetch_add(1, Ordering::Relaxed);
         self.recent_names_refused.add((node.clone(), named));
     }
 
-    /// Streams that were refused because a node named another.
     pub(crate) fn names_refused(&self) -> u64 {
         self.names_refused.load(Ordering::Relaxed)
     }
 
-    /// The server has ended a node's session.
     pub(crate) fn session_ended(&self, node: &NodeId, why: String) {
         self.sessions_ended.fetch_add(1, Ordering::Relaxed);
         self.recent_sessions_ended.add((node.clone(), why));
     }
 
-    /// Sessions that the server has ended.
     pub(crate) fn sessions_ended(&self) -> u64 {
         self.sessions_ended.load(Ordering::Relaxed)
     }
 
-    /// Sums up once a minute what happened since.
-    pub(crate) async fn tell(self: Arc<Self>) {
+    /// Logs a summary once a minute.
+    pub(crate) async fn log_summaries(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(SUMMARY_EVERY).await;
-            self.sum_up();
+            tokio::time::sleep(SUMMARY_INTERVAL).await;
+            self.log_summary();
         }
     }
 
-    fn sum_up(&self) {
+    fn log_summary(&self) {
         if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
-            tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
+            tracing::info!(count, %last_from, %last_why, "TLS handshakes failed in the last minute");
         }
         if let Some((count, last_why)) = self.recent_requests.take() {
             tracing::info!(count, %last_why, "requests without a certificate were not read in the last minute");
@@ -268,19 +253,19 @@ impl Counters {
             tracing::warn!(count, last_node, %last_why, "enrolments were refused in the last minute");
         }
         if let Some((count, (last_node, last_why))) = self.recent_orders_ahead.take() {
-            tracing::warn!(count, %last_node, %last_why, "sessions with a too high order number were refused in the last minute");
+            tracing::warn!(count, %last_node, %last_why, "sessions with an unknown order generation were refused in the last minute");
         }
         if let Some((count, (last_node, last_why))) = self.recent_sessions_ended.take() {
-            tracing::info!(count, %last_node, %last_why, "sessions were ended by the server in the last minute");
+            tracing::info!(count, %last_node, %last_why, "the server ended sessions in the last minute");
         }
         if let Some((count, (last_node, last_named))) = self.recent_names_refused.take() {
-            tracing::warn!(count, %last_node, %last_named, "sessions of nodes that named another node were refused in the last minute");
+            tracing::warn!(count, %last_node, %last_named, "sessions under another node's name were refused in the last minute");
         }
         if let Some((count, last_node)) = self.recent_renewals.take() {
             tracing::info!(count, %last_node, "certificates were renewed in the last minute");
         }
         if let Some((count, last_node)) = self.recent_throttled.take() {
-            tracing::warn!(count, %last_node, "renewals were refused in the last minute: they came too soon after another");
+            tracing::warn!(count, %last_node, "renewals were refused in the last minute because they came too soon");
         }
     }
 }
@@ -290,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_failures_are_one_summary_and_all_are_counted() {
+    fn failures_are_summarised_and_counted() {
         let counters = Counters::default();
         assert_eq!(counters.recent_handshakes.take(), None);
         let from = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -300,13 +285,13 @@ mod tests {
         counters.handshake_failed(from(7), HandshakeFailure::Slow);
         let last = (from(7), HandshakeFailure::Slow);
         assert_eq!(counters.recent_handshakes.take(), Some((901, last)));
-        assert_eq!(counters.recent_handshakes.take(), None, "they are told once");
+        assert_eq!(counters.recent_handshakes.take(), None, "returned once");
         let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
-        assert_eq!(counts, [1, 0, 0, 900], "and counted on");
+        assert_eq!(counts, [1, 0, 0, 900], "the total stays");
     }
 
     #[test]
-    fn requests_that_were_not_read_are_counted_by_reason() {
+    fn unread_requests_are_counted_by_reason() {
         let counters = Counters::default();
         for (why, times) in RequestFailure::ALL.into_iter().zip(1..) {
             (0..times).for_each(|_| counters.request_failed(why));
@@ -316,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_order_number_is_counted_and_summed_up() {
+    fn refused_order_generations_are_counted_and_summarised() {
         let (counters, node) = (Counters::default(), "a".parse::<NodeId>().unwrap());
         for _ in 0..3 {
-            counters.order_number_refused(&node, &"too high");
+            counters.order_generation_refused(&node, &"too high");
         }
-        assert_eq!(counters.order_numbers_refused(), 3);
+        assert_eq!(counters.order_generations_refused(), 3);
         assert_eq!(counters.recent_orders_ahead.take(), Some((3, (node, "too high".to_owned()))));
     }
 

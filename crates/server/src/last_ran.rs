@@ -1,5 +1,7 @@
-//! When the controller last ran, in a file beside the log. A start counts the time since then towards no timeout; by the last entry of a quiet
-//! log it would also leave out time in which the controller did run, and a server that is restarted often would never find a dead node.
+//! When the controller last ran, in a file beside the log. Time since then counts towards no
+//! timeout after a start. The last log entry is no substitute: a log without recent entries would
+//! also exclude time in which the controller did run, and a server that restarts often would never
+//! detect a dead node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,40 +9,39 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often it is noted: so much running time a crash may leave out.
-const EVERY: Duration = Duration::from_secs(5);
+/// After a crash, up to this much running time is not counted.
+const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct LastRan {
     path: PathBuf,
-    noted: Option<Timestamp>,
+    last_written: Option<Timestamp>,
     is_failing: bool,
 }
 
 impl LastRan {
-    /// The one of this folder.
     pub(crate) fn at(dir: &Path) -> Self {
-        Self { path: dir.join("last-ran"), noted: None, is_failing: false }
+        Self { path: dir.join("last-ran"), last_written: None, is_failing: false }
     }
 
-    /// What was noted, where the file is there and reads.
+    /// `None` if the file is missing or malformed.
     pub(crate) fn read(&self) -> Option<Timestamp> {
         fs::read_to_string(&self.path).ok()?.trim().parse().ok()
     }
 
-    /// Notes that the controller runs, from time to time. Not synced: a note that is lost leaves running time out, and loses nothing else.
-    pub(crate) fn note(&mut self, now: Timestamp) {
-        let every = EVERY.try_into().unwrap_or_default();
-        // A clock that was set back is noted at once.
-        let is_due = self.noted.is_none_or(|at| now < at || now.duration_since(at) >= every);
+    /// Records `now` if the last record is old. Not synced: losing it only excludes some running
+    /// time.
+    pub(crate) fn update(&mut self, now: Timestamp) {
+        let every = WRITE_INTERVAL.try_into().unwrap_or_default();
+        // A clock that was set back is recorded at once.
+        let is_due = self.last_written.is_none_or(|at| now < at || now.duration_since(at) >= every);
         if is_due {
             self.write(now);
         }
     }
 
-    /// Notes it now.
     pub(crate) fn write(&mut self, now: Timestamp) {
-        self.noted = Some(now);
+        self.last_written = Some(now);
         let part = self.path.with_extension("part");
         let written =
             fs::write(&part, format!("{now}\n")).and_then(|()| fs::rename(&part, &self.path));
@@ -48,7 +49,7 @@ impl LastRan {
             Ok(()) => self.is_failing = false,
             Err(err) if !self.is_failing => {
                 self.is_failing = true;
-                tracing::warn!(%err, path = %self.path.display(), "failed to note when the controller ran; after a restart heartbeat timeouts may take longer");
+                tracing::warn!(%err, path = %self.path.display(), "failed to record when the controller ran; heartbeat timeouts may take longer after a restart");
             }
             Err(_) => {}
         }
@@ -60,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_noted_every_five_seconds_and_when_the_clock_is_set_back() {
+    fn it_is_written_every_five_seconds_and_when_the_clock_is_set_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = LastRan::at(folder.path());
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         assert_eq!(file.read(), None);
-        for (now, noted) in [(100, 100), (104, 100), (105, 105), (40, 40), (44, 40)] {
-            file.note(at(now));
-            assert_eq!(LastRan::at(folder.path()).read(), Some(at(noted)), "at {now}");
+        for (now, last_written) in [(100, 100), (104, 100), (105, 105), (40, 40), (44, 40)] {
+            file.update(at(now));
+            assert_eq!(LastRan::at(folder.path()).read(), Some(at(last_written)), "at {now}");
         }
         fs::write(folder.path().join("last-ran"), "soon").unwrap();
         assert_eq!(file.read(), None);

@@ -1,30 +1,35 @@
-//! The fleet's server.
+//! The fleet server: the control plane.
 //!
 //! ```text
-//! agents ─ TLS ─> serve ─> agents (gRPC) ─> ingest::session ─ only news ─> brain ─> core::Core::commit ─┬─ apply, decide (farrier-fleet, pure)
-//!                            │ enrolment        ^ order, acknowledgement     │  bounded channel,          └─ log::Log::append ─> on disk
-//!                         access (tokens,       └──────── ingest::Roster <───┘  group commit
-//!                         certificates)
+//! agents ─ TLS ─> serve ─> agents (gRPC) ─> ingest::session ─ new events ─> controller
+//!                  │          │ enrolment       ^ orders, acks               │ bounded queue,
+//!                  │          v                 │                            │ group commit
+//!                  │       access (tokens,      └─ ingest::SessionRegistry <─┤
+//!                  │       certificates)                                     v
+//!                  └─> rest <─ log_tail <─ log on disk <─ append ─ state_machine::commit
+//!                                                             (apply, decide: farrier-fleet)
 //! ```
 //!
-//! People and programs come by the same port: [`rest`]. Whoever wants to hear of what happens reads the log as it grows ([`follow::Tail`]). Entry point: [`run::run`]. One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
-//! Everything else runs on tokio, and a node's stream is served where it is accepted, beside all others.
+//! Entry point: [`run::run`]. One thread, the [`controller`], owns the
+//! [`state_machine::StateMachine`]. Its answers are durable before they are sent. Everything else
+//! runs on tokio, one task per connection. Users and programs use the same port ([`rest`]),
+//! and read the growing log through [`log_tail::LogTail`].
 
 pub mod access;
+pub mod advertised_url;
 mod agents;
 mod artifacts;
 mod audit;
 mod clock;
 pub mod controller;
 mod counters;
-pub mod follow;
 mod ingest;
 mod last_ran;
 pub mod log;
+pub mod log_tail;
 mod renewals;
 pub mod rest;
 pub mod run;
 mod serve;
-pub mod served;
 mod space;
 pub mod state_machine;

@@ -1,4 +1,5 @@
-//! How often a node may renew its certificate. An agent does so once in weeks; each costs a signature.
+//! Rate limit for certificate renewals. An agent renews once in weeks, and each renewal costs a
+//! signature.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,22 +8,21 @@ use std::time::{Duration, Instant};
 use farrier_fleet::fleet::NodeId;
 use jiff::SignedDuration;
 
-/// RangedU32 two renewals of one node.
+/// Minimum time between two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Certificates that last for less than ten minutes are renewed more often.
+/// Certificates that last less than ten minutes may be renewed more often.
 const PER_LIFE: i32 = 10;
 
-/// When nodes renewed last.
 #[derive(Debug)]
 pub(crate) struct RenewalLimit {
     interval: Duration,
-    last: Mutex<Last>,
+    last: Mutex<RecentRenewals>,
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct RecentRenewals {
     renewed: HashMap<NodeId, Instant>,
-    /// When those that are long over were forgotten.
+    /// When old entries were last removed.
     pruned: Option<Instant>,
 }
 
@@ -32,19 +32,18 @@ impl RenewalLimit {
         Self { interval: INTERVAL.min(share), last: Mutex::default() }
     }
 
-    /// Whether a node may renew now.
     pub(crate) fn admits(&self, node: &NodeId, now: Instant) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         !self.is_recent(last.renewed.get(node), now)
     }
 
-    /// Counts a renewal; false where the node may not.
+    /// Counts a renewal. Returns false if the node may not renew yet.
     pub(crate) fn claim(&self, node: &NodeId, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_recent(last.renewed.get(node), now) {
             return false;
         }
-        // Only now and then: of all nodes of a fleet those of the last minute or two are here.
+        // At most once per interval, so the map holds the nodes of the last two intervals.
         if !self.is_recent(last.pruned.as_ref(), now) {
             last.renewed.retain(|_, at| self.is_recent(Some(at), now));
             last.pruned = Some(now);
@@ -63,22 +62,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_renews_once_a_minute_and_others_beside_it() {
+    fn renewals_are_limited_per_node() {
         let limit = RenewalLimit::new(SignedDuration::from_hours(24));
-        let [a, b]: [NodeId; 2] = ["a", "b"].map(|it| it.parse().unwrap());
+        let [a, b]: [NodeId; 2] = ["a", "b"].map(|other| other.parse().unwrap());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(limit.claim(&a, start));
         assert!(!limit.admits(&a, at(59)) && !limit.claim(&a, at(59)));
-        assert!(limit.claim(&b, at(1)), "others are not held up");
+        assert!(limit.claim(&b, at(1)), "other nodes are not delayed");
         assert!(limit.admits(&a, at(60)) && limit.claim(&a, at(60)));
         assert!(!limit.claim(&a, at(61)));
         assert!(limit.claim(&b, at(500)));
-        assert_eq!(limit.last.lock().unwrap().renewed.len(), 1, "what is over is forgotten");
+        assert_eq!(limit.last.lock().unwrap().renewed.len(), 1, "old entries are removed");
     }
 
     #[test]
-    fn short_certificates_are_renewed_in_time() {
+    fn short_lived_certificates_may_be_renewed_in_time() {
         let limit = RenewalLimit::new(SignedDuration::from_secs(10));
         let node: NodeId = "a".parse().unwrap();
         let start = Instant::now();

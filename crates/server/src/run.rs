@@ -1,4 +1,4 @@
-//! Starts the server, keeps it running, and ends it.
+//! Starts, runs and stops the server.
 
 use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -20,109 +20,96 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
+use crate::advertised_url;
 use crate::agents::Service;
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
 pub use crate::clock::WallClock;
-use crate::controller::{Controller, Ended};
+use crate::controller::{Controller, ControllerResult};
 use crate::counters::Counters;
-use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
-use crate::ingest::{DisconnectReason, NodeLanes, SessionContext, SessionRegistry};
+use crate::ingest::{DisconnectReason, ReportQueue, SessionContext, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
+use crate::log_tail::LogTail;
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
-use crate::served;
-use crate::space::Space;
-use crate::state_machine::{ReadLog, StateMachine};
+use crate::space::DiskSpace;
+use crate::state_machine::{CheckedLog, StateMachine};
 
-/// The server's own certificate is made anew this often.
-const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+const RENEW_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The folder cannot be used.
     #[error("failed to use the folder `{}`", dir.display())]
     Folder {
         dir: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Others may read or change what is there.
+    /// Other users can read or change the files.
     #[error(transparent)]
     Modes(#[from] LooseModes),
-    /// Somebody else has it.
     #[error("another server uses the folder `{}`", .0.display())]
     InUse(PathBuf),
-    /// The log fails: nothing that was not acknowledged is claimed.
+    /// Everything acknowledged before is durable.
     #[error("the log failed")]
     Log(#[from] LogError),
-    /// Who may speak cannot be looked up.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// There is no authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// There is no TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address is taken, or not ours.
     #[error("failed to listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]
         err: io::Error,
     },
-    /// Without TLS only this machine is served.
-    #[error("{0} is not an address of loopback: without TLS the server listens there only")]
-    Plain(SocketAddr),
-    /// The system gives no threads or signals.
+    #[error("{0} is not a loopback address, which a server without TLS requires")]
+    PlaintextAddress(SocketAddr),
+    /// The system provides no threads or signal handlers.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    /// The brain has ended and nobody asked it to.
-    #[error("the server's brain has ended")]
-    Controller,
+    #[error("the controller stopped unexpectedly")]
+    ControllerStopped,
 }
 
-/// How the server is started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where everything is kept.
+    /// The server's data folder.
     pub dir: PathBuf,
-    /// Where agents find it.
     pub listen: SocketAddr,
-    /// Names and addresses under which agents know it, beside that of `listen` and of this machine.
+    /// Names and addresses for the server's certificate, besides `listen` and the local host name.
     pub names: Vec<String>,
-    /// Without TLS, on loopback: whoever says a name is believed, and joins this pool.
+    /// Plaintext on loopback: any node name is accepted, and joins this pool.
     pub plain_pool: Option<Pool>,
-    /// How often agents say that they live.
     pub heartbeat_interval_s: u32,
-    /// How much one node may report.
+    /// Quota per node.
     pub report_quota: ReportQuota,
-    /// Free disk space below which only reports that matter are logged; none: a twentieth of the disk, 2 GiB at most.
+    /// Free disk space below which only reports that affect service are logged. `None` for 5 % of
+    /// the disk, at most 2 GiB.
     pub disk_reserve_bytes: Option<u64>,
-    /// How often one token of a person may ask.
+    /// Rate limit per user token.
     pub rate: Rate,
-    /// How long a certificate of a node counts.
+    /// Validity of node certificates.
     pub certificate_life: SignedDuration,
-    /// Whether a fleet that has lost its authority gets another.
+    /// Whether to replace a lost certificate authority.
     pub new_authority: bool,
-    /// How long a connection stays on which nobody known is answered.
-    pub absent_wait: Duration,
-    /// What is known of GPUs and drivers.
+    /// Idle timeout for connections without an authenticated request.
+    pub idle_timeout: Duration,
     pub facts: Cow<'static, FactSet>,
-    /// For a test: a wall clock that may be wrong.
+    /// For tests: a wall clock with an offset.
     pub wall_clock: WallClock,
-    /// For a test: the server ends after so many commits, before anybody hears of the last.
-    pub dies_after: Option<u64>,
+    /// For tests: stop after this many commits, before the last one is answered.
+    pub fail_after_commits: Option<u64>,
 }
 
 impl Options {
-    /// With what is usual.
+    /// The defaults.
     pub fn new(dir: PathBuf, listen: SocketAddr) -> Self {
         Self {
             dir,
@@ -135,21 +122,20 @@ impl Options {
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
             new_authority: false,
-            absent_wait: serve::ABSENT_WAIT,
+            idle_timeout: serve::IDLE_TIMEOUT,
             facts: Cow::Borrowed(FactSet::embedded()),
             wall_clock: WallClock::default(),
-            dies_after: None,
+            fail_after_commits: None,
         }
     }
 }
 
-/// The log's file in the server's folder.
 pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// The server's folder, for this user only. What is there must be so, too.
-pub fn folder(dir: &Path) -> Result<(), ServerError> {
+/// Creates the server's folder for this user only, and checks the modes of the files in it.
+pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     let stores = STORES.map(|name| dir.join(name));
@@ -159,7 +145,7 @@ pub fn folder(dir: &Path) -> Result<(), ServerError> {
     Ok(file_mode::check(known.into_iter().chain(stores)).map_err(failed)??)
 }
 
-/// Files of the folder that others may neither read nor change.
+/// Files that other users may neither read nor change.
 const STORES: [&str; 9] = [
     "access",
     "access-wal",
@@ -172,74 +158,79 @@ const STORES: [&str; 9] = [
     "log.state.before",
 ];
 
-/// A server that runs.
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
     fingerprint: String,
-    brain: Controller,
-    tail: Tail,
-    roster: Arc<SessionRegistry>,
-    space: Arc<Space>,
-    ended: Ended,
+    controller: Controller,
+    tail: LogTail,
+    sessions: Arc<SessionRegistry>,
+    space: Arc<DiskSpace>,
+    ended: ControllerResult,
     damage: Damage,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     _lock: FolderLock,
 }
 
-/// Starts the server on the runtime that this is called on.
+/// Starts the server on the current runtime.
 pub async fn start(options: Options) -> Result<Running, ServerError> {
     if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
-        return Err(ServerError::Plain(options.listen));
+        return Err(ServerError::PlaintextAddress(options.listen));
     }
-    folder(&options.dir)?;
-    let lock = take(&options.dir)?;
-    let authority = Arc::new(authority_of(&options)?);
+    prepare_folder(&options.dir)?;
+    let lock = lock_folder(&options.dir)?;
+    let authority = Arc::new(open_authority(&options)?);
     let store = Arc::new(Store::open(&options.dir)?);
-    let artifacts = artifacts_of(&options.dir)?;
+    let artifacts = open_artifacts(&options.dir)?;
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let is_plain = options.plain_pool.is_some();
-    let noted = served::note(&options.dir, &options.names, address, is_plain);
-    let tls = tls_of(&options, &authority)?;
+    let url_recorded = advertised_url::record(&options.dir, &options.names, address, is_plain);
+    let tls = configure_tls(&options, &authority)?;
     let path = log_path(&options.dir);
-    let core = opened(path.clone(), Arc::clone(&store), authority.fingerprint(), &options).await?;
-    let audited = core.state().access;
-    let (log_end, end) = watch::channel(core.state().seq);
-    let damage = core.damage();
-    let tail = Tail::new(path, end, damage.clone());
-    let roster = Arc::new(SessionRegistry::new(options.report_quota));
-    let space = Arc::new(Space::new(options.disk_reserve_bytes));
-    let watching = watch_clock(&options, tls.clone());
-    let (brain, ended) = Controller::spawn(
-        core,
-        Arc::clone(&roster),
+    let state_machine =
+        open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
+            .await?;
+    let audited = state_machine.state().access;
+    let (log_end, end) = watch::channel(state_machine.state().seq);
+    let damage = state_machine.damage();
+    let tail = LogTail::new(path, end, damage.clone());
+    let sessions = Arc::new(SessionRegistry::new(options.report_quota));
+    let space = Arc::new(DiskSpace::new(options.disk_reserve_bytes));
+    let clock_watch = watch_clock(&options, tls.clone());
+    let (controller, ended) = Controller::spawn(
+        state_machine,
+        Arc::clone(&sessions),
         Arc::clone(&space),
         log_end,
-        watching,
-        options.dies_after,
+        clock_watch,
+        options.fail_after_commits,
     )
     .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
-    let desk = Arc::new(SessionContext {
-        brain: brain.clone(),
-        roster: Arc::clone(&roster),
+    let context = Arc::new(SessionContext {
+        controller: controller.clone(),
+        sessions: Arc::clone(&sessions),
         store: Arc::clone(&store),
         space: Arc::clone(&space),
-        lanes: NodeLanes::default(),
+        report_queue: ReportQueue::default(),
         counters: Arc::clone(&counters),
         heartbeat_interval_s: options.heartbeat_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit =
-        Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
+    let audit = Arc::new(Audit::new(
+        controller.clone(),
+        Arc::clone(&store),
+        Arc::clone(&sessions),
+        audited,
+    ));
     let (stop, stopped) = watch::channel(false);
-    let site = AppState {
-        brain: brain.clone(),
+    let app = AppState {
+        controller: controller.clone(),
         tail: tail.clone(),
-        roster: Arc::clone(&roster),
+        sessions: Arc::clone(&sessions),
         space: Arc::clone(&space),
         heartbeat_interval: Duration::from_secs(u64::from(options.heartbeat_interval_s)),
         store: Arc::clone(&store),
@@ -250,9 +241,10 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         changes: Arc::clone(&audit),
         stopped: stopped.clone(),
     };
-    let rest = Rest::new(site, options.rate);
+    let rest = Rest::new(app, options.rate);
     let life = options.certificate_life;
-    let audited_by = Arc::clone(&audit);
+    let changes = Arc::clone(&audit);
+    let service = Service::new(context, changes, authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&artifacts).prune_daily());
     let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
@@ -261,26 +253,26 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tls.clone(),
         service,
         rest,
-        options.absent_wait,
+        options.idle_timeout,
         stopped.clone(),
     ));
-    tasks.spawn(brain.clone().tick());
+    tasks.spawn(controller.clone().tick());
     tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
-    tasks.spawn(counters.tell());
+    tasks.spawn(counters.log_summaries());
     tasks.spawn(audit.run());
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
-    if let Err(err) = noted {
-        tracing::warn!(%err, "where the server is found is not noted");
+    if let Err(err) = url_recorded {
+        tracing::warn!(%err, "failed to record the server's URL");
     }
-    tracing::info!(%address, %fingerprint, "agents are served");
+    tracing::info!(%address, %fingerprint, "listening for agents");
     Ok(Running {
         address,
         fingerprint,
-        brain,
+        controller,
         tail,
-        roster,
+        sessions,
         space,
         ended,
         damage,
@@ -290,20 +282,23 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     })
 }
 
-/// `None` where the server listens without TLS.
-fn tls_of(options: &Options, authority: &Arc<Authority>) -> Result<Option<Arc<Tls>>, TlsError> {
+/// `None` if the server listens without TLS.
+fn configure_tls(
+    options: &Options,
+    authority: &Arc<Authority>,
+) -> Result<Option<Arc<Tls>>, TlsError> {
     if options.plain_pool.is_some() {
         return Ok(None);
     }
     Tls::new(Arc::clone(authority), names(options)).map(|tls| Some(Arc::new(tls)))
 }
 
-fn artifacts_of(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
-    let opened = ArtifactStore::open(dir, jiff::Timestamp::now());
+fn open_artifacts(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
+    let opened = ArtifactStore::open(dir);
     opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
 }
 
-fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
+fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
     let now = options.wall_clock.now();
     let authority = if options.new_authority {
         Authority::open_or_replace(&options.dir, now)?
@@ -313,61 +308,64 @@ fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
     Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
-/// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(
+/// Opens the log. The first entry of a new log is the default policy, so that a later version's
+/// defaults do not change its decisions.
+async fn open_state_machine(
     path: PathBuf,
     store: Arc<Store>,
     authority: String,
     options: &Options,
 ) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
-    let core = tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
-        let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
-        // Before anything is written to the log or beside it.
-        store.check_has(read.state().access)?;
-        if let Some(last) = store.last_start()? {
-            if last.authority != authority && !new_authority {
-                return Err(
-                    AuthorityError::Replaced { had: last.authority, found: authority }.into()
-                );
+    let state_machine =
+        tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
+            let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
+            // Before anything is written.
+            store.check_not_behind(checked.state().access)?;
+            if let Some(last) = store.last_start()? {
+                if last.authority != authority && !new_authority {
+                    return Err(
+                        AuthorityError::Replaced { had: last.authority, found: authority }.into()
+                    );
+                }
+                // Also for an empty log, which is what a lost log looks like.
+                if let Some((seq, hash)) = last.log
+                    && !checked.contains(seq, hash)?
+                {
+                    return Err(AccessError::OtherLog(seq).into());
+                }
             }
-            // Also where the log is empty, which is how a lost one looks.
-            if let Some((seq, hash)) = last.log
-                && !read.has(seq, hash)?
-            {
-                return Err(AccessError::OtherLog(seq).into());
+            let mut state_machine = checked.take_over()?;
+            if state_machine.state().seq == 0 {
+                let policy = Event::PolicySet { policy: Box::default() };
+                state_machine.commit(vec![(Actor::Server, policy)], now)?;
             }
-        }
-        let mut core = read.take_over()?;
-        if core.state().seq == 0 {
-            let policy = Event::PolicySet { policy: Box::default() };
-            core.commit(vec![(Actor::Server, policy)], now)?;
-        }
-        let Head { seq, hash, .. } = core.head();
-        store.free_names(|node| core.state().nodes.contains_key(node))?;
-        let nodes = core.state().nodes.len();
-        tracing::info!(entries = seq, nodes, "the log was read");
-        store.note_start(&LastStart { log: Some((seq, hash)), authority })?;
-        Ok(core)
-    });
-    core.await.map_err(|_| ServerError::Controller)?
+            let Head { seq, hash, .. } = state_machine.head();
+            store.free_names(|node| state_machine.state().nodes.contains_key(node))?;
+            let nodes = state_machine.state().nodes.len();
+            tracing::info!(entries = seq, nodes, "log opened");
+            store.record_start(&LastStart { log: Some((seq, hash)), authority })?;
+            Ok(state_machine)
+        });
+    state_machine.await.map_err(|_| ServerError::ControllerStopped)?
 }
 
-/// Makes the server's own certificate anew from time to time.
+/// Renews the server's own certificate periodically.
 async fn renew(tls: Arc<Tls>) {
     loop {
-        tokio::time::sleep(RENEW_EVERY).await;
+        tokio::time::sleep(RENEW_INTERVAL).await;
         renew_now(&tls);
     }
 }
 
 fn renew_now(tls: &Tls) {
     if let Err(err) = tls.renew() {
-        tracing::error!(%err, "the server's certificate is not renewed");
+        tracing::error!(%err, "failed to renew the server's certificate");
     }
 }
 
-/// After a step the server's certificate may not have begun yet, or be over: agents that connect again need another.
+/// After a clock step, the server's certificate may be not yet valid or expired, and reconnecting
+/// agents need a valid one.
 fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
@@ -379,57 +377,53 @@ fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
 }
 
 impl Running {
-    /// Where it listens: with port 0 the system chose one.
+    /// The actual address: with port 0 the system chose one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What agents compare when they enrol.
+    /// Fingerprint of the certificate authority, which agents compare at enrolment.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The way to the brain.
-    pub fn brain(&self) -> &Controller {
-        &self.brain
+    pub fn controller(&self) -> &Controller {
+        &self.controller
     }
 
-    /// Whether disk space is low.
     pub fn is_disk_low(&self) -> bool {
         self.space.is_low()
     }
 
-    /// The log as it grows.
-    pub fn tail(&self) -> Tail {
+    pub fn tail(&self) -> LogTail {
         self.tail.clone()
     }
 
-    /// Waits until the brain ends by itself, or somebody who reads finds the log damaged, which is an error.
+    /// Waits until the controller stops by itself, or a reader finds the log damaged.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {
                 Ok(Err(err)) => ServerError::Log(err),
-                Ok(Ok(())) | Err(_) => ServerError::Controller,
+                Ok(Ok(())) | Err(_) => ServerError::ControllerStopped,
             },
             err = self.damage.found() => ServerError::Log(err),
         }
     }
 
-    /// Ends it in order: streams are told, what waits is written, the state is kept.
+    /// Shuts down in order: disconnects sessions, commits what is queued, writes a snapshot.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         let _ = self.stop.send(true);
-        self.roster.cut(|_, _| Some(DisconnectReason::Stopping));
+        self.sessions.disconnect(|_, _| Some(DisconnectReason::Stopping));
         let _ = self.tasks.join_next().await;
         self.tasks.shutdown().await;
-        self.brain.stop().await;
+        self.controller.stop().await;
         match self.ended.await {
             Ok(ended) => Ok(ended?),
-            Err(_) => Err(ServerError::Controller),
+            Err(_) => Err(ServerError::ControllerStopped),
         }
     }
 }
 
-/// Runs until SIGTERM or SIGINT, or until the log fails.
 pub fn run(options: Options) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -451,19 +445,20 @@ pub fn run(options: Options) -> Result<(), ServerError> {
     })
 }
 
-/// A folder that is ours.
+/// An exclusive lock on the server's folder.
 #[derive(Debug)]
 pub struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child that another thread has forked and that has not called exec yet has it open, too.
+        // Closing the file is not enough: a child forked by another thread, before it calls exec,
+        // still has it open.
         let _ = self.0.unlock();
     }
 }
 
-/// Takes a folder for oneself. One server a folder: a second one would fence the first.
-pub fn take(dir: &Path) -> Result<FolderLock, ServerError> {
+/// Locks the folder. A second server in the same folder would fence the first.
+pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
@@ -475,7 +470,7 @@ pub fn take(dir: &Path) -> Result<FolderLock, ServerError> {
     }
 }
 
-/// Under what names agents may know this server.
+/// Names for the server's certificate.
 fn names(options: &Options) -> Vec<String> {
     let mut names = options.names.clone();
     names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));

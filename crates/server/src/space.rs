@@ -1,5 +1,5 @@
-//! Disk space: how large the log is and how much is free. Below a reserve, reports of little value are not logged, long before
-//! the disk is full and the server has to stop.
+//! Disk space: the log's size and the free space. Below a reserve, low-value reports are no longer
+//! logged, long before a full disk would stop the server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The reserve on a large disk.
 const RESERVE_BYTES_MAX: u64 = 2 << 30;
-/// The reserve as a part of the disk.
-const RESERVE_PART: u64 = 20;
-/// There is room again when this much more than the reserve is free, as a part of it: no coming and going.
-const RECOVERED_PART: u64 = 4;
-/// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(1);
+/// The default reserve is this fraction of the disk.
+const RESERVE_DIVISOR: u64 = 20;
+/// Hysteresis: space is low until free space exceeds the reserve by this fraction of it.
+const RECOVERY_DIVISOR: u64 = 4;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was last seen. Unknown until the first look, and after one that failed.
+/// The last measurement. Unknown before the first one, and after a failed one.
 #[derive(Debug, Default)]
-pub(crate) struct Space {
-    /// The reserve where an operator has set it.
+pub(crate) struct DiskSpace {
+    /// Set by the operator.
     reserve_bytes: Option<u64>,
     log_bytes: AtomicU64,
     free_bytes: AtomicU64,
@@ -27,7 +25,7 @@ pub(crate) struct Space {
     is_low: AtomicBool,
 }
 
-/// What a look found, in bytes.
+/// One measurement, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DiskUse {
     log: u64,
@@ -35,24 +33,24 @@ struct DiskUse {
     total: u64,
 }
 
-impl Space {
+impl DiskSpace {
     pub(crate) fn new(reserve_bytes: Option<u64>) -> Self {
         Self { reserve_bytes, ..Self::default() }
     }
 
-    /// Whether only what matters is logged.
+    /// Whether only reports that affect service are logged.
     pub(crate) fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the log and bytes that are free; none where they could not be read.
+    /// Log bytes and free bytes. `None` if the last measurement failed.
     pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
         let bytes =
             (self.log_bytes.load(Ordering::Relaxed), self.free_bytes.load(Ordering::Relaxed));
         self.is_known.load(Ordering::Relaxed).then_some(bytes)
     }
 
-    /// Whether the disk of a folder has room for so many bytes above the reserve, by a look of its own.
+    /// Measures whether the folder's disk has room for `bytes` above the reserve.
     pub(crate) fn has_room(&self, folder: &Path, bytes: u64) -> io::Result<bool> {
         let found = disk_use_of(folder, 0)?;
         Ok(found.free >= found.reserve(self.reserve_bytes).saturating_add(bytes))
@@ -60,7 +58,7 @@ impl Space {
 
     fn update(&self, found: Option<DiskUse>) {
         self.is_known.store(found.is_some(), Ordering::Relaxed);
-        // A look that fails says nothing of the space: what was seen last stays.
+        // A failed measurement keeps the last value.
         let Some(found) = found else { return };
         self.log_bytes.store(found.log, Ordering::Relaxed);
         self.free_bytes.store(found.free, Ordering::Relaxed);
@@ -72,24 +70,24 @@ impl Space {
             (false, true) => tracing::error!(
                 free_bytes,
                 log_bytes,
-                "disk space is low: only reports that affect whether a node is in service are logged; free some, or move the folder to a larger disk"
+                "disk space is low: only reports that affect service are logged; free some space, or move the folder to a larger disk"
             ),
-            (true, false) => tracing::warn!(free_bytes, "there is disk space again"),
+            (true, false) => tracing::warn!(free_bytes, "disk space is sufficient again"),
             _ => (),
         }
     }
 
-    /// Looks until the task is cancelled.
+    /// Measures until cancelled.
     pub(crate) async fn watch(self: Arc<Self>, log: PathBuf) {
-        let mut looks = tokio::time::interval(EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
+            ticks.tick().await;
             let path = log.clone();
             let found = tokio::task::spawn_blocking(move || disk_use(&path)).await;
             let found = found.map_err(io::Error::other).flatten();
             if let Some(err) = found.as_ref().err().filter(|_| self.bytes().is_some()) {
-                tracing::error!(%err, "disk space cannot be read");
+                tracing::error!(%err, "failed to read the free disk space");
             }
             self.update(found.ok());
         }
@@ -98,24 +96,24 @@ impl Space {
 
 impl DiskUse {
     fn reserve(self, reserve_bytes: Option<u64>) -> u64 {
-        reserve_bytes.unwrap_or((self.total / RESERVE_PART).min(RESERVE_BYTES_MAX))
+        reserve_bytes.unwrap_or((self.total / RESERVE_DIVISOR).min(RESERVE_BYTES_MAX))
     }
 
     fn is_low(self, reserve_bytes: Option<u64>, was_low: bool) -> bool {
         let reserve = self.reserve(reserve_bytes);
-        let more = if was_low { reserve / RECOVERED_PART } else { 0 };
+        let more = if was_low { reserve / RECOVERY_DIVISOR } else { 0 };
         let least = reserve.saturating_add(more);
         self.free < least
     }
 }
 
-/// The log with all that SQLite has beside it, and the file system that it is on.
+/// Sizes of the log and its SQLite side files, and the file system's space.
 fn disk_use(log: &Path) -> io::Result<DiskUse> {
     let mut log_bytes = std::fs::metadata(log)?.len();
     for beside in ["-wal", "-shm"] {
         let mut name = log.as_os_str().to_owned();
         name.push(beside);
-        log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |it| it.len());
+        log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |metadata| metadata.len());
     }
     disk_use_of(log, log_bytes)
 }
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_low_below_the_reserve_and_until_there_is_clearly_more() {
+    fn space_is_low_below_the_reserve_with_hysteresis() {
         let (mib, gib) = (1 << 20, 1_u64 << 30);
         assert!(!disk(100 * mib, 5 * mib).is_low(None, false));
         assert!(disk(100 * mib, 5 * mib - 1).is_low(None, false));
@@ -146,15 +144,15 @@ mod tests {
         assert!(!disk(100 * mib, 7 * mib).is_low(None, true));
         assert!(
             !disk(100 * 1024 * gib, 2 * gib).is_low(None, false),
-            "2 GiB do on the largest disk"
+            "2 GiB are enough on the largest disk"
         );
         assert!(disk(100 * 1024 * gib, 2 * gib - 1).is_low(None, false));
-        assert!(disk(100 * gib, 50 * gib).is_low(Some(60 * gib), false), "as the operator says");
+        assert!(disk(100 * gib, 50 * gib).is_low(Some(60 * gib), false), "set by the operator");
     }
 
     #[test]
-    fn a_look_that_fails_is_unknown_and_changes_nothing_else() {
-        let space = Space::default();
+    fn a_failed_measurement_is_unknown_and_changes_nothing_else() {
+        let space = DiskSpace::default();
         assert_eq!(space.bytes(), None);
         space.update(Some(disk(100 << 20, 1 << 20)));
         assert_eq!((space.bytes(), space.is_low()), (Some((0, 1 << 20)), true));
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_disk_is_read() {
+    fn a_real_disk_is_measured() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         std::fs::write(&log, [0; 100]).unwrap();
@@ -171,9 +169,9 @@ mod tests {
         let found = disk_use(&log).unwrap();
         assert_eq!(found.log, 111);
         assert!(found.free > 0 && found.total >= found.free);
-        let space = Space::new(Some(1));
+        let space = DiskSpace::new(Some(1));
         assert!(space.has_room(folder.path(), 1).unwrap());
         assert!(!space.has_room(folder.path(), u64::MAX).unwrap());
-        assert!(!Space::new(Some(u64::MAX)).has_room(folder.path(), 0).unwrap());
+        assert!(!DiskSpace::new(Some(u64::MAX)).has_room(folder.path(), 0).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The single writer: takes inputs in, decides, and has both on disk before it answers.
+//! The state machine: applies inputs, decides, and makes both durable before it returns.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,10 +12,9 @@ use crate::log::{
     Appended, Damage, Hash, Head, Integrity, Log, LogError, RecordedHead, Snapshot, SnapshotWriter,
 };
 
-/// Entries folded at once on start.
-const PAGE: usize = 8192;
+/// Entries per read while folding.
+const PAGE_ENTRIES: usize = 8192;
 
-/// The fleet's state with the log behind it.
 pub struct StateMachine {
     state: FleetState,
     head: Head,
@@ -23,18 +22,19 @@ pub struct StateMachine {
     damage: Damage,
 }
 
-/// Whether the log goes on from a state that was kept. One from before the log begins is passed over: what it has seen was archived. One that has
-/// seen entries that the log does not have is none of its: the log is an older copy, or another.
-fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
-    let (kept_at, found) = (kept.state.seq, log.head()?.seq);
-    match hash_at(log, kept_at)? {
-        Some(hash) if hash == kept.hash => Ok(kept_at > 0),
-        None if kept_at < log.anchor()?.seq => Ok(false),
-        Some(_) | None => Err(LogError::OlderThanState { kept: kept_at, found }),
+/// Whether a snapshot belongs to the log. A snapshot from before the log's anchor is ignored,
+/// because those entries were archived. A snapshot with entries that the log lacks is an error: the
+/// log is an older copy, or another one.
+fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> {
+    let (snapshot_seq, found) = (snapshot.state.seq, log.head()?.seq);
+    match hash_at(log, snapshot_seq)? {
+        Some(hash) if hash == snapshot.hash => Ok(snapshot_seq > 0),
+        None if snapshot_seq < log.anchor()?.seq => Ok(false),
+        Some(_) | None => Err(LogError::OlderThanSnapshot { snapshot: snapshot_seq, found }),
     }
 }
 
-/// The hash at an entry, or where the log begins; none: it is not there.
+/// The hash at an entry or at the anchor. `None` if it is not in the log.
 fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     let anchor = log.anchor()?;
     if anchor.seq == seq {
@@ -42,36 +42,37 @@ fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     }
     let Some(before) = seq.checked_sub(1) else { return Ok(None) };
     let entries = log.read(before, 1)?;
-    Ok(entries.first().filter(|it| it.seq == seq).map(|it| it.hash))
+    Ok(entries.first().filter(|entry| entry.seq == seq).map(|entry| entry.hash))
 }
 
-/// Whether the log has what was acknowledged last. It may have more: whoever dies between the log and that record was not answered.
+/// Checks that the log has the last acknowledged entry. It may have more: a crash between the
+/// append and the record leaves entries that were never acknowledged.
 pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
-    let Some(recorded) = log.recorded()? else { return Ok(()) };
+    let Some(recorded) = log.recorded_head()? else { return Ok(()) };
     let found = log.head()?.seq;
     if found < recorded.seq {
         return Err(LogError::Truncated { recorded: recorded.seq, found });
     }
     match hash_at(log, recorded.seq)? {
         Some(hash) if hash != recorded.hash => Err(LogError::Replaced(recorded.seq)),
-        // None: it is in an archive.
+        // `None`: it was archived.
         _ => Ok(()),
     }
 }
 
-/// The state at the end of a log, from the newest that was kept.
-fn folded(log: &dyn Log) -> Result<FleetState, LogError> {
-    let state = match log.newest()? {
-        Some(kept) if belongs(log, &kept)? => kept.state,
-        _ => log.beginning()?,
+/// Folds the log, starting from the latest snapshot.
+fn fold(log: &dyn Log) -> Result<FleetState, LogError> {
+    let state = match log.latest_snapshot()? {
+        Some(snapshot) if is_snapshot_of(log, &snapshot)? => snapshot.state,
+        _ => log.base_state()?,
     };
     fold_rest(log, state)
 }
 
-/// A state with all entries after it.
+/// Applies all entries after `state`.
 fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogError> {
     loop {
-        let page = log.read(state.seq, PAGE)?;
+        let page = log.read(state.seq, PAGE_ENTRIES)?;
         if page.is_empty() {
             return Ok(state);
         }
@@ -81,104 +82,100 @@ fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogErro
     }
 }
 
-/// The fleet as the log in this file has it. A server may run.
+/// The state of the log at `path`. A server may be running.
 pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
-    folded(&SqliteLog::open_to_read(path)?)
+    fold(&SqliteLog::open_to_read(path)?)
 }
 
-/// What a commit brought.
+/// The result of a commit.
 #[derive(Debug, Default)]
 pub struct Committed {
-    /// What is in the log now: the inputs, then what was decided.
+    /// The inputs, then the decisions.
     pub entries: Vec<Entry>,
-    /// Bytes of each of them in the log.
+    /// Encoded size of each entry.
     pub entry_bytes: Vec<usize>,
-    /// What waits, and for what.
+    /// What was deferred, and why.
     pub report: Report,
 }
 
-/// A log that was checked and folded, and to which nothing was written yet: it may still be refused.
-pub struct ReadLog {
+/// A checked and folded log, before anything is written to it.
+pub struct CheckedLog {
     state: FleetState,
     log: Box<dyn Log + Send>,
 }
 
-impl ReadLog {
-    /// Checks a log, and folds it from the newest state that was kept. One that is damaged, or is not what it was, is refused.
+impl CheckedLog {
+    /// Checks a log, and folds it from its latest snapshot. Fails if it is damaged, truncated or
+    /// replaced.
     pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
-        if log.check_integrity()? == Integrity::InPart {
-            tracing::warn!(
-                "the log is so large that only the first part of its database was checked for damage"
-            );
+        if log.check_integrity()? == Integrity::Partial {
+            tracing::warn!("the log is large: the integrity check covered only its first part");
         }
         check_acknowledged(&*log)?;
-        let state = folded(&*log)?;
+        let state = fold(&*log)?;
         Ok(Self { state, log })
     }
 
-    /// The state at its end.
     pub fn state(&self) -> &FleetState {
         &self.state
     }
 
-    /// Whether the log goes on from an entry with this hash. One that was archived cannot be compared.
-    pub fn has(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
+    /// Whether the log continues from an entry with this hash. An archived entry cannot be
+    /// compared, and passes.
+    pub fn contains(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
         Ok(match hash_at(&*self.log, seq)? {
             Some(found) => found == hash,
             None => seq < self.log.anchor()?.seq,
         })
     }
 
-    /// Becomes the log's writer.
+    /// Becomes the log's writer, with a new epoch.
     pub fn take_over(self) -> Result<StateMachine, LogError> {
         let Self { state, mut log } = self;
         let epoch = log.take_over()?;
-        // Whoever wrote until now may have appended since it was read.
+        // The previous writer may have appended since.
         let state = fold_rest(&*log, state)?;
         let head = Head { epoch, ..log.head()? };
-        let mut core = StateMachine { state, head, log, damage: Damage::default() };
-        core.acknowledge()?;
-        Ok(core)
+        let mut state_machine = StateMachine { state, head, log, damage: Damage::default() };
+        state_machine.acknowledge()?;
+        Ok(state_machine)
     }
 }
 
 impl StateMachine {
-    /// Reads the log and takes it over.
     pub fn open(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
-        ReadLog::new(log)?.take_over()
+        CheckedLog::new(log)?.take_over()
     }
 
-    /// Writes down where the log ends, before anybody hears of it.
+    /// Records the head before anything is acknowledged.
     fn acknowledge(&mut self) -> Result<(), LogError> {
         let Head { seq, hash, .. } = self.head;
-        self.log.record(&RecordedHead { seq, hash, access: self.state.access })
+        self.log.record_head(&RecordedHead { seq, hash, access: self.state.access })
     }
 
-    /// The state, as of the last commit.
     pub fn state(&self) -> &FleetState {
         &self.state
     }
 
-    /// The end of the log.
     pub fn head(&self) -> Head {
         self.head
     }
 
-    /// Where those who read the log say that it is damaged: nothing is committed from then on.
+    /// A handle through which readers report damage. After that, commits fail.
     pub fn damage(&self) -> Damage {
         self.damage.clone()
     }
 
-    /// Takes one batch in and decides on it; both are durable when this returns.
+    /// Applies one batch and decides on it. Both are durable when this returns.
     ///
-    /// After an error the state here is ahead of the log: the core must be opened anew.
+    /// After an error, the state is ahead of the log, and the state machine must be opened again.
     pub fn commit(
         &mut self,
         inputs: Vec<(Actor, Event)>,
         now: Timestamp,
     ) -> Result<Committed, LogError> {
         self.damage.check()?;
-        // The log's time goes back only with an entry that says so.
+        // Log time only goes back with an entry that records the step.
         let at = match inputs.first() {
             Some((_, Event::ClockStepped { to, .. })) => *to,
             _ => now.max(self.state.at),
@@ -199,14 +196,14 @@ impl StateMachine {
         Ok(Committed { entries, entry_bytes, report })
     }
 
-    /// Keeps the state, so that the next start folds only what comes after it.
-    pub fn keep(&self) -> Result<(), LogError> {
-        self.log.keep(&self.snapshot())
+    /// Writes a snapshot, so that the next start folds only later entries.
+    pub fn write_snapshot(&self) -> Result<(), LogError> {
+        self.log.write_snapshot(&self.snapshot())
     }
 
-    /// The state as it is now, and what keeps it: for another thread, because that takes long.
-    pub fn keeping(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
-        (self.snapshot(), self.log.keeper())
+    /// A snapshot and its writer, for another thread, because writing is slow.
+    pub fn prepare_snapshot(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
+        (self.snapshot(), self.log.snapshot_writer())
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -142,7 +142,7 @@ impl BenchServer {
 /// The listen address from the server's log.
 fn listen_address(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
-    let line = text.lines().find(|line| line.contains("agents are served"))?;
+    let line = text.lines().find(|line| line.contains("listening for agents"))?;
     line.split("address=").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 

@@ -71,7 +71,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     {
         let refused = town.run(words);
         assert_eq!(refused.code, 2, "{words:?}");
-        assert!(refused.stderr.contains("is needed; yours is operator"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("is required; yours is operator"), "{}", refused.stderr);
         assert!(refused.stderr.contains("hint: "), "{}", refused.stderr);
     }
     let stranger = town.run(&["fleet", "node", "gpu-9"]);

@@ -258,7 +258,7 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     let edited = String::from_utf8(state)
         .unwrap()
         .replace("\"heartbeat_timeout_s\":300", "\"heartbeat_timeout_s\":301");
-    let digest = farrier_server::log::Hash::of(edited.as_bytes());
+    let digest = farrier_server::log::Hash::digest(edited.as_bytes());
     connection
         .execute(
             "UPDATE anchor SET state = ?1, digest = ?2",
@@ -268,7 +268,7 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     drop(connection);
     let found = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(found.code, 1, "{}", found.stdout);
-    assert!(found.stdout.contains("is not of this log"), "{}", found.stdout);
+    assert!(found.stdout.contains("does not belong to this log"), "{}", found.stdout);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_log_that_this_version_does_not_read_is_not_called_empty() {
 #[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
     use farrier_fleet::fleet::Location;
-    use farrier_server::access::{Store, Wanted};
+    use farrier_server::access::{NewJoinToken, Store};
     use jiff::{SignedDuration, Timestamp};
 
     let mut town = Town::plain();
@@ -376,9 +376,12 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     assert_eq!(user.code, 0, "{}", user.stderr);
     let now = Timestamp::now();
     let store = Store::open(&town.path("server")).unwrap();
-    let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.place.clone() };
-    let token = store.create(&Wanted { uses: 3, place, ..wanted.clone() }, now).unwrap().digest();
+    let wanted = NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.location.clone() };
+    let token = store
+        .create(&NewJoinToken { uses: 3, location: place, ..wanted.clone() }, now)
+        .unwrap()
+        .digest();
     let used_up = store.create(&wanted, now).unwrap().digest();
     store.join(&used_up, &"other".parse().unwrap(), b"other", None, now).unwrap();
     let [good, bad] = ["good", "bad"].map(|name| {

@@ -60,7 +60,7 @@ fn where_no_node_stands_is_said() {
     assert_eq!(freeze("rack:r1").stderr, "");
     let none = freeze("rack:r9");
     assert_eq!(none.code, 2);
-    assert!(none.stderr.contains("no node stands in `rack:r9`"), "{}", none.stderr);
+    assert!(none.stderr.contains("no node is in `rack:r9`"), "{}", none.stderr);
     assert!(none.stderr.contains("there is `rack:r1`"), "{}", none.stderr);
 }
 

@@ -135,7 +135,7 @@ impl Town {
 
     pub(crate) fn take(&self, event: Event) {
         let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.runtime.block_on(self.running().brain().take(by, event)).unwrap();
+        self.runtime.block_on(self.running().controller().submit(by, event)).unwrap();
     }
 
     pub(crate) fn find(&self, name: &str, number: u64) {
@@ -145,7 +145,7 @@ impl Town {
     }
 
     pub(crate) fn state(&self) -> Vec<u8> {
-        let look = self.running().brain().look(|state| serde_json::to_vec(state).unwrap());
+        let look = self.running().controller().read(|state| serde_json::to_vec(state).unwrap());
         self.runtime.block_on(look).unwrap()
     }
 

@@ -145,14 +145,14 @@ impl Fault {
 impl Day {
     /// The day begins, in a server's folder that has no log yet.
     pub(crate) fn begin(dir: &Path, now: Timestamp) -> Self {
-        farrier_server::run::folder(dir).unwrap();
+        farrier_server::run::prepare_folder(dir).unwrap();
         let log = SqliteLog::open(&farrier_server::run::log_path(dir)).unwrap();
         Self { core: StateMachine::open(Box::new(log)).unwrap(), now, records: 0 }
     }
 
     /// It is over; gives the number of the last entry.
     pub(crate) fn end(&self) -> u64 {
-        self.core.keep().unwrap();
+        self.core.write_snapshot().unwrap();
         self.core.state().seq
     }
 

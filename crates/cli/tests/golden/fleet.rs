@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use farrier_server::access::{Store, Wanted};
+use farrier_server::access::{NewJoinToken, Store};
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, Running, WallClock};
 use jiff::{SignedDuration, Timestamp};
@@ -114,7 +114,7 @@ fn token(stage: &Stage, words: &str) -> String {
 /// Has the access store know a node, so that there are certificates to revoke.
 fn enrol(dir: &Path, name: &str) {
     let (store, now) = (Store::open(dir).unwrap(), Timestamp::now());
-    let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+    let wanted = NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
     let token = store.create(&wanted, now).unwrap().digest();
     store.join(&token, &name.parse().unwrap(), name.as_bytes(), None, now).unwrap();
 }

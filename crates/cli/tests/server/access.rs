@@ -121,7 +121,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     assert_eq!(status["server"]["node"], "gpu-1");
     let end: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
     let refused = speaks_for(&server, &first, "gpu-2");
-    assert_eq!(refused, "a node speaks only for itself");
+    assert_eq!(refused, "a node may only act for itself");
 
     // The node renews before the expiry, with a new key. Both certificates are valid until their
     // own expiry.
@@ -156,7 +156,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
 fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'_>) {
     let identity = world.path("identity");
     assert_eq!(server.command(&["revoke", "gpu-1"]).code, 0);
-    until("the stream is cut", || server.log().contains("streams of revoked certificates"));
+    until("the stream is cut", || server.log().contains("disconnected sessions of revoked certificates"));
     assert_eq!(
         asks(server, Some(&identity)),
         "PermissionDenied: the certificate was revoked",

@@ -1,5 +1,6 @@
-//! What was changed of who may speak. A change and its record are one transaction, whoever made it: the command line, which may not
-//! write to the log of a server that runs, or the server itself. The server brings records into the log, each once.
+//! Records of changes in the access store. A change and its record are one transaction, made by the
+//! server or by the command line, which must not write to the log of a running server. The server
+//! copies each record into the log once.
 
 use std::fs;
 
@@ -11,39 +12,37 @@ use rusqlite::{Transaction, TransactionBehavior, params};
 
 use super::store::{AccessError, Store, failed};
 
-/// A change that is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// Counts up.
+pub struct AccessRecord {
     pub number: u64,
     pub by: Actor,
     pub at: Timestamp,
     pub change: AccessChange,
 }
 
-/// What names begin with that no token has: no name of a token has a colon.
+/// Prefix of local actors. Token names have no colon.
 const LOCAL: &str = "local:";
 
-/// Whoever runs this program: they can change the files themselves, and no token names them.
+/// The local user who runs this program, with access to the files and without a token.
 pub fn local() -> Actor {
-    let uid = own_uid();
-    let name = uid.as_deref().and_then(user).or(uid).unwrap_or_else(|| "unknown".to_owned());
+    let uid = current_uid();
+    let name = uid.as_deref().and_then(user_name).or(uid).unwrap_or_else(|| "unknown".to_owned());
     Actor::User(format!("{LOCAL}{name}"))
 }
 
-/// Whether it is somebody who ran this program on the server, and not a person by their token.
+/// Whether a local user did it, and not the holder of a token.
 pub fn is_local(by: &Actor) -> bool {
     matches!(by, Actor::User(name) if name.starts_with(LOCAL))
 }
 
-/// The user of this process, as the kernel says.
-fn own_uid() -> Option<String> {
+/// The effective user ID, from the kernel.
+fn current_uid() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1).map(str::to_owned)
 }
 
-fn user(uid: &str) -> Option<String> {
+fn user_name(uid: &str) -> Option<String> {
     let users = fs::read_to_string("/etc/passwd").ok()?;
     let mut names = users.lines().filter_map(|line| {
         let mut fields = line.split(':');
@@ -53,8 +52,8 @@ fn user(uid: &str) -> Option<String> {
     names.next()
 }
 
-/// Writes a change down, under the next number unless one is given.
-pub(super) fn write_down(
+/// Records a change, under the next number unless one is given.
+pub(super) fn record_change(
     transaction: &Transaction<'_>,
     number: Option<u64>,
     by: &Actor,
@@ -69,7 +68,7 @@ pub(super) fn write_down(
 }
 
 impl Store {
-    /// Changes something and writes it down, or neither. None: there was nothing to change.
+    /// Makes a change and records it in one transaction. `None` if there was nothing to change.
     pub(super) fn change<T>(
         &self,
         what: &'static str,
@@ -81,26 +80,26 @@ impl Store {
         let changed = || -> rusqlite::Result<Option<T>> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let Some((given, what)) = change(&transaction)? else { return Ok(None) };
-            write_down(&transaction, None, by, now, &what)?;
+            let Some((result, what)) = change(&transaction)? else { return Ok(None) };
+            record_change(&transaction, None, by, now, &what)?;
             transaction.commit()?;
-            Ok(Some(given))
+            Ok(Some(result))
         };
         changed().map_err(failed(what))
     }
 
-    /// Changes after this one, in order.
-    pub fn changes(&self, after: u64) -> Result<Vec<Change>, AccessError> {
+    /// Changes after `after`, in order.
+    pub fn changes(&self, after: u64) -> Result<Vec<AccessRecord>, AccessError> {
         let query = "SELECT number, by, at_s, what FROM changes WHERE number > ?1 ORDER BY number LIMIT 1000";
         let connection = self.connection();
-        let read = || -> rusqlite::Result<Vec<Change>> {
+        let read = || -> rusqlite::Result<Vec<AccessRecord>> {
             let mut select = connection.prepare_cached(query)?;
             let rows = select.query_map([after], |row| {
                 let unreadable = |column, err| {
                     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(err))
                 };
                 let (by, what): (String, String) = (row.get(1)?, row.get(3)?);
-                Ok(Change {
+                Ok(AccessRecord {
                     number: row.get(0)?,
                     by: serde_json::from_str(&by).map_err(|err| unreadable(1, err))?,
                     at: Timestamp::from_second(row.get(2)?).unwrap_or(Timestamp::MIN),
@@ -109,18 +108,18 @@ impl Store {
             })?;
             rows.collect()
         };
-        read().map_err(failed("read what was changed"))
+        read().map_err(failed("read the changes of the access store"))
     }
 
-    /// The number of the last change.
     pub fn last_change(&self) -> Result<u64, AccessError> {
         let query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'";
         let connection = self.connection();
         connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the last change"))
     }
 
-    /// Refuses a store that lacks changes that the log has. One that has more is brought into the log.
-    pub fn check_has(&self, logged: u64) -> Result<(), AccessError> {
+    /// Refuses a store that lacks changes of the log. A store with more is fine: they are logged
+    /// later.
+    pub fn check_not_behind(&self, logged: u64) -> Result<(), AccessError> {
         let found = self.last_change()?;
         if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }
     }
@@ -130,7 +129,7 @@ impl Store {
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::{TokenKind, Wanted};
+    use super::super::{NewJoinToken, TokenKind};
     use super::*;
 
     fn now() -> Timestamp {
@@ -138,31 +137,31 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_written_down_once_and_counted_on() {
+    fn each_change_is_recorded_once_with_increasing_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);
-        let wanted = Wanted::new("train".parse().unwrap(), expires);
+        let request = NewJoinToken::new("train".parse().unwrap(), expires);
         let ann = Actor::User("ann".to_owned());
-        let (id, secret) = store.create_by(&ann, &wanted, now()).unwrap();
+        let (id, secret) = store.create_by(&ann, &request, now()).unwrap();
         for _ in 0..2 {
             store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
         }
         assert!(store.revoke(&"nobody".parse().unwrap(), now()).is_err());
         let changes = store.changes(0).unwrap();
-        let numbers: Vec<u64> = changes.iter().map(|it| it.number).collect();
+        let numbers: Vec<u64> = changes.iter().map(|change| change.number).collect();
         assert_eq!(numbers, [1, 2], "{changes:?}");
-        assert!(changes.iter().all(|it| it.by == ann && it.at == now()));
+        assert!(changes.iter().all(|change| change.by == ann && change.at == now()));
         assert!(matches!(changes[1].change, AccessChange::TokenRevoked { token: 1, name: None }));
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));
-        // Another kind's number is none.
+        // A number of another kind of token.
         assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
-        store.create(&wanted, now()).unwrap();
+        store.create(&request, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();
         assert_eq!((last.number, store.last_change().unwrap()), (3, 3));
-        store.check_has(3).unwrap();
-        let behind = store.check_has(4);
+        store.check_not_behind(3).unwrap();
+        let behind = store.check_not_behind(4);
         assert!(matches!(behind, Err(AccessError::Behind { found: 3, logged: 4 })), "{behind:?}");
         assert!(is_local(&last.by) && !is_local(&ann) && !is_local(&Actor::Server));
     }

@@ -1,4 +1,4 @@
-//! What a join token is good for: who gets a name, and what the token tells of where they stand.
+//! Join tokens: who may enrol under a name, and at which location.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
@@ -6,52 +6,51 @@ use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::changes::write_down;
-use super::store::{AccessError, Store, failed, place_of};
+use super::changes::record_change;
+use super::store::{AccessError, Store, failed, parse_location};
 use super::token::TokenDigest;
 
-/// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
+/// Why a node may not join. All problems with a token look the same, so that they reveal nothing
+/// about existing tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// There is no such token, or it was used, has expired, was revoked, or is for another node.
-    #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
+    #[error("the token is invalid: it is wrong, used up, expired, revoked or for another node")]
     Token,
-    /// Somebody has that name.
-    #[error("`{0}` has enrolled already")]
+    #[error("`{0}` is already enrolled")]
     Taken(NodeId),
-    /// It could not be looked up.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// A node that may join.
+/// An accepted enrolment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// What its certificates have from here on.
+    /// Identity of its future certificates.
     pub identity: Identity,
-    /// What the token tells of where it stands.
-    pub place: Location,
-    /// Whether that counts for a node that the fleet knows.
-    pub placing: Placing,
+    /// The token's location.
+    pub location: Location,
+    /// Whether that applies to an enrolled node.
+    pub location_update: LocationUpdate,
 }
 
-/// What an enrolment changes of the place of a node that the fleet knows.
+/// What an enrolment changes of an enrolled node's location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placing {
-    /// Nothing: it was told before, and somebody may have said something else since.
-    Nothing,
-    /// What the token tells besides the pool.
-    InPool,
+pub enum LocationUpdate {
+    /// Nothing: an earlier enrolment set it, and an operator may have changed it since.
+    Keep,
+    /// Everything but the pool.
+    WithinPool,
     /// The pool, too.
-    AnyPool,
+    Full,
 }
 
 impl Store {
-    /// Uses a token for a node and its key. `member_of` is the pool of a node that the fleet knows.
+    /// Redeems a token for a node and its key. `member_of` is the pool of an enrolled node.
     ///
-    /// Whoever asks again with the same key is answered the same: the answer may have been lost on the way. A name that the
-    /// fleet knows is given again only to a token for that very node, or after it was revoked; and only to a token of the node's own
-    /// pool, unless somebody who has the whole fleet made it for that very node.
+    /// Repeating a request with the same key gives the same answer, because the first may have been
+    /// lost. The name of an enrolled node is only given again to a token for that node, or after a
+    /// revocation, and only to a token of the node's own pool, unless a token for that node was
+    /// made by someone with the whole fleet as scope.
     pub fn join(
         &self,
         token: &TokenDigest,
@@ -61,10 +60,10 @@ impl Store {
         now: Timestamp,
     ) -> Result<Joined, JoinError> {
         let mut connection = self.connection();
-        let what = failed("use the token");
+        let what = failed("redeem the token");
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
-        let joined = use_up(&transaction, token, (node, key), member_of, now)
+        let joined = redeem(&transaction, token, (node, key), member_of, now)
             .map_err(|err| JoinError::Access(what(err)))??;
         transaction.commit().map_err(&what)?;
         Ok(joined)
@@ -73,15 +72,15 @@ impl Store {
 
 struct Token {
     id: i64,
-    place: Location,
+    location: Location,
     is_for_node: bool,
-    /// Whether whoever made it has the whole fleet.
+    /// Whether its creator's scope is the whole fleet.
     is_fleet_wide: bool,
     uses_left: u32,
 }
 
-/// A token that is valid for the node, used up or not.
-fn valid(
+/// Finds a token that is valid for the node, used up or not.
+fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
     node: &NodeId,
@@ -91,18 +90,19 @@ fn valid(
         WHERE digest = ?1 AND kind = 'join' AND expires_s > ?2 AND revoked_s IS NULL";
     let found = transaction.query_row(query, params![digest.0, now.as_second()], |row| {
         let for_node: Option<String> = row.get(2)?;
-        let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
+        let is_other = for_node.as_deref().is_some_and(|name| name != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
-        // One whose place does not read would put nodes somewhere else: it opens nothing.
-        let place = match row.get::<_, Option<String>>(5)? {
+        // A token whose location is malformed is invalid: it would put nodes elsewhere.
+        let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
-            told => place_of(told).filter(|it| Some(&it.pool) == pool.as_ref()),
+            text => parse_location(text).filter(|location| Some(&location.pool) == pool.as_ref()),
         };
-        let scope: Option<Domain> = row.get::<_, Option<String>>(4)?.and_then(|it| it.parse().ok());
+        let scope: Option<Domain> =
+            row.get::<_, Option<String>>(4)?.and_then(|text| text.parse().ok());
         let (id, uses_left) = (row.get(0)?, row.get::<_, Option<u32>>(3)?.unwrap_or_default());
-        Ok(place.map(|place| Token {
+        Ok(location.map(|location| Token {
             id,
-            place,
+            location,
             is_for_node: for_node.is_some(),
             is_fleet_wide: scope == Some(Domain::Fleet),
             uses_left,
@@ -111,25 +111,27 @@ fn valid(
     found.optional().map(Option::flatten)
 }
 
-/// What the store knows of a node's certificates.
-struct Current {
+struct CurrentIdentity {
     generation: u64,
     is_revoked: bool,
-    /// The pool that the node enrolled in last; none after it was retired, and of stores of an earlier version.
+    /// Pool of the last enrolment. `None` after retirement, and in stores of earlier versions.
     pool: Option<Pool>,
 }
 
-fn current(transaction: &Transaction<'_>, node: &NodeId) -> rusqlite::Result<Option<Current>> {
+fn current(
+    transaction: &Transaction<'_>,
+    node: &NodeId,
+) -> rusqlite::Result<Option<CurrentIdentity>> {
     let query = "SELECT generation, revoked_s IS NOT NULL, pool FROM identities WHERE node = ?1";
     let found = transaction.query_row(query, [node.as_str()], |row| {
-        let pool = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
-        Ok(Current { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
+        let pool = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());
+        Ok(CurrentIdentity { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
     });
     found.optional()
 }
 
-/// The name is that of a node of this pool, until the node is retired.
-fn hold(
+/// Reserves the name for a node of this pool, until it is retired.
+fn reserve_name(
     transaction: &Transaction<'_>,
     node: &NodeId,
     generation: u64,
@@ -139,14 +141,14 @@ fn hold(
     transaction.execute(insert, params![node.as_str(), generation, pool.as_str()]).map(drop)
 }
 
-fn use_up(
+fn redeem(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
     (node, key): (&NodeId, &[u8]),
     member_of: Option<&Pool>,
     now: Timestamp,
 ) -> rusqlite::Result<Result<Joined, JoinError>> {
-    let Some(token) = valid(transaction, digest, node, now)? else {
+    let Some(token) = find_token(transaction, digest, node, now)? else {
         return Ok(Err(JoinError::Token));
     };
     let identity = |generation| Identity { node: node.clone(), generation };
@@ -158,44 +160,49 @@ fn use_up(
             |row| row.get(0),
         )
         .optional()?;
-    let is_current = |it: &u64| current.as_ref().is_some_and(|now| now.generation == *it);
+    let is_current =
+        |generation: &u64| current.as_ref().is_some_and(|now| now.generation == *generation);
     if let Some(generation) = before.filter(is_current) {
         if member_of.is_none() {
-            hold(transaction, node, generation, &token.place.pool)?;
+            reserve_name(transaction, node, generation, &token.location.pool)?;
         }
-        let (identity, placing) = (identity(generation), Placing::Nothing);
-        return Ok(Ok(Joined { identity, place: token.place, placing }));
+        let (identity, location_update) = (identity(generation), LocationUpdate::Keep);
+        return Ok(Ok(Joined { identity, location: token.location, location_update }));
     }
     if token.uses_left == 0 {
         return Ok(Err(JoinError::Token));
     }
-    let moves = token.is_for_node && token.is_fleet_wide;
-    // An enrolment that the fleet does not know of yet holds the name, too.
-    let enrolled_in = current.as_ref().filter(|it| !it.is_revoked).and_then(|it| it.pool.as_ref());
-    let held_in = member_of.or(enrolled_in);
-    let is_elsewhere = held_in.is_some_and(|pool| *pool != token.place.pool);
-    let holds = held_in.is_some() && current.as_ref().is_some_and(|it| !it.is_revoked);
-    if holds && !token.is_for_node || is_elsewhere && !moves {
+    let may_move = token.is_for_node && token.is_fleet_wide;
+    // An enrolment that the fleet does not know yet also reserves the name.
+    let enrolled_in = current
+        .as_ref()
+        .filter(|identity| !identity.is_revoked)
+        .and_then(|identity| identity.pool.as_ref());
+    let reserved_in = member_of.or(enrolled_in);
+    let is_other_pool = reserved_in.is_some_and(|pool| *pool != token.location.pool);
+    let is_taken =
+        reserved_in.is_some() && current.as_ref().is_some_and(|identity| !identity.is_revoked);
+    if is_taken && !token.is_for_node || is_other_pool && !may_move {
         return Ok(Err(JoinError::Taken(node.clone())));
     }
-    let generation = current.map_or(1, |it| it.generation + 1);
+    let generation = current.map_or(1, |identity| identity.generation + 1);
     transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
     transaction.execute(
         "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![token.id, node.as_str(), key, now.as_second(), generation],
     )?;
-    hold(transaction, node, generation, &token.place.pool)?;
+    reserve_name(transaction, node, generation, &token.location.pool)?;
     let what = AccessChange::NodeEnrolled { node: node.clone(), token: token.id, generation };
-    write_down(transaction, None, &Actor::Node(node.clone()), now, &what)?;
-    let placing = if moves { Placing::AnyPool } else { Placing::InPool };
-    Ok(Ok(Joined { identity: identity(generation), place: token.place, placing }))
+    record_change(transaction, None, &Actor::Node(node.clone()), now, &what)?;
+    let location_update = if may_move { LocationUpdate::Full } else { LocationUpdate::WithinPool };
+    Ok(Ok(Joined { identity: identity(generation), location: token.location, location_update }))
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::store::Wanted;
+    use super::super::store::NewJoinToken;
     use super::*;
 
     fn now() -> Timestamp {
@@ -210,8 +217,8 @@ mod tests {
         "train".parse().unwrap()
     }
 
-    fn wanted(uses: u32) -> Wanted {
-        Wanted { uses, ..Wanted::new(train(), now() + SignedDuration::from_hours(1)) }
+    fn request(uses: u32) -> NewJoinToken {
+        NewJoinToken { uses, ..NewJoinToken::new(train(), now() + SignedDuration::from_hours(1)) }
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -221,12 +228,12 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
+    fn a_token_is_redeemed_up_to_its_uses_and_a_lost_answer_is_repeated() {
         let (folder, store) = store();
-        let token = store.create(&wanted(2), now()).unwrap().digest();
+        let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
-        assert_eq!((first.place.pool.as_str(), first.identity.generation), ("train", 1));
-        // The very same again, also after a restart, costs no use.
+        assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
+        // The same request again, also after a restart, costs no use.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
         let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();
@@ -238,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
+    fn invalid_tokens_are_refused_alike() {
         let (_folder, store) = store();
         let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", None, at);
-        let wrong = join(&TokenDigest::of("fjoin_wrong"), now());
-        let good = store.create(&wanted(1), now()).unwrap().digest();
+        let wrong = join(&TokenDigest::from_secret("fjoin_wrong"), now());
+        let good = store.create(&request(1), now()).unwrap().digest();
         let expired = join(&good, now() + SignedDuration::from_hours(1));
-        let bound = Wanted { node: Some(node("b")), ..wanted(1) };
+        let bound = NewJoinToken { node: Some(node("b")), ..request(1) };
         let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
         store.revoke_token(1, now()).unwrap();
         let revoked = join(&good, now());
@@ -255,19 +262,20 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_given_again_only_on_purpose() {
+    fn the_name_of_an_enrolled_node_is_reassigned_only_by_a_token_for_it() {
         let (_folder, store) = store();
-        let pool = store.create(&wanted(9), now()).unwrap().digest();
+        let pool = store.create(&request(9), now()).unwrap().digest();
         let old = store.join(&pool, &node("a"), b"one", None, now()).unwrap().identity;
         let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
         assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
         assert!(store.admits(&old).unwrap());
-        // A token for this very node: it was installed anew.
-        let own = Wanted { node: Some(node("a")), ..wanted(1) };
+        // A token for this node: it was reinstalled.
+        let own = NewJoinToken { node: Some(node("a")), ..request(1) };
         let own = store.create(&own, now()).unwrap().digest();
         let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
         assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
-        // Revoked, and then any token of the pool does; the key that was revoked is not admitted by asking again.
+        // After a revocation any token of the pool works, but repeating a request with the revoked
+        // key does not.
         store.revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&new).unwrap());
         let again = store.join(&own, &node("a"), b"two", Some(&train()), now());
@@ -275,48 +283,52 @@ mod tests {
         let third =
             store.join(&pool, &node("a"), b"three", Some(&train()), now()).unwrap().identity;
         assert!(store.admits(&third).unwrap() && third.generation > new.generation);
-        // The fleet does not know it yet: it may be about to.
+        // The fleet may not know it yet.
         let raced = store.join(&pool, &node("a"), b"four", None, now());
         assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
-        // Retired: the fleet knows it no more.
+        // After retirement.
         store.free_name(&node("a")).unwrap();
         store.join(&pool, &node("a"), b"four", None, now()).unwrap();
         assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
     }
 
     #[test]
-    fn a_name_of_another_pool_is_given_only_by_whoever_has_the_fleet_and_for_that_node() {
+    fn a_node_moves_between_pools_only_with_a_fleet_wide_token_for_it() {
         let (_folder, store) = store();
         let serve: Pool = "serve".parse().unwrap();
-        let of_serve = Wanted { place: Location::in_pool(serve.clone()), ..wanted(1) };
+        let of_serve = NewJoinToken { location: Location::in_pool(serve.clone()), ..request(1) };
         let of_serve = store.create(&of_serve, now()).unwrap().digest();
         store.join(&of_serve, &node("gpu-7"), b"one", None, now()).unwrap();
         let scope = Domain::Pool(train());
-        let by_pool = |for_node| Wanted { node: for_node, scope: scope.clone(), ..wanted(9) };
-        let refused = |wanted: &Wanted| {
-            let token = store.create(wanted, now()).unwrap().digest();
+        let by_pool =
+            |for_node| NewJoinToken { node: for_node, scope: scope.clone(), ..request(9) };
+        let refused = |request: &NewJoinToken| {
+            let token = store.create(request, now()).unwrap().digest();
             let joined = store.join(&token, &node("gpu-7"), b"two", Some(&serve), now());
-            assert!(matches!(joined, Err(JoinError::Taken(_))), "{wanted:?}: {joined:?}");
+            assert!(matches!(joined, Err(JoinError::Taken(_))), "{request:?}: {joined:?}");
         };
-        // While it is there, and when it was revoked: by a token of the other pool, also one that was made for it before it enrolled.
+        // While enrolled and after a revocation: by any token of the other pool, also one made for
+        // this node before it enrolled.
         for _ in 0..2 {
             refused(&by_pool(None));
             refused(&by_pool(Some(node("gpu-7"))));
-            refused(&wanted(9));
+            refused(&request(9));
             store.revoke(&node("gpu-7"), now()).unwrap();
         }
-        let moving = Wanted { node: Some(node("gpu-7")), ..wanted(1) };
+        let moving = NewJoinToken { node: Some(node("gpu-7")), ..request(1) };
         let moving = store.create(&moving, now()).unwrap().digest();
         let joined = store.join(&moving, &node("gpu-7"), b"two", Some(&serve), now()).unwrap();
-        assert_eq!((joined.place.pool, joined.placing), (train(), Placing::AnyPool));
+        assert_eq!((joined.location.pool, joined.location_update), (train(), LocationUpdate::Full));
     }
 
     #[test]
-    fn a_name_is_held_from_the_enrolment_on_and_until_the_node_is_retired() {
+    fn a_name_is_reserved_from_enrolment_until_retirement() {
         let (folder, store) = store();
-        let serve = Wanted { place: Location::in_pool("serve".parse().unwrap()), ..wanted(9) };
-        let tokens = [&wanted(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
-        // Neither is known to the fleet when it asks.
+        let serve =
+            NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
+        let tokens =
+            [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
+        // The fleet knows neither yet.
         let join = |store: &Store, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };
@@ -325,38 +337,44 @@ mod tests {
             let raced = join(&store, token, b"two");
             assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
         }
-        // Whoever has it asks again and gets it, also after a restart; then a retirement frees it for the first who asks.
+        // The holder may ask again, also after a restart. Retirement frees the name for the first
+        // who asks.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
-        store.free_names(|it| *it == node("a")).unwrap();
+        store.free_names(|other| *other == node("a")).unwrap();
         assert!(matches!(join(&store, 1, b"two"), Err(JoinError::Taken(_))));
         assert_eq!(join(&store, 0, b"one").unwrap().identity.generation, 1);
         store.free_names(|_| false).unwrap();
         assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
         assert!(matches!(join(&store, 0, b"one"), Err(JoinError::Taken(_))));
-        // One that was retired and asks again holds the name again.
+        // A retired node that asks again reserves its name again.
         store.free_name(&node("a")).unwrap();
         assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
         assert!(matches!(join(&store, 0, b"three"), Err(JoinError::Taken(_))));
     }
 
     #[test]
-    fn what_a_token_tells_of_a_place_is_told_once() {
+    fn a_tokens_location_applies_once() {
         let (_folder, store) = store();
-        let place = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
-        let racked = Wanted { place: place.clone(), scope: Domain::Pool(train()), ..wanted(2) };
+        let location = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
+        let racked =
+            NewJoinToken { location: location.clone(), scope: Domain::Pool(train()), ..request(2) };
         let racked = store.create(&racked, now()).unwrap().digest();
         let joined = store.join(&racked, &node("a"), b"one", None, now()).unwrap();
-        assert_eq!((joined.place, joined.placing), (place.clone(), Placing::InPool));
+        assert_eq!(
+            (joined.location, joined.location_update),
+            (location.clone(), LocationUpdate::WithinPool)
+        );
         let again = store.join(&racked, &node("a"), b"one", Some(&train()), now()).unwrap();
-        assert_eq!(again.placing, Placing::Nothing, "it is the same enrolment");
-        assert_eq!(store.list().unwrap()[0].place, Some(place));
+        assert_eq!(again.location_update, LocationUpdate::Keep, "it is the same enrolment");
+        assert_eq!(store.list().unwrap()[0].location, Some(location));
     }
 
     #[test]
-    fn tokens_of_an_older_file_hold_and_move_nothing() {
+    fn tokens_of_an_older_format_are_valid_but_move_no_node() {
         let (folder, store) = store();
-        let old = store.create(&Wanted { node: Some(node("a")), ..wanted(3) }, now()).unwrap();
+        let old =
+            store.create(&NewJoinToken { node: Some(node("a")), ..request(3) }, now()).unwrap();
         drop(store);
         let file = rusqlite::Connection::open(folder.path().join("access")).unwrap();
         file.execute_batch(
@@ -369,7 +387,7 @@ mod tests {
         let join = |key: &[u8], pool: &str| {
             store.join(&old.digest(), &node("a"), key, Some(&pool.parse().unwrap()), now())
         };
-        assert_eq!(join(b"one", "train").unwrap().place, Location::in_pool(train()));
+        assert_eq!(join(b"one", "train").unwrap().location, Location::in_pool(train()));
         assert!(matches!(join(b"two", "serve"), Err(JoinError::Taken(_))));
     }
 }

@@ -1,21 +1,21 @@
-//! What a server last started with beside this store. Files of two servers in one folder, as after a mixed-up restore, are found by it.
+//! The log and authority of the last start. Detects files of different servers in one folder, as
+//! after a mixed-up restore.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::store::{AccessError, Store, failed};
 use crate::log::Hash;
 
-/// An entry of its log, and its authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastStart {
-    /// The last entry that the log had, and the hash over everything up to it; none after somebody accepted another log.
+    /// The log's last entry and its chain hash. `None` after another log was accepted.
     pub log: Option<(u64, Hash)>,
-    /// The fingerprint of the authority.
+    /// Fingerprint of the authority.
     pub authority: String,
 }
 
 impl Store {
-    /// None where no server has started with it yet, or only one of an earlier version.
+    /// `None` if no server, or only one of an earlier version, has started with this store.
     pub fn last_start(&self) -> Result<Option<LastStart>, AccessError> {
         let query = "SELECT seq, hash, authority FROM last_start";
         let connection = self.connection();
@@ -23,25 +23,23 @@ impl Store {
             let (seq, hash) = (row.get::<_, Option<u64>>(0)?, row.get::<_, Option<[u8; 32]>>(1)?);
             Ok(LastStart { log: seq.zip(hash.map(Hash)), authority: row.get(2)? })
         });
-        read.optional().map_err(failed("read what the server last started with"))
+        read.optional().map_err(failed("read the last start"))
     }
 
-    /// Notes a start.
-    pub fn note_start(&self, start: &LastStart) -> Result<(), AccessError> {
+    pub fn record_start(&self, start: &LastStart) -> Result<(), AccessError> {
         let insert =
             "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
         let (seq, hash) = start.log.map(|(seq, hash)| (seq, hash.0)).unzip();
-        let noted = self.connection().execute(insert, params![seq, hash, start.authority]);
-        noted.map(drop).map_err(failed("note what the server starts with"))
+        let recorded = self.connection().execute(insert, params![seq, hash, start.authority]);
+        recorded.map(drop).map_err(failed("record the start"))
     }
 
-    /// Forgets which log it was, because somebody accepts another.
-    pub fn forget_log(&self) -> Result<(), AccessError> {
-        forget_log(&self.connection()).map_err(failed("forget which log the server had"))
+    /// Clears the recorded log, because another one is accepted.
+    pub fn clear_log(&self) -> Result<(), AccessError> {
+        clear_log(&self.connection()).map_err(failed("clear the recorded log"))
     }
 }
 
-/// Forgets which log it was, in a transaction or alone.
-pub(super) fn forget_log(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn clear_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE last_start SET seq = NULL, hash = NULL", []).map(drop)
 }

@@ -1,56 +1,53 @@
-//! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
+//! Rebuilds a lost or outdated access store from the log: repeats revocations. Tokens known only to
+//! the lost store stay invalid.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
-use super::changes::{Change, write_down};
-use super::last_start::forget_log;
+use super::changes::{AccessRecord, record_change};
+use super::last_start::clear_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
 
-/// The generation after a revocation where the log does not tell the one before it: higher than any that was given.
+/// Generation after a revocation if the log does not have the one before: higher than any issued.
 const AFTER_UNKNOWN: u64 = 1 << 32;
-/// Entries read at once.
+/// Entries per read.
 const PAGE: usize = 4096;
 
-/// A token that held and cannot be brought back: only its hash was kept, and that was in the store alone.
+/// A valid token that cannot be restored, because only the store had its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lost {
-    /// A person's.
+pub enum LostToken {
     User {
         name: String,
-        /// What they might do.
         role: Role,
         scope: Domain,
     },
-    /// One to join with.
     Join {
-        /// Where nodes stand that do.
-        place: Location,
-        /// The only node that might.
+        location: Location,
+        /// The only node that may use it.
         node: Option<NodeId>,
-        /// How many more might.
+        /// Remaining uses.
         uses: u32,
-        /// Who made it. Their scope, which bounds what a token for one node may do, is not in the log.
+        /// Its creator. The log does not have their scope, which limits what a token for one node
+        /// may do.
         by: Actor,
     },
 }
 
-/// What was brought back.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct RebuildSummary {
     /// Changes that were missing.
     pub changes: u64,
-    /// Nodes of which no certificate counts.
+    /// Nodes without a valid certificate.
     pub revoked: Vec<NodeId>,
-    /// Tokens that have to be made anew, with their numbers.
-    pub lost: Vec<(i64, Lost)>,
+    /// Tokens that have to be created again, by number.
+    pub lost: Vec<(i64, LostToken)>,
 }
 
-/// Changes of the access store that logs have, in order.
-pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
+/// Changes of the access store in logs, in order.
+pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
     let mut changes = Vec::new();
     for log in logs {
         let mut seq = log.anchor()?.seq;
@@ -61,7 +58,7 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
             for stored in &page {
                 let entry = stored.entry()?;
                 if let Event::AccessChanged { number, at, change } = entry.event {
-                    changes.push(Change { number, by: entry.by, at, change });
+                    changes.push(AccessRecord { number, by: entry.by, at, change });
                 }
             }
         }
@@ -70,26 +67,32 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
 }
 
 impl Store {
-    /// Takes in what the log has and this store has not, all or nothing.
-    pub fn rebuild(&self, logged: &[Change], now: Timestamp) -> Result<Rebuilt, AccessError> {
+    /// Applies changes that the log has and this store lacks, all or none.
+    pub fn rebuild(
+        &self,
+        logged: &[AccessRecord],
+        now: Timestamp,
+    ) -> Result<RebuildSummary, AccessError> {
         let last = self.last_change()?;
         let known = self.all_changes()?;
-        for change in logged.iter().filter(|it| it.number <= last) {
-            let same = |it: &Change| it.number == change.number && it.change == change.change;
-            let is_here = known.binary_search_by_key(&change.number, |it| it.number);
+        for change in logged.iter().filter(|change| change.number <= last) {
+            let same = |other: &AccessRecord| {
+                other.number == change.number && other.change == change.change
+            };
+            let is_here = known.binary_search_by_key(&change.number, |change| change.number);
             if is_here.is_ok_and(|at| !same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
             }
         }
         let what = failed("rebuild the access store");
         let mut connection = self.connection();
-        let mut rebuilt = || -> rusqlite::Result<Rebuilt> {
+        let mut rebuilt = || -> rusqlite::Result<RebuildSummary> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut rebuilt = Rebuilt::default();
-            for change in logged.iter().filter(|it| it.number > last) {
+            let mut rebuilt = RebuildSummary::default();
+            for change in logged.iter().filter(|change| change.number > last) {
                 apply(&transaction, change, now, &mut rebuilt)?;
-                write_down(
+                record_change(
                     &transaction,
                     Some(change.number),
                     &change.by,
@@ -99,18 +102,18 @@ impl Store {
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
-            // It is the store of this log, whichever log the server had with it.
-            forget_log(&transaction)?;
+            // The store now belongs to this log, whichever the server had with it.
+            clear_log(&transaction)?;
             transaction.commit()?;
             Ok(rebuilt)
         };
         rebuilt().map_err(what)
     }
 
-    fn all_changes(&self) -> Result<Vec<Change>, AccessError> {
-        let mut all: Vec<Change> = Vec::new();
+    fn all_changes(&self) -> Result<Vec<AccessRecord>, AccessError> {
+        let mut all: Vec<AccessRecord> = Vec::new();
         loop {
-            let page = self.changes(all.last().map_or(0, |it| it.number))?;
+            let page = self.changes(all.last().map_or(0, |entry| entry.number))?;
             if page.is_empty() {
                 return Ok(all);
             }
@@ -121,9 +124,9 @@ impl Store {
 
 fn apply(
     transaction: &Transaction<'_>,
-    change: &Change,
+    change: &AccessRecord,
     now: Timestamp,
-    rebuilt: &mut Rebuilt,
+    rebuilt: &mut RebuildSummary,
 ) -> rusqlite::Result<()> {
     let at_s = change.at.as_second();
     match &change.change {
@@ -133,7 +136,7 @@ fn apply(
             let used = "UPDATE tokens SET uses_left = max(uses_left - 1, 0) WHERE id = ?1";
             transaction.execute(used, [token])?;
             rebuilt.lost.retain_mut(|(id, lost)| match lost {
-                Lost::Join { uses, .. } if id == token => {
+                LostToken::Join { uses, .. } if id == token => {
                     *uses = uses.saturating_sub(1);
                     *uses > 0
                 }
@@ -151,34 +154,35 @@ fn apply(
             rebuilt.lost.retain(|(lost, _)| lost != token);
         }
         AccessChange::JoinTokenCreated { token, pool, node, uses, expires, location } => {
-            let place =
+            let location =
                 location.as_deref().cloned().unwrap_or_else(|| Location::in_pool(pool.clone()));
             let (node, by) = (node.clone(), change.by.clone());
-            let lost = Lost::Join { place, node, uses: *uses, by };
-            bury(transaction, *token, &lost, (at_s, *expires, now))?;
+            let lost = LostToken::Join { location, node, uses: *uses, by };
+            insert_lost(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
         AccessChange::UserAdded { token, name, role, scope, expires } => {
-            let lost = Lost::User { name: name.clone(), role: *role, scope: scope.clone() };
-            bury(transaction, *token, &lost, (at_s, *expires, now))?;
+            let lost = LostToken::User { name: name.clone(), role: *role, scope: scope.clone() };
+            insert_lost(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
     }
     Ok(())
 }
 
-/// A token that is lost keeps its number, so that no other gets it, and opens nothing: its hash is random, and it counts as revoked.
-fn bury(
+/// A lost token keeps its number, so that no other gets it, but is invalid: its hash is random, and
+/// it is revoked.
+fn insert_lost(
     transaction: &Transaction<'_>,
     id: i64,
-    lost: &Lost,
+    lost: &LostToken,
     (made_s, expires, now): (i64, Timestamp, Timestamp),
 ) -> rusqlite::Result<()> {
     let insert = "INSERT INTO tokens (id, digest, kind, name, role, scope, pool, node, place, made_s, expires_s, uses_left, revoked_s)
         VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11)";
     let times = (made_s, expires.as_second(), now.as_second());
     match lost {
-        Lost::User { name, role, scope } => {
+        LostToken::User { name, role, scope } => {
             let (role, scope) = (role.as_str(), String::from(scope.clone()));
             let nothing = None::<String>;
             let row = params![
@@ -187,13 +191,14 @@ fn bury(
             ];
             transaction.execute(insert, row).map(drop)
         }
-        Lost::Join { place, node, .. } => {
-            let (pool, node) = (place.pool.as_str(), node.as_ref().map(NodeId::as_str));
-            let place = Some(place).filter(|it| it.has_more_than_pool());
-            let place = place.and_then(|it| serde_json::to_string(it).ok());
+        LostToken::Join { location, node, .. } => {
+            let (pool, node) = (location.pool.as_str(), node.as_ref().map(NodeId::as_str));
+            let location = Some(location).filter(|location| location.has_more_than_pool());
+            let location = location.and_then(|location| serde_json::to_string(location).ok());
             let nothing = None::<String>;
             let row = params![
-                id, "join", nothing, nothing, nothing, pool, node, place, times.0, times.1, times.2
+                id, "join", nothing, nothing, nothing, pool, node, location, times.0, times.1,
+                times.2
             ];
             transaction.execute(insert, row).map(drop)
         }
@@ -204,7 +209,7 @@ fn revoked(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<NodeId>> {
     let query = "SELECT node FROM identities WHERE revoked_s IS NOT NULL ORDER BY node";
     let mut select = transaction.prepare(query)?;
     let names = select.query_map([], |row| row.get::<_, String>(0))?;
-    let nodes = names.filter_map(|name| name.map(|it| it.parse().ok()).transpose());
+    let nodes = names.filter_map(|name| name.map(|name| name.parse().ok()).transpose());
     nodes.collect()
 }
 
@@ -213,7 +218,7 @@ mod tests {
     use farrier_wire::identity::Identity;
     use jiff::SignedDuration;
 
-    use super::super::{NewUser, TokenKind, Wanted};
+    use super::super::{NewJoinToken, NewUser, TokenKind};
     use super::*;
 
     fn now() -> Timestamp {
@@ -232,16 +237,16 @@ mod tests {
 
     fn world() -> World {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let [store, other] = folders.each_ref().map(|it| Store::open(it.path()).unwrap());
+        let [store, other] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
         World { _folders: folders, store, other }
     }
 
     #[test]
-    fn what_was_revoked_is_revoked_again_and_what_only_the_store_knew_admits_nobody() {
+    fn a_rebuild_repeats_revocations_and_invalidates_lost_tokens() {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         let day = now() + SignedDuration::from_hours(24);
-        let pool = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), day) };
+        let pool = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), day) };
         let (_, pool) = store.create_by(&ann, &pool, now()).unwrap();
         let join = |store: &Store, node: &str, key: &[u8]| {
             store.join(&pool.digest(), &node.parse().unwrap(), key, None, now())
@@ -255,8 +260,8 @@ mod tests {
         let again = join(&store, "again", b"new").unwrap().identity;
         assert_eq!(again.generation, 3);
         let viewer = NewUser::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
-        let (_, secret) = store.add_person(&ann, &viewer, now()).unwrap();
-        let (old, _) = store.add_person(&ann, &viewer, now()).unwrap();
+        let (_, secret) = store.add_user(&ann, &viewer, now()).unwrap();
+        let (old, _) = store.add_user(&ann, &viewer, now()).unwrap();
         store.revoke_token_by(&ann, TokenKind::User, old, now()).unwrap();
 
         let logged = store.changes(0).unwrap();
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!(rebuilt.revoked, ["gone".parse::<NodeId>().unwrap()]);
         let lost: Vec<i64> = rebuilt.lost.iter().map(|(id, _)| *id).collect();
         assert_eq!(lost, [1, 2], "{:?}", rebuilt.lost);
-        assert!(matches!(&rebuilt.lost[0].1, Lost::Join { uses: 5, by, .. } if *by == ann));
+        assert!(matches!(&rebuilt.lost[0].1, LostToken::Join { uses: 5, by, .. } if *by == ann));
         for (identity, admits) in [
             (identity("kept", 1), true),
             (identity("gone", 1), false),
@@ -276,21 +281,21 @@ mod tests {
             assert_eq!(store.admits(&identity).unwrap(), admits, "{identity}");
             assert_eq!(other.admits(&identity).unwrap(), admits, "{identity}");
         }
-        assert_eq!(other.person(&secret.digest(), now()).unwrap(), None);
+        assert_eq!(other.user(&secret.digest(), now()).unwrap(), None);
         assert!(join(&other, "new", b"x").is_err());
         assert_eq!(other.last_change().unwrap(), store.last_change().unwrap());
-        // Numbers go on, and again there is nothing to do.
-        let (next, _) = other.add_person(&ann, &viewer, now()).unwrap();
+        // Numbers continue, and a second rebuild does nothing.
+        let (next, _) = other.add_user(&ann, &viewer, now()).unwrap();
         assert_eq!(next, old + 1);
         let nothing = other.rebuild(&logged, now()).unwrap();
         assert_eq!((nothing.changes, nothing.lost), (0, Vec::new()));
     }
 
     #[test]
-    fn a_revocation_without_a_known_generation_refuses_all_that_were_given() {
+    fn a_revocation_without_a_known_generation_refuses_all_generations() {
         let World { _folders, other, .. } = world();
         let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
-        let change = Change { number: 4, by: Actor::Server, at: now(), change: what };
+        let change = AccessRecord { number: 4, by: Actor::Server, at: now(), change: what };
         other.rebuild(&[change], now()).unwrap();
         for generation in [1, 7, 1 << 20] {
             assert!(!other.admits(&identity("a", generation)).unwrap());
@@ -298,12 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn the_store_of_another_log_is_not_gone_on_with() {
+    fn the_store_of_another_log_is_refused() {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         for (store, pool) in [(&store, "train"), (&other, "serve")] {
-            let wanted = Wanted::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
-            store.create_by(&ann, &wanted, now()).unwrap();
+            let request =
+                NewJoinToken::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
+            store.create_by(&ann, &request, now()).unwrap();
         }
         let refused = other.rebuild(&store.changes(0).unwrap(), now());
         assert!(matches!(refused, Err(AccessError::Diverged(1))), "{refused:?}");

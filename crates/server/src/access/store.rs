@@ -1,4 +1,5 @@
-//! Tokens and identities in one SQLite file. Each call is one transaction with full sync: a token is used once, whatever dies.
+//! The access store: tokens and identities in one SQLite file. Each call is one transaction with
+//! full sync, so a crash cannot make a token reusable.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,13 @@ use super::name_lock::NameLocks;
 use super::token::{Secret, TokenKind};
 use crate::log::sqlite::open_private;
 
-/// The version of the tables.
+/// Version of the tables.
 const FORMAT: i64 = 4;
-/// `fsta`: so that another program's database is not taken for this.
+/// `fsta`: identifies an access store among SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
-/// `kind` tells join tokens from those of people, which have a role and a scope. The scope of a join token is that of whoever made it.
+/// `kind` separates join tokens from user tokens, which have a role and a scope. The scope of a
+/// join token is its creator's.
 const TABLES: &str = "
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,
@@ -31,103 +33,91 @@ CREATE TABLE joins (token INTEGER NOT NULL, node TEXT NOT NULL, key BLOB NOT NUL
 CREATE TABLE identities (node TEXT PRIMARY KEY, generation INTEGER NOT NULL, revoked_s INTEGER);
 ";
 
-/// Since format 2: what was changed, for the log.
+/// Since format 2: changes, for the log.
 const TABLES_2: &str = "
 CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL, at_s INTEGER NOT NULL, what TEXT NOT NULL);
 ";
 
-/// Since format 3: where nodes stand that join with a token, as JSON; none where it tells no more than the pool.
+/// Since format 3: the location of a join token as JSON, or NULL if it only has a pool.
 const TABLES_3: &str = "ALTER TABLE tokens ADD COLUMN place TEXT;";
 
-/// Since format 4: the pool of a node's last enrolment until the node is retired, and what the server last started with.
+/// Since format 4: the pool of a node's last enrolment until its retirement, and the last start.
 const TABLES_4: &str = "
 ALTER TABLE identities ADD COLUMN pool TEXT;
 CREATE TABLE last_start (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER, hash BLOB, authority TEXT NOT NULL);
 ";
 
-/// Why something could not be looked up or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// SQLite failed.
     #[error("failed to {what}")]
     Sqlite {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         #[source]
         err: rusqlite::Error,
     },
-    /// The log has changes that are not here: what was revoked would count again.
+    /// Revoked certificates and tokens would become valid again.
     #[error(
-        "the access store ends at change {found}, and the log has change {logged}: it was lost, or is an older copy, and what was revoked since would count again"
+        "the access store ends at change {found}, but the log has change {logged}: the store was lost or is an older copy, and revoked certificates and tokens would become valid again"
     )]
-    Behind {
-        /// The last change that is here.
-        found: u64,
-        /// The last change that the log has.
-        logged: u64,
-    },
-    /// A change is not the one that the log has under its number.
-    #[error(
-        "change {0} of the access store is not the one that the log has: it is the store of another log"
-    )]
+    Behind { found: u64, logged: u64 },
+    #[error("change {0} of the access store differs from the log: it is the store of another log")]
     Diverged(u64),
-    /// The log that the server last had with this store is another one.
     #[error(
-        "the server last started with another log and this access store: entry {0} of the log is not the one that it had"
+        "the server last started with another log and this access store: entry {0} of the log differs"
     )]
     OtherLog(u64),
-    /// Something else is there.
-    #[error("the file `access` is of something else, or of a later version")]
-    Foreign,
-    /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("the file `access` is not an access store, or was written by a later version")]
+    UnknownFormat,
+    #[error("the system provides no random numbers")]
     Random,
-    /// There is no such node.
-    #[error("`{0}` has never enrolled")]
+    #[error("`{0}` was never enrolled")]
     NoSuchNode(NodeId),
-    /// There is no such token.
     #[error("there is no token {0}")]
     NoSuchToken(i64),
 }
 
-/// A token that somebody asks for.
+/// A join token to create.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    /// The pool that nodes join with it, and what else it tells of where they stand.
-    pub place: Location,
-    /// The only node that may, even where it has enrolled before.
+pub struct NewJoinToken {
+    /// Location of the nodes that join with it.
+    pub location: Location,
+    /// The only node that may use it, even if it is enrolled.
     pub node: Option<NodeId>,
-    /// Where whoever makes it has a say: only those who have the fleet take a node from one pool to another with it.
+    /// The creator's scope: only the whole fleet allows moving a node between pools.
     pub scope: Domain,
     pub expires: Timestamp,
     pub uses: u32,
 }
 
-impl Wanted {
-    /// For one node of a pool, by somebody who has the fleet.
+impl NewJoinToken {
+    /// For one node of a pool, with the whole fleet as scope.
     pub fn new(pool: Pool, expires: Timestamp) -> Self {
-        Self { place: Location::in_pool(pool), node: None, scope: Domain::Fleet, expires, uses: 1 }
+        Self {
+            location: Location::in_pool(pool),
+            node: None,
+            scope: Domain::Fleet,
+            expires,
+            uses: 1,
+        }
     }
 }
 
-/// A token in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct JoinTokenRow {
     pub id: i64,
     pub pool: Option<String>,
-    /// Where nodes stand that join with it, where it tells more than the pool.
-    pub place: Option<Location>,
-    /// The only node.
+    /// `None` if the token only has a pool.
+    pub location: Option<Location>,
+    /// The only node that may use it.
     pub node: Option<String>,
     pub expires: Timestamp,
-    /// How often it can still be used.
     pub uses_left: u32,
-    /// Whether it was revoked.
     pub is_revoked: bool,
 }
 
-impl Listed {
-    /// Whether it can be used: `open`, `used`, `expired` or `revoked`.
+impl JoinTokenRow {
+    /// `open`, `used`, `expired` or `revoked`.
     pub fn state(&self, now: Timestamp) -> &'static str {
         match (self.is_revoked, self.expires <= now, self.uses_left) {
             (true, _, _) => "revoked",
@@ -141,7 +131,7 @@ impl Listed {
 #[derive(Debug)]
 pub struct Store {
     connection: Mutex<Connection>,
-    /// Held while a name is enrolled or retired.
+    /// Held during enrolment and retirement of a name.
     pub(crate) names: NameLocks,
 }
 
@@ -150,14 +140,14 @@ pub(super) fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessEr
 }
 
 impl Store {
-    /// The store in the server's folder; made if there is none.
+    /// Opens the store in the server's folder, or creates it.
     pub fn open(dir: &Path) -> Result<Self, AccessError> {
         let path = dir.join("access");
-        let what = failed("open the list of who may speak");
+        let what = failed("open the access store");
         let mut connection = open_private(&path).map_err(&what)?;
         let found = prepare(&mut connection).map_err(&what)?;
         if found != (APPLICATION_ID, FORMAT) {
-            return Err(AccessError::Foreign);
+            return Err(AccessError::UnknownFormat);
         }
         Ok(Self { connection: Mutex::new(connection), names: NameLocks::default() })
     }
@@ -166,65 +156,65 @@ impl Store {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a token to join with, as whoever runs this program.
-    pub fn create(&self, wanted: &Wanted, now: Timestamp) -> Result<Secret, AccessError> {
-        self.create_by(&local(), wanted, now).map(|(_, secret)| secret)
+    /// Creates a join token as the local user.
+    pub fn create(&self, request: &NewJoinToken, now: Timestamp) -> Result<Secret, AccessError> {
+        self.create_by(&local(), request, now).map(|(_, secret)| secret)
     }
 
-    /// Makes a token to join with; its number, and it.
+    /// Creates a join token. Returns its number and secret.
     pub fn create_by(
         &self,
         by: &Actor,
-        wanted: &Wanted,
+        request: &NewJoinToken,
         now: Timestamp,
     ) -> Result<(i64, Secret), AccessError> {
         let secret = Secret::generate(TokenKind::Join).ok_or(AccessError::Random)?;
         let insert =
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-        let node = wanted.node.as_ref().map(NodeId::as_str);
-        let place = Some(&wanted.place).filter(|it| it.has_more_than_pool());
+        let node = request.node.as_ref().map(NodeId::as_str);
+        let location = Some(&request.location).filter(|location| location.has_more_than_pool());
         let row = params![
             secret.digest().0,
-            wanted.place.pool.as_str(),
+            request.location.pool.as_str(),
             node,
             now.as_second(),
-            wanted.expires.as_second(),
-            wanted.uses,
-            String::from(wanted.scope.clone()),
-            place.and_then(|it| serde_json::to_string(it).ok())
+            request.expires.as_second(),
+            request.uses,
+            String::from(request.scope.clone()),
+            location.and_then(|location| serde_json::to_string(location).ok())
         ];
-        let id = self.change("keep the token", by, now, |transaction| {
+        let id = self.change("store the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
             let token = transaction.last_insert_rowid();
             let what = AccessChange::JoinTokenCreated {
                 token,
-                pool: wanted.place.pool.clone(),
-                node: wanted.node.clone(),
-                uses: wanted.uses,
-                expires: wanted.expires,
-                location: place.cloned().map(Box::new),
+                pool: request.location.pool.clone(),
+                node: request.node.clone(),
+                uses: request.uses,
+                expires: request.expires,
+                location: location.cloned().map(Box::new),
             };
             Ok(Some((token, what)))
         })?;
         Ok((id.unwrap_or_default(), secret))
     }
 
-    /// All join tokens, the newest last.
-    pub fn list(&self) -> Result<Vec<Listed>, AccessError> {
+    /// All join tokens, oldest first.
+    pub fn list(&self) -> Result<Vec<JoinTokenRow>, AccessError> {
         let query = "SELECT id, pool, node, expires_s, uses_left, revoked_s, place FROM tokens
             WHERE kind = 'join' ORDER BY id";
         let read = |connection: &Connection| {
             let mut select = connection.prepare(query)?;
             let rows = select.query_map([], |row| {
-                Ok(Listed {
+                Ok(JoinTokenRow {
                     id: row.get(0)?,
                     pool: row.get(1)?,
                     node: row.get(2)?,
                     expires: Timestamp::from_second(row.get(3)?).unwrap_or(Timestamp::MIN),
                     uses_left: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
                     is_revoked: row.get::<_, Option<i64>>(5)?.is_some(),
-                    place: place_of(row.get(6)?),
+                    location: parse_location(row.get(6)?),
                 })
             })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
@@ -232,12 +222,12 @@ impl Store {
         read(&self.connection()).map_err(failed("read the tokens"))
     }
 
-    /// Takes a token to join with back, as whoever runs this program.
+    /// Revokes a join token as the local user.
     pub fn revoke_token(&self, id: i64, now: Timestamp) -> Result<(), AccessError> {
         self.revoke_token_by(&local(), TokenKind::Join, id, now)
     }
 
-    /// Takes a token back. One that was taken back is so still.
+    /// Revokes a token. Repeating it has no effect.
     pub fn revoke_token_by(
         &self,
         by: &Actor,
@@ -264,14 +254,15 @@ impl Store {
         if is_there { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
     }
 
-    /// Whether a certificate counts: it is not of an enrolment before the node's last, and was not revoked.
+    /// Whether a certificate is valid: it is of the node's last enrolment, and not revoked.
     pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
         let oldest = self.oldest_admitted(&identity.node)?;
-        // A certificate that the list does not know of was signed by us: the list is from an older backup.
+        // An unknown certificate was signed by this authority, so the store is from an older
+        // backup.
         Ok(oldest.is_none_or(|generation| identity.generation >= generation))
     }
 
-    /// The oldest generation of a node's certificates that counts; none: it has never enrolled.
+    /// The oldest valid certificate generation of a node. `None` if it never enrolled.
     pub(crate) fn oldest_admitted(&self, node: &NodeId) -> Result<Option<u64>, AccessError> {
         let query = "SELECT generation FROM identities WHERE node = ?1";
         let connection = self.connection();
@@ -281,15 +272,15 @@ impl Store {
                 .query_row([node.as_str()], |row| row.get(0))
                 .optional()
         };
-        read().map_err(failed("look a node up"))
+        read().map_err(failed("look up the node"))
     }
 
-    /// From here on no certificate counts that the node has, as whoever runs this program wants it.
+    /// Revokes a node's certificates as the local user.
     pub fn revoke(&self, node: &NodeId, now: Timestamp) -> Result<(), AccessError> {
         self.revoke_by(&local(), node, now)
     }
 
-    /// From here on no certificate counts that the node has.
+    /// Revokes a node's certificates.
     pub fn revoke_by(&self, by: &Actor, node: &NodeId, now: Timestamp) -> Result<(), AccessError> {
         let update =
             "UPDATE identities SET generation = generation + 1, revoked_s = ?2 WHERE node = ?1";
@@ -301,23 +292,24 @@ impl Store {
         done.ok_or_else(|| AccessError::NoSuchNode(node.clone()))
     }
 
-    /// The pool that holds a name: its node has enrolled there, and was not retired.
+    /// The pool for which a name is reserved.
     pub(crate) fn name_held_by(&self, node: &NodeId) -> Result<Option<Pool>, AccessError> {
         let query = "SELECT pool FROM identities WHERE node = ?1";
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
-        let held = self.connection().query_row(query, [node.as_str()], row).optional();
-        let held = held.map_err(failed("look a node's name up"))?;
-        Ok(held.flatten().and_then(|it| it.parse().ok()))
+        let pool = self.connection().query_row(query, [node.as_str()], row).optional();
+        let pool = pool.map_err(failed("look up the node's name"))?;
+        Ok(pool.flatten().and_then(|pool| pool.parse().ok()))
     }
 
-    /// A node was retired: its name is free.
+    /// Frees the name of a retired node.
     pub fn free_name(&self, node: &NodeId) -> Result<(), AccessError> {
         let update = "UPDATE identities SET pool = NULL WHERE node = ?1";
         let freed = self.connection().execute(update, [node.as_str()]);
         freed.map(drop).map_err(failed("free the node's name"))
     }
 
-    /// Frees the names of nodes that are not of the fleet: a server that died may have retired them, or not finished their enrolment.
+    /// Frees the names of nodes outside the fleet, which a crash during retirement or enrolment
+    /// leaves behind.
     pub fn free_names(&self, is_member: impl Fn(&NodeId) -> bool) -> Result<(), AccessError> {
         let query = "SELECT node FROM identities WHERE pool IS NOT NULL";
         let names = || -> rusqlite::Result<Vec<String>> {
@@ -325,13 +317,12 @@ impl Store {
         };
         let names = names().map_err(failed("read the names of nodes"))?;
         let nodes = names.iter().filter_map(|name| name.parse().ok());
-        nodes.filter(|it| !is_member(it)).try_for_each(|it| self.free_name(&it))
+        nodes.filter(|node| !is_member(node)).try_for_each(|node| self.free_name(&node))
     }
 }
 
-/// What a row tells of a place.
-pub(super) fn place_of(text: Option<String>) -> Option<Location> {
-    text.and_then(|it| serde_json::from_str(&it).ok())
+pub(super) fn parse_location(text: Option<String>) -> Option<Location> {
+    text.and_then(|json| serde_json::from_str(&json).ok())
 }
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
@@ -375,9 +366,9 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn wanted(uses: u32) -> Wanted {
+    fn request(uses: u32) -> NewJoinToken {
         let expires = now() + SignedDuration::from_hours(1);
-        Wanted { uses, ..Wanted::new("train".parse().unwrap(), expires) }
+        NewJoinToken { uses, ..NewJoinToken::new("train".parse().unwrap(), expires) }
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -387,20 +378,20 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_changes_counts_and_another_file_is_refused() {
+    fn changes_of_other_processes_apply_and_other_files_are_refused() {
         let (folder, store) = store();
-        let token = store.create(&wanted(1), now()).unwrap().digest();
+        let token = store.create(&request(1), now()).unwrap().digest();
         let identity = store.join(&token, &node("a"), b"key", None, now()).unwrap().identity;
         Store::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&identity).unwrap());
         let other = tempfile::tempdir().unwrap();
         let file = Connection::open(other.path().join("access")).unwrap();
         file.execute_batch("CREATE TABLE mine (a)").unwrap();
-        assert!(matches!(Store::open(other.path()), Err(AccessError::Foreign)));
+        assert!(matches!(Store::open(other.path()), Err(AccessError::UnknownFormat)));
     }
 
     #[test]
-    fn a_store_is_not_made_through_a_dangling_symlink() {
+    fn a_store_is_not_created_through_a_dangling_symlink() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let target = elsewhere.path().join("target");
         std::os::unix::fs::symlink(&target, folder.path().join("access")).unwrap();

@@ -1,4 +1,4 @@
-//! A token: 256 random bits, of which only a hash is kept.
+//! A token: 256 random bits, stored only as a hash.
 
 use std::fmt;
 
@@ -7,12 +7,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
-/// What a token is for. It begins with that, so that one is known by its looks (and found where it should not be).
+/// The kind is the token's prefix, so that tokens are recognisable, also by secret scanners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// For nodes to join with.
     Join,
-    /// A person's.
     User,
 }
 
@@ -25,10 +23,10 @@ impl TokenKind {
     }
 }
 
-/// Longer than any token.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// A token as whoever made it sees it, once. It does not print by accident.
+/// A token in plain text, shown once to its creator. Does not implement `Display` or print in
+/// `Debug`.
 pub struct Secret(String);
 
 impl fmt::Debug for Secret {
@@ -38,38 +36,35 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one; none: the system gives no random numbers.
+    /// `None` if the system provides no random numbers.
     pub fn generate(kind: TokenKind) -> Option<Self> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes).ok()?;
         Some(Self(format!("{}{}", kind.prefix(), URL_SAFE_NO_PAD.encode(bytes))))
     }
 
-    /// To show it to whoever asked for it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What is kept of it.
     pub fn digest(&self) -> TokenDigest {
-        TokenDigest::of(&self.0)
+        TokenDigest::from_secret(&self.0)
     }
 }
 
-/// The hash of a token. A token has 256 random bits: it needs no salt, and what the time of a search for its hash tells helps
-/// nobody to find it.
+/// The hash of a token. With 256 random bits it needs no salt, and lookup timing reveals nothing
+/// useful.
 #[derive(Clone)]
 pub struct TokenDigest(pub(super) [u8; 32]);
 
 impl TokenDigest {
-    /// Of a text that somebody says is a token.
-    pub fn of(text: &str) -> Self {
+    pub fn from_secret(text: &str) -> Self {
         let bytes = text.trim().as_bytes();
         Self(Sha256::digest(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into())
     }
 }
 
-/// In a time that does not depend on where they differ.
+/// Constant-time comparison.
 impl PartialEq for TokenDigest {
     fn eq(&self, other: &Self) -> bool {
         let differences = self.0.iter().zip(&other.0).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -90,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_does_not_print() {
+    fn a_token_has_256_bits_and_is_not_printed() {
         let token = Secret::generate(TokenKind::Join).unwrap();
         assert_eq!(token.reveal().len(), "fjoin_".len() + 43);
         assert_eq!(format!("{token:?} {:?}", token.digest()), "Secret TokenDigest");
-        assert_eq!(TokenDigest::of(&format!(" {}\n", token.reveal())), token.digest());
+        assert_eq!(TokenDigest::from_secret(&format!(" {}\n", token.reveal())), token.digest());
         assert_ne!(token.digest(), Secret::generate(TokenKind::User).unwrap().digest());
     }
 }

@@ -1,4 +1,4 @@
-//! People: each has a token, a role, and a part of the fleet where it holds. A token cannot be changed, only replaced.
+//! Users: each has a token, a role and a scope. A token cannot be changed, only replaced.
 
 use std::fmt;
 
@@ -10,20 +10,17 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::store::{AccessError, Store, failed};
 use super::token::{Secret, TokenDigest, TokenKind};
 
-/// Somebody who may ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Their token's number.
+    /// Number of the token.
     pub token: i64,
     pub name: String,
-    /// What they may do.
     pub role: Role,
-    /// Where: the fleet, a pool or a tenant.
+    /// The fleet, a pool or a tenant.
     pub scope: Domain,
     pub expires: Timestamp,
 }
 
-/// A person who shall get a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewUser {
     name: String,
@@ -32,28 +29,25 @@ pub struct NewUser {
     expires: Timestamp,
 }
 
-/// Why somebody cannot get a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
-    /// The name is none.
-    #[error("`{0}` is no name of a person: 1 to 63 letters, digits, `.`, `_`, `-`, `+` and `@`")]
+    #[error("`{0}` is not a valid user name: 1 to 63 letters, digits, `.`, `_`, `-`, `+` and `@`")]
     Name(String),
-    /// Nobody has a role there.
-    #[error("a role holds in the fleet, in a pool or for a tenant, and not in {0}")]
+    #[error("the scope of a role is the fleet, a pool or a tenant, not {0}")]
     Scope(Domain),
 }
 
 impl NewUser {
-    /// With a name that can stand in a log beside others.
+    /// Validates the name, which appears in the log.
     pub fn new(
         name: &str,
         role: Role,
         scope: Domain,
         expires: Timestamp,
     ) -> Result<Self, UserError> {
-        let allowed = |it: char| it.is_ascii_alphanumeric() || "._-+@".contains(it);
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+@".contains(c);
         let begins = name.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
-        // The server's own deeds are told under that name.
+        // Reserved for the server's own actions.
         let is_taken = name.eq_ignore_ascii_case("farrier");
         if !begins || is_taken || name.len() > 63 || !name.chars().all(allowed) {
             return Err(UserError::Name(name.chars().take(63).collect()));
@@ -65,20 +59,16 @@ impl NewUser {
     }
 }
 
-/// A person in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {
-    pub person: User,
-    /// When the token was made.
+    pub user: User,
     pub made: Timestamp,
-    /// Whether it was taken back.
     pub is_revoked: bool,
 }
 
 impl UserRow {
-    /// Whether the token holds.
     pub fn state(&self, now: Timestamp) -> TokenState {
-        match (self.is_revoked, self.person.expires <= now) {
+        match (self.is_revoked, self.user.expires <= now) {
             (true, _) => TokenState::Revoked,
             (_, true) => TokenState::Expired,
             _ => TokenState::Open,
@@ -86,14 +76,10 @@ impl UserRow {
     }
 }
 
-/// Whether a person's token holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenState {
-    /// It does.
     Open,
-    /// Its time is over.
     Expired,
-    /// It was taken back.
     Revoked,
 }
 
@@ -109,24 +95,24 @@ impl fmt::Display for TokenState {
 
 const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked_s IS NOT NULL";
 
-/// None where a row is not what this version writes: such a token opens nothing.
-fn listed(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
+/// `None` if the row is malformed: such a token is invalid.
+fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
-    let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
-    let scope: Option<Domain> = row.get::<_, Option<String>>(3)?.and_then(|it| it.parse().ok());
+    let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());
+    let scope: Option<Domain> = row.get::<_, Option<String>>(3)?.and_then(|text| text.parse().ok());
     let second = |at: i64| Timestamp::from_second(at).unwrap_or(Timestamp::MIN);
     let (token, expires) = (row.get(0)?, second(row.get(4)?));
     let digest = row.get::<_, Vec<u8>>(5)?.try_into().ok().map(TokenDigest);
     let (Some(name), Some(role), Some(scope), Some(digest)) = (name, role, scope, digest) else {
         return Ok(None);
     };
-    let person = User { token, name, role, scope, expires };
-    Ok(Some((UserRow { person, made: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
+    let user = User { token, name, role, scope, expires };
+    Ok(Some((UserRow { user, made: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
 }
 
 impl Store {
-    /// Gives a person a token; its number, and it.
-    pub fn add_person(
+    /// Creates a user token. Returns its number and secret.
+    pub fn add_user(
         &self,
         by: &Actor,
         new: &NewUser,
@@ -136,7 +122,7 @@ impl Store {
         let insert = "INSERT INTO tokens (digest, kind, name, role, scope, made_s, expires_s)
             VALUES (?1, 'person', ?2, ?3, ?4, ?5, ?6)";
         let NewUser { name, role, scope, expires } = new.clone();
-        let id = self.change("keep the token", by, now, |transaction| {
+        let id = self.change("store the token", by, now, |transaction| {
             let row = params![
                 secret.digest().0,
                 name,
@@ -153,28 +139,28 @@ impl Store {
         Ok((id.unwrap_or_default(), secret))
     }
 
-    /// Whose token this is, where it holds.
-    pub fn person(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
+    /// The user of a valid token.
+    pub fn user(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE digest = ?1 AND kind = 'person'");
         let connection = self.connection();
-        let read = || connection.prepare_cached(&query)?.query_row([token.0], listed).optional();
-        let found = read().map_err(failed("look a token up"))?.flatten();
-        // What the index found is compared again, and not as far as it agrees.
-        let held =
-            found.filter(|(it, digest)| *digest == *token && it.state(now) == TokenState::Open);
-        Ok(held.map(|(it, _)| it.person))
+        let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
+        let found = read().map_err(failed("look up the token"))?.flatten();
+        // Compares the whole digest in constant time, after the index lookup.
+        let valid =
+            found.filter(|(row, digest)| *digest == *token && row.state(now) == TokenState::Open);
+        Ok(valid.map(|(row, _)| row.user))
     }
 
-    /// Everybody who has or had a token, the newest last.
-    pub fn people(&self) -> Result<Vec<UserRow>, AccessError> {
+    /// All users who have or had a token, oldest first.
+    pub fn users(&self) -> Result<Vec<UserRow>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE kind = 'person' ORDER BY id");
         let connection = self.connection();
         let read = || -> rusqlite::Result<Vec<UserRow>> {
             let mut select = connection.prepare(&query)?;
-            let rows = select.query_map([], listed)?;
-            rows.filter_map(Result::transpose).map(|row| row.map(|(it, _)| it)).collect()
+            let rows = select.query_map([], user_row)?;
+            rows.filter_map(Result::transpose).map(|row| row.map(|(user, _)| user)).collect()
         };
-        read().map_err(failed("read the tokens of people"))
+        read().map_err(failed("read the user tokens"))
     }
 }
 
@@ -189,35 +175,35 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_known_by_their_token_until_it_expires_or_is_taken_back() {
+    fn a_user_token_is_valid_until_it_expires_or_is_revoked() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let root = Actor::User("local:root".to_owned());
         let day = now() + SignedDuration::from_hours(24);
         let scope: Domain = "pool:train".parse().unwrap();
         let new = NewUser::new("ann@example", Role::Operator, scope.clone(), day).unwrap();
-        let (id, secret) = store.add_person(&root, &new, now()).unwrap();
-        let ann = store.person(&secret.digest(), now()).unwrap().unwrap();
+        let (id, secret) = store.add_user(&root, &new, now()).unwrap();
+        let ann = store.user(&secret.digest(), now()).unwrap().unwrap();
         assert_eq!((ann.token, ann.name.as_str(), ann.role), (id, "ann@example", Role::Operator));
         assert_eq!(ann.scope, scope);
-        assert_eq!(store.person(&secret.digest(), day).unwrap(), None, "it has expired");
-        assert_eq!(store.person(&TokenDigest::of("fperson_wrong"), now()).unwrap(), None);
-        // With a person's token nobody joins.
+        assert_eq!(store.user(&secret.digest(), day).unwrap(), None, "it has expired");
+        assert_eq!(store.user(&TokenDigest::from_secret("fperson_wrong"), now()).unwrap(), None);
+        // User tokens cannot enrol nodes.
         let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", None, now());
         assert!(joined.is_err());
         assert!(store.list().unwrap().is_empty());
         store.revoke_token_by(&root, TokenKind::User, id, now()).unwrap();
-        assert_eq!(store.person(&secret.digest(), now()).unwrap(), None);
-        let listed = store.people().unwrap();
+        assert_eq!(store.user(&secret.digest(), now()).unwrap(), None);
+        let listed = store.users().unwrap();
         assert_eq!((listed.len(), listed[0].state(now())), (1, TokenState::Revoked));
         let bytes = std::fs::read(folder.path().join("access")).unwrap();
         let wal = std::fs::read(folder.path().join("access-wal")).unwrap();
         let text = secret.reveal().as_bytes();
-        assert!(![bytes, wal].concat().windows(text.len()).any(|it| it == text));
+        assert!(![bytes, wal].concat().windows(text.len()).any(|window| window == text));
     }
 
     #[test]
-    fn a_name_does_not_pass_for_another_and_a_role_holds_where_it_can() {
+    fn user_names_and_scopes_are_checked() {
         let new = |name: &str, scope: &str| {
             NewUser::new(name, Role::Viewer, scope.parse().unwrap(), now())
         };

@@ -1,8 +1,9 @@
-//! Files that nodes send for orders: received, checked against their hash, kept for a while.
+//! Artifacts: files that nodes send for orders. They are checked against their hash, and kept for a
+//! while.
 //!
 //! ```text
-//! SendArtifact ─ receive (order pending? size, hash, disk space) ─> store (temporary file, fsync, rename) ─> receipt
-//!                                                                     └─> REST: list, download
+//! SendArtifact ─ receive (order pending? size, hash, disk space) ─> store ─> receipt
+//!                                      (temporary file, fsync, rename) └─> REST: list, download
 //! ```
 //!
 //! The content is never interpreted here: a node may send anything.
@@ -11,4 +12,4 @@ mod receive;
 mod store;
 
 pub(crate) use receive::Receiver;
-pub(crate) use store::{ArtifactStore, Record};
+pub(crate) use store::{ArtifactRecord, ArtifactStore};

@@ -1,4 +1,4 @@
-//! Receives an artifact from a node.
+//! Receives artifacts from nodes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,40 +19,37 @@ use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
-use super::store::{ArtifactStore, Incoming, Record};
+use super::store::{ArtifactRecord, ArtifactStore, Incoming};
 use crate::controller::Controller;
-use crate::space::Space;
+use crate::space::DiskSpace;
 
-/// Artifacts that are received at a time.
-const AT_A_TIME: usize = 8;
-/// How long a node may take for its next part.
-const PART_WAIT: Duration = Duration::from_secs(30);
-/// How long the whole may take: 32 MiB over a link of 0.5 Mbit/s.
-const WHOLE_WAIT: Duration = Duration::from_secs(600);
-/// How often it is looked whether the node may still send it.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Chunks that wait for the disk.
+const CONCURRENT_MAX: usize = 8;
+const PART_TIMEOUT: Duration = Duration::from_secs(30);
+/// 32 MiB over a link of 0.5 Mbit/s.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often the node's permission to send is checked again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Chunks queued for the disk.
 const CHUNKS_MAX: usize = 4;
 /// Attempts to send the artifact of one order, whatever became of them. An agent makes about twenty
 /// while its lease lasts, where none succeeds.
 const ATTEMPTS_MAX: u32 = 32;
 
-/// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("{AT_A_TIME} artifacts, or one of this node, are being received; try again")]
+    #[error("{CONCURRENT_MAX} artifacts, or one of this node, are being received; try again")]
     Busy,
     #[error("disk space is low; try again later")]
     LowSpace,
-    #[error("a part took longer than {} s, or the whole than {} s", PART_WAIT.as_secs(), WHOLE_WAIT.as_secs())]
+    #[error("a part took longer than {} s, or the artifact longer than {} s", PART_TIMEOUT.as_secs(), TOTAL_TIMEOUT.as_secs())]
     Slow,
-    #[error("the first part must be a header, and only the first")]
+    #[error("the first part, and only the first, must be a header")]
     Header,
     #[error(
         "an artifact has 1 to {ARTIFACT_BYTES_MAX} bytes and a SHA-256, and a chunk at most {ARTIFACT_CHUNK_BYTES} bytes"
     )]
     Bounds,
-    #[error("no order of this node asks for artifact {0}")]
+    #[error("no order of this node requests artifact {0}")]
     NoOrder(u64),
     #[error("the certificate was revoked")]
     Revoked,
@@ -80,9 +77,9 @@ impl From<Refusal> for Status {
             Refusal::Busy | Refusal::LowSpace => Self::resource_exhausted(text),
             Refusal::Slow => Self::deadline_exceeded(text),
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
-            Refusal::NoOrder(_) | Refusal::Often => Self::failed_precondition(text),
+            Refusal::NoOrder(_) | Refusal::TooOften => Self::failed_precondition(text),
             Refusal::Revoked => Self::permission_denied(text),
-            // A full disk is over some day: the node tries again while its order is wanted.
+            // Retryable, because disk space may return while the order is pending.
             Refusal::Store(err) => {
                 tracing::error!(%err, "failed to store an artifact");
                 Self::resource_exhausted(text)
@@ -92,7 +89,6 @@ impl From<Refusal> for Status {
     }
 }
 
-/// Receives artifacts.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
@@ -100,7 +96,7 @@ pub(crate) struct Receiver {
     slots: Arc<Semaphore>,
     senders: Arc<Mutex<Senders>>,
     numbers: AtomicU64,
-    /// Bytes that are being received: the disk has to have room for all of them.
+    /// Bytes being received, for which the disk must have room.
     expected_bytes: Arc<AtomicU64>,
 }
 
@@ -109,7 +105,7 @@ type Senders = BTreeMap<(NodeId, u64), Sender>;
 
 /// A node that has sent artifacts.
 #[derive(Debug, Default)]
-struct Sender {
+struct NodeUploads {
     is_sending: bool,
     /// The last order for which it sent one, and how often it has tried.
     generation: u64,
@@ -140,7 +136,7 @@ struct SlotPool {
     bytes: u64,
 }
 
-impl Drop for SlotPool {
+impl Drop for DiskReservation {
     fn drop(&mut self) {
         self.expected_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -172,50 +168,51 @@ impl Receiver {
         Ok(Turn { senders: Arc::clone(&self.senders), sender: id, _slot: slot })
     }
 
-    fn room(&self, bytes: u64) -> SlotPool {
+    fn reserve(&self, bytes: u64) -> DiskReservation {
         self.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
-        SlotPool { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
+        DiskReservation { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
-    /// Receives what an order of this node asks for. It is on disk when this returns. `is_admitted`: whether its
-    /// certificate still counts.
+    /// Receives an artifact that an order of this node requests. Durable when this returns.
+    /// `is_admitted` says whether the node's certificate is still valid.
     pub(crate) async fn receive(
         &self,
-        brain: &Controller,
+        controller: &Controller,
         node: &NodeId,
         is_admitted: impl Fn() -> bool,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
     ) -> Result<(), Status> {
-        let asked_for = |generation| {
+        let requested_by = |generation| {
             let is_admitted = is_admitted();
             async move {
                 if !is_admitted {
                     return Err(Refusal::Revoked);
                 }
-                asked_for(brain, node, generation).await
+                requested_by(controller, node, generation).await
             }
         };
-        self.receive_asked(node, parts, asked_for).await
+        self.receive_requested(node, parts, requested_by).await
     }
 
-    /// Receives it where `asked_for` has a record for its generation.
-    async fn receive_asked<A: Future<Output = Result<Record, Refusal>>>(
+    /// `requested_by` returns the record for a requested generation.
+    async fn receive_requested<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
-        asked_for: impl Fn(u64) -> A,
+        requested_by: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
-        let whole = tokio::time::timeout(WHOLE_WAIT, self.receive_parts(node, parts, asked_for));
+        let whole =
+            tokio::time::timeout(TOTAL_TIMEOUT, self.receive_parts(node, parts, requested_by));
         whole.await.map_err(|_| Refusal::Slow)?
     }
 
-    async fn receive_parts<A: Future<Output = Result<Record, Refusal>>>(
+    async fn receive_parts<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
-        asked_for: impl Fn(u64) -> A,
+        requested_by: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
-        let mut parts = Parts(parts);
+        let mut parts = PartReader(parts);
         let Some(artifact_part::What::Header(header)) = parts.next().await? else {
             return Err(Refusal::Header.into());
         };
@@ -247,11 +244,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Writes on a thread that may wait for the disk.
+    /// Writes on a blocking thread.
     fn writer(
         &self,
         node: NodeId,
-        mut record: Record,
+        mut record: ArtifactRecord,
         header: ArtifactHeader,
         (turn, room): (Turn, SlotPool),
     ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
@@ -278,26 +275,25 @@ impl Receiver {
     }
 }
 
-/// What the writer is given.
-enum Piece {
+enum WriterInput {
     Chunk(Bytes),
     End,
 }
 
-struct Content {
+struct Received {
     bytes: u64,
     sha256: [u8; 32],
 }
 
 fn write(
     incoming: &mut Incoming,
-    pieces: &mut mpsc::Receiver<Piece>,
+    pieces: &mut mpsc::Receiver<WriterInput>,
     bytes_max: u64,
-) -> Result<Content, Refusal> {
+) -> Result<Received, Refusal> {
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     loop {
         match pieces.blocking_recv() {
-            Some(Piece::Chunk(chunk)) => {
+            Some(WriterInput::Chunk(chunk)) => {
                 bytes += chunk.len() as u64;
                 if bytes > bytes_max {
                     return Err(Refusal::Mismatch);
@@ -305,19 +301,21 @@ fn write(
                 hash.update(&chunk);
                 incoming.write_all(&chunk).map_err(Refusal::Store)?;
             }
-            Some(Piece::End) => return Ok(Content { bytes, sha256: hash.finalize().into() }),
-            // The stream broke off.
+            Some(WriterInput::End) => {
+                return Ok(Received { bytes, sha256: hash.finalize().into() });
+            }
+            // The stream was aborted.
             None => return Err(Refusal::Mismatch),
         }
     }
 }
 
-/// The stream, part by part, each within its time.
-struct Parts<S>(S);
+/// Reads parts, each within the timeout.
+struct PartReader<S>(S);
 
-impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
+impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
     async fn next(&mut self) -> Result<Option<artifact_part::What>, Status> {
-        let part = tokio::time::timeout(PART_WAIT, self.0.next()).await;
+        let part = tokio::time::timeout(PART_TIMEOUT, self.0.next()).await;
         match part.map_err(|_| Refusal::Slow)?.transpose()? {
             None => Ok(None),
             Some(ArtifactPart { what: Some(what) }) => Ok(Some(what)),
@@ -356,18 +354,22 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
     }
 }
 
-/// The record of what the node's present order asks for.
-async fn asked_for(brain: &Controller, node: &NodeId, generation: u64) -> Result<Record, Refusal> {
+/// The record for the node's pending order.
+async fn requested_by(
+    controller: &Controller,
+    node: &NodeId,
+    generation: u64,
+) -> Result<ArtifactRecord, Refusal> {
     let id = node.clone();
-    let found = brain.look(move |state| {
+    let found = controller.read(move |state| {
         let node = state.nodes.get(&id)?;
         let order = &node.orders.pending()?.order;
         let is_it = order.generation == generation && order.kind.spec().has_artifact;
         is_it.then(|| (order.kind.spec().code.to_owned(), node.first_seq, node.location.clone()))
     });
     let found = found.await.map_err(|_| Refusal::Stopping)?;
-    let (order, first_seq, place) = found.ok_or(Refusal::NoOrder(generation))?;
-    Ok(Record::new(generation, order, first_seq, place, Timestamp::now()))
+    let (order, first_seq, location) = found.ok_or(Refusal::NoOrder(generation))?;
+    Ok(ArtifactRecord::new(generation, order, first_seq, location, Timestamp::now()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin` beside it.
-//! The record is written last: content without one is not shown, and deleted at the next start.
+//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin`
+//! beside it. The record is written last. Content without a record is invisible, and deleted at the
+//! next start.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -13,46 +14,42 @@ use farrier_fleet::fleet::{Location, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The version of a record.
 const VERSION: u32 = 1;
-/// Artifacts of one node.
-const PER_NODE: usize = 4;
-/// All artifacts. The oldest are deleted first.
+const PER_NODE_MAX: usize = 4;
+/// Of all artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
-/// How long one is kept.
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// How often it is looked for those that are older.
 const PRUNE_EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// What is known of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct ArtifactRecord {
     pub(crate) v: u32,
     pub(crate) generation: u64,
-    /// The code of the order that asked for it.
+    /// Code of the order that requested it.
     pub(crate) order: String,
     pub(crate) at: Timestamp,
     pub(crate) bytes: u64,
-    /// In hexadecimal.
     pub(crate) sha256: String,
-    /// The entry with which the node enrolled. A later node of the same name has another.
+    /// Entry of the node's enrolment, which differs for a later node of the same name.
     pub(crate) first_seq: u64,
-    /// Where the node was then: who sees only where it is now does not see this.
-    pub(crate) place: Location,
+    /// The node's location at that time: callers need it in scope to see the artifact.
+    #[serde(alias = "place")]
+    pub(crate) location: Location,
 }
 
-impl Record {
-    /// One of which nothing was received yet.
+impl ArtifactRecord {
+    /// Before anything is received.
     pub(crate) fn new(
         generation: u64,
         order: String,
         first_seq: u64,
-        place: Location,
+        location: Location,
         at: Timestamp,
     ) -> Self {
         let (bytes, sha256) = (0, String::new());
-        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, place }
+        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, location }
     }
 
     fn is_old(&self, now: Timestamp) -> bool {
@@ -64,7 +61,6 @@ impl Record {
     }
 }
 
-/// Artifacts on disk.
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
@@ -73,7 +69,7 @@ pub(crate) struct ArtifactStore {
     changes: Mutex<BTreeMap<NodeId, u64>>,
 }
 
-/// An artifact that is being received. It is deleted where it is not finished.
+/// An upload in progress, deleted unless finished.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     file: File,
@@ -101,9 +97,9 @@ impl ArtifactStore {
             _ => make_dir(&incoming)?,
         }
         for folder in node_folders(&dir)? {
-            // A folder that cannot be tidied must not keep the server from starting.
+            // A folder that cannot be cleaned up must not prevent a start.
             if let Err(err) = delete_orphans(&folder) {
-                tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+                tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
             }
         }
         let store = Self { dir, changes: Mutex::default() };
@@ -130,7 +126,7 @@ impl ArtifactStore {
         &self.dir
     }
 
-    /// Begins to receive one. `number` tells it from every other that is being received.
+    /// `number` must be unique among uploads in progress.
     pub(crate) fn begin(&self, number: u64) -> io::Result<Incoming> {
         let temporary = self.dir.join("incoming").join(number.to_string());
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -142,7 +138,7 @@ impl ArtifactStore {
     pub(crate) fn finish(
         &self,
         node: &NodeId,
-        record: &Record,
+        record: &ArtifactRecord,
         mut incoming: Incoming,
     ) -> io::Result<bool> {
         incoming.file.sync_all()?;
@@ -189,7 +185,6 @@ impl ArtifactStore {
         Ok(records)
     }
 
-    /// One, for reading.
     pub(crate) fn read(
         &self,
         node: &NodeId,
@@ -209,7 +204,7 @@ impl ArtifactStore {
     }
 
     fn folder(&self, node: &NodeId) -> PathBuf {
-        // A prefix, so that no name of a node is one of ours.
+        // The prefix keeps node names apart from other folders.
         self.dir.join(format!("node-{node}"))
     }
 
@@ -256,7 +251,6 @@ impl ArtifactStore {
     }
 }
 
-/// The folders of nodes.
 fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -278,10 +272,10 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "json") {
-            match fs::read(&path).map(|bytes| serde_json::from_slice::<Record>(&bytes)) {
+        if path.extension().is_some_and(|extension| extension == "json") {
+            match fs::read(&path).map(|bytes| serde_json::from_slice::<ArtifactRecord>(&bytes)) {
                 Ok(Ok(record)) if record.v == VERSION => records.push(record),
-                _ => tracing::warn!(path = %path.display(), "cannot read an artifact's record"),
+                _ => tracing::warn!(path = %path.display(), "failed to read an artifact's record"),
             }
         }
     }
@@ -289,8 +283,8 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Writes a record; from then on its content is shown.
-fn describe(folder: &Path, record: &Record) -> io::Result<()> {
+/// Writes a record, which makes its content visible.
+fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     let temporary = folder.join("record");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -300,18 +294,17 @@ fn describe(folder: &Path, record: &Record) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Deletes content that no record describes. A record that cannot be read, or of a newer version,
-/// keeps its content.
+/// Deletes content without a record. Unreadable and newer records keep their content.
 fn delete_orphans(folder: &Path) -> io::Result<()> {
     let records = records(folder)?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some((generation, _)) = name.strip_suffix(".bin").and_then(|it| it.split_once('-'))
+        let Some((generation, _)) = name.strip_suffix(".bin").and_then(|name| name.split_once('-'))
         else {
             continue;
         };
-        let known = records.iter().find(|it| it.generation.to_string() == generation);
+        let known = records.iter().find(|record| record.generation.to_string() == generation);
         let is_orphan = match known {
             Some(record) => record.content_name() != name,
             None => !folder.join(format!("{generation}.json")).exists(),
@@ -323,8 +316,8 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The record goes first: content without one is not shown.
-fn delete(folder: &Path, record: &Record) -> io::Result<()> {
+/// The record goes first: content without one is invisible.
+fn delete(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     for name in [format!("{}.json", record.generation), record.content_name()] {
         match fs::remove_file(folder.join(name)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
@@ -383,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_few_of_a_node_are_kept_and_only_since_it_enrolled() {
+    fn the_last_artifacts_since_enrolment_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
         for generation in 1..=6 {
@@ -403,13 +396,13 @@ mod tests {
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
         assert!(!store.folder(&node).join("1-ab.bin").exists());
-        // Content without a record, as a server that was killed leaves it.
+        // Content without a record, as a crash leaves it.
         let orphan = store.folder(&node).join("9-cd.bin");
         fs::write(&orphan, "x").unwrap();
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
         let store = open(&dir);
         assert!(!orphan.exists());
-        // One of a newer version is not shown, and not deleted.
+        // A record of a newer version is invisible, but not deleted.
         let newer = store.folder(&node).join("8-ef.bin");
         fs::write(&newer, "x").unwrap();
         fs::write(store.folder(&node).join("8.json"), r#"{"v":2}"#).unwrap();
@@ -424,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_goes_with_the_next_one() {
+    fn old_artifacts_are_deleted_with_the_next_upload() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
         put(&store, "a", 1, 10);
@@ -494,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_leaves_nothing() {
+    fn an_unfinished_upload_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
         let mut incoming = store.begin(1).unwrap();

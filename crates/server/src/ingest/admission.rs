@@ -1,4 +1,4 @@
-//! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
+//! Decides, at commit time, whether an event is new to the log.
 
 use std::collections::HashMap;
 
@@ -10,46 +10,49 @@ use farrier_fleet::fleet::{FleetState, NodeId, NodePhase, OrderStatus};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
-/// Estimated bytes of a node's open findings. One report has [`LOGGED_BYTES_MAX`] at most, so that
-/// a change that comes after a report of all of them is not refused.
+/// Limit on the estimated bytes of a node's open findings. One report has at most
+/// [`LOGGED_BYTES_MAX`], so a change after a full snapshot still fits.
 const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
-/// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It belongs there.
-    News,
-    /// It is there, or changes nothing.
-    Known,
-    /// It is about a node that nobody knows.
-    Stranger(NodeId),
-    /// The node would have more open findings than a report of all of them holds.
-    TooMany(NodeId),
-    /// It changes no decision, and there is little disk space left.
+pub(crate) enum Admission {
+    New,
+    /// The log already has it, or it changes nothing.
+    Duplicate,
+    UnknownNode(NodeId),
+    /// The node would have more open findings than a snapshot can hold.
+    TooManyFindings(NodeId),
+    /// It changes no decision, and disk space is low.
     LowValue,
 }
 
-/// Whether a report changes nothing that is decided by: no finding that is critical or affects service, not the node's boot or its GPUs.
-/// Another text or count of a finding that is known decides nothing.
+/// Whether a report affects no decision: no critical or service-affecting finding changes, nor the
+/// node's boot, GPUs or driver. A new text or count of a known finding affects none.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
-    let matters = |it: &Finding| it.severity >= Severity::Critical || affects_service(it);
+    let matters =
+        |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
-        Event::FindingsReported { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
-            let known = node.findings().get(&it.id);
-            // What it was before counts, too: it may have become less, or be over.
-            let counts = matters(it) || known.is_some_and(matters);
-            counts && !known.is_some_and(|known| decides_alike(known, it))
-        }),
+        Event::FindingsReported { changes, .. } => {
+            !changes.iter().map(Change::finding).any(|change| {
+                let known = node.findings().get(&change.id);
+                // The previous version also counts: the finding may have become less severe, or
+                // cleared.
+                let counts = matters(change) || known.is_some_and(matters);
+                counts && !known.is_some_and(|known| same_decision(known, change))
+            })
+        }
         Event::FindingsSnapshot { open, .. } => {
-            let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
-            let is_known = |it: &Finding| {
-                node.findings().get(&it.id).is_some_and(|known| decides_alike(known, it))
+            let open: HashMap<u64, &Finding> =
+                open.iter().map(|finding| (finding.id, finding)).collect();
+            let is_known = |finding: &Finding| {
+                node.findings().get(&finding.id).is_some_and(|known| same_decision(known, finding))
             };
-            let is_there =
-                |it: &Finding| open.get(&it.id).is_some_and(|now| decides_alike(now, it));
-            open.values().all(|it| !matters(it) || is_known(it))
-                && node.findings().values().all(|it| !matters(it) || is_there(it))
+            let is_there = |finding: &Finding| {
+                open.get(&finding.id).is_some_and(|now| same_decision(now, finding))
+            };
+            open.values().all(|finding| !matters(finding) || is_known(finding))
+                && node.findings().values().all(|finding| !matters(finding) || is_there(finding))
         }
         Event::InventoryReported { inventory, .. } => {
             node.reported_inventory().is_some_and(|known| {
@@ -62,25 +65,27 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     }
 }
 
-/// Whether every decision is the same with either.
-fn decides_alike(one: &Finding, other: &Finding) -> bool {
-    let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
+/// Whether both lead to the same decisions.
+fn same_decision(one: &Finding, other: &Finding) -> bool {
+    let key =
+        |finding: &Finding| (finding.kind, finding.severity, finding.action, finding.is_open());
     key(one) == key(other)
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
-/// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
-pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
+/// Classifies an input. The server's own events are always new. Operator requests are new unless
+/// already in effect.
+pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admission {
     match event {
-        Event::OperatorRequested { request } => return judge_request(state, by, request),
-        Event::PolicySet { policy } => return news_if(state.policy != **policy),
-        Event::AccessChanged { number, .. } => return news_if(*number > state.access),
+        Event::OperatorRequested { request } => return classify_request(state, by, request),
+        Event::PolicySet { policy } => return new_if(state.policy != **policy),
+        Event::AccessChanged { number, .. } => return new_if(*number > state.access),
         _ => {}
     }
     if let Event::Enrolled { node, .. } = event {
-        // Who is there does not begin anew by asking twice at once.
+        // A repeated enrolment must not reset the node.
         let is_there = state.nodes.contains_key(node);
-        return if is_there { Verdict::Known } else { Verdict::News };
+        return if is_there { Admission::Duplicate } else { Admission::New };
     }
     let (Event::LocationChanged { node: id, .. }
     | Event::Retired { node: id, .. }
@@ -97,32 +102,32 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     | Event::ReportsReadable { node: id }
     | Event::OrderGenerationObserved { node: id, .. }) = event
     else {
-        return Verdict::News;
+        return Admission::New;
     };
-    let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
+    let Some(node) = state.nodes.get(id) else { return Admission::UnknownNode(id.clone()) };
     if let Event::FindingsReported { changes, .. } = event {
-        let opened = changes.iter().filter(|it| it.finding().is_open()).count();
+        let opened = changes.iter().filter(|change| change.finding().is_open()).count();
         let bytes = || {
             let changed = changes.iter().map(Change::finding);
             changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
         };
         if node.findings().len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
-            return Verdict::TooMany(id.clone());
+            return Admission::TooManyFindings(id.clone());
         }
     }
-    let is_news = match event {
+    let is_new = match event {
         Event::LocationChanged { location, .. } => node.location != *location,
         Event::InventoryReported { inventory, .. } => {
-            node.reported_inventory().is_none_or(|it| **it != *inventory)
+            node.reported_inventory().is_none_or(|other| **other != *inventory)
         }
         Event::HeartbeatLost { .. } => node.liveness.heartbeat_loss().is_none(),
         Event::HeartbeatRestored { .. } => node.liveness != Liveness::Connected,
         Event::FindingsReported { record, .. } => !node.reports.has(record),
         Event::FindingsSnapshot { record, open, .. } => {
             !is_older(node, record) && {
-                let same = |it: &Record| it == record;
+                let same = |other: &Record| other == record;
                 let as_it_was = open.len() == node.findings().len()
-                    && open.iter().all(|it| node.findings().get(&it.id) == Some(it));
+                    && open.iter().all(|finding| node.findings().get(&finding.id) == Some(finding));
                 !(node.reports.record().is_some_and(same) && as_it_was)
             }
         }
@@ -133,56 +138,59 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         Event::CordonObserved { cordon, .. } => node.scheduling.cordon() != *cordon,
         Event::OrderGenerationObserved { generation, .. } => *generation > node.orders.generation(),
         Event::OrderStatusReported { generation, status, .. } => {
-            let pending = node.orders.pending().filter(|it| it.order.generation == *generation);
-            pending.is_some_and(|it| !(it.accepted && *status == OrderStatus::Accepted))
+            let pending =
+                node.orders.pending().filter(|pending| pending.order.generation == *generation);
+            pending.is_some_and(|pending| !(pending.accepted && *status == OrderStatus::Accepted))
         }
         _ => true,
     };
-    news_if(is_news)
+    new_if(is_new)
 }
 
-fn news_if(is_news: bool) -> Verdict {
-    if is_news { Verdict::News } else { Verdict::Known }
+fn new_if(is_new: bool) -> Admission {
+    if is_new { Admission::New } else { Admission::Duplicate }
 }
 
-/// Whoever asks again, because an answer was lost, changes nothing.
-fn judge_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Verdict {
-    let of = |id: &NodeId, is_news: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
-        Some(node) => news_if(is_news(node)),
-        None => Verdict::Stranger(id.clone()),
+/// A request repeated after a lost answer changes nothing.
+fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Admission {
+    let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
+        Some(node) => new_if(is_new(node)),
+        None => Admission::UnknownNode(id.clone()),
     };
     match request {
-        OperatorRequest::Hold { node, reason } => of(node, &|it| {
+        OperatorRequest::Hold { node, reason } => for_node(node, &|node| {
             let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
-            !it.requests.hold.as_ref().is_some_and(same)
+            !node.requests.hold.as_ref().is_some_and(same)
         }),
-        OperatorRequest::Release { node } => of(node, &|it| it.requests.hold.is_some()),
-        OperatorRequest::Repaired { node, repair } => of(node, &|it| {
-            let last = it.repairs.unverified();
+        OperatorRequest::Release { node } => for_node(node, &|node| node.requests.hold.is_some()),
+        OperatorRequest::Repaired { node, repair } => for_node(node, &|node| {
+            let last = node.repairs.unverified();
             let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == repair);
-            !(same && it.phase() != NodePhase::InService)
+            !(same && node.phase() != NodePhase::InService)
         }),
-        OperatorRequest::Approve { node } => of(node, &|it| !it.repairs.is_approved()),
+        OperatorRequest::Approve { node } => for_node(node, &|node| !node.repairs.is_approved()),
         OperatorRequest::Verify { node, level } => {
-            of(node, &|it| it.verification.result(*level).is_some())
+            for_node(node, &|node| node.verification.result(*level).is_some())
         }
-        OperatorRequest::RunOrder { node, order } => of(node, &|it| {
-            it.requests
+        OperatorRequest::RunOrder { node, order } => for_node(node, &|node| {
+            node.requests
                 .requested_order
                 .as_ref()
                 .is_none_or(|requested_order| requested_order.order != *order)
         }),
         OperatorRequest::Freeze { domain, until, reason } => {
-            let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
-            news_if(!state.freezes.get(domain).is_some_and(same))
+            let same = |freeze: &Freeze| {
+                freeze.by == *by && freeze.until == *until && freeze.reason == *reason
+            };
+            new_if(!state.freezes.get(domain).is_some_and(same))
         }
-        OperatorRequest::Unfreeze { domain } => news_if(state.freezes.contains_key(domain)),
+        OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
     }
 }
 
-/// Whether the log has something later of the same journal.
+/// Whether the log has a later record of the same journal.
 fn is_older(node: &Node, record: &Record) -> bool {
-    let last = node.reports.record().filter(|it| it.journal == record.journal);
+    let last = node.reports.record().filter(|other| other.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
 }
 
@@ -222,11 +230,11 @@ mod tests {
         Actor::User("ann".to_owned())
     }
 
-    fn judged(state: &FleetState, event: &Event) -> Verdict {
-        judge(state, &ann(), event)
+    fn classify_as_ann(state: &FleetState, event: &Event) -> Admission {
+        classify(state, &ann(), event)
     }
 
-    /// A fleet in which these have happened.
+    /// The state after these events.
     fn after(events: Vec<Event>) -> FleetState {
         let mut state = FleetState::default();
         for (seq, event) in (1..).zip(events) {
@@ -241,34 +249,41 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_has_no_news_but_that_it_joins() {
+    fn an_unknown_node_can_only_enrol() {
         let empty = FleetState::default();
-        assert_eq!(judged(&empty, &found("j", 1)), Verdict::Stranger(node()));
-        assert_eq!(judged(&empty, &enrolled()), Verdict::News);
-        assert_eq!(judged(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
-        assert_eq!(judged(&empty, &Event::Tick), Verdict::News);
+        assert_eq!(classify_as_ann(&empty, &found("j", 1)), Admission::UnknownNode(node()));
+        assert_eq!(classify_as_ann(&empty, &enrolled()), Admission::New);
+        assert_eq!(classify_as_ann(&after(vec![enrolled()]), &enrolled()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&empty, &Event::Tick), Admission::New);
     }
 
     #[test]
-    fn what_was_said_is_no_news() {
-        let seen =
+    fn repeated_reports_are_duplicates() {
+        let inventory_reported =
             || Event::InventoryReported { node: node(), inventory: NodeInventory::default() };
-        let heard = || Event::HeartbeatRestored { node: node() };
+        let heartbeat_restored = || Event::HeartbeatRestored { node: node() };
         let silent = || Event::HeartbeatLost { node: node(), since: Timestamp::UNIX_EPOCH };
         let cordon = || Event::CordonObserved { node: node(), cordon: Cordon::ByFarrier };
         let orders = || Event::OrderGenerationObserved { node: node(), generation: 7 };
         let before = after(vec![enrolled()]);
-        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3), orders()]);
-        for event in [seen(), silent(), cordon(), found("j", 3), orders()] {
-            assert_eq!(judged(&before, &event), Verdict::News, "{event:?}");
-            assert_eq!(judged(&state, &event), Verdict::Known, "{event:?}");
+        let state = after(vec![
+            enrolled(),
+            inventory_reported(),
+            silent(),
+            cordon(),
+            found("j", 3),
+            orders(),
+        ]);
+        for event in [inventory_reported(), silent(), cordon(), found("j", 3), orders()] {
+            assert_eq!(classify_as_ann(&before, &event), Admission::New, "{event:?}");
+            assert_eq!(classify_as_ann(&state, &event), Admission::Duplicate, "{event:?}");
         }
-        assert_eq!(judged(&before, &heard()), Verdict::Known);
-        assert_eq!(judged(&state, &heard()), Verdict::News);
+        assert_eq!(classify_as_ann(&before, &heartbeat_restored()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &heartbeat_restored()), Admission::New);
     }
 
     #[test]
-    fn another_text_of_a_known_finding_is_of_low_value() {
+    fn a_new_text_of_a_known_finding_is_of_low_value() {
         let finding = |id: u64, text: &str, action: &str| -> Finding {
             serde_json::from_value(serde_json::json!({
                 "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
@@ -298,72 +313,80 @@ mod tests {
     }
 
     #[test]
-    fn records_count_up_in_each_journal() {
+    fn record_numbers_increase_per_journal() {
         let state = after(vec![enrolled(), found("j", 3)]);
-        for (event, verdict) in [
-            (found("j", 2), Verdict::Known),
-            (found("j", 4), Verdict::News),
-            (found("k", 1), Verdict::News),
-            (resynced("j", 2), Verdict::Known),
-            (resynced("j", 3), Verdict::Known),
-            (resynced("j", 4), Verdict::News),
-            (resynced("k", 0), Verdict::News),
+        for (event, expected) in [
+            (found("j", 2), Admission::Duplicate),
+            (found("j", 4), Admission::New),
+            (found("k", 1), Admission::New),
+            (resynced("j", 2), Admission::Duplicate),
+            (resynced("j", 3), Admission::Duplicate),
+            (resynced("j", 4), Admission::New),
+            (resynced("k", 0), Admission::New),
         ] {
-            assert_eq!(judged(&state, &event), verdict, "{event:?}");
+            assert_eq!(classify_as_ann(&state, &event), expected, "{event:?}");
         }
     }
 
     #[test]
-    fn only_the_order_that_waits_is_answered() {
+    fn only_the_pending_order_gets_a_status() {
         let state = after(vec![enrolled()]);
         let answer = Event::OrderStatusReported {
             node: node(),
             generation: 1,
             status: OrderStatus::Accepted,
         };
-        assert_eq!(judged(&state, &answer), Verdict::Known);
+        assert_eq!(classify_as_ann(&state, &answer), Admission::Duplicate);
     }
 
     #[test]
-    fn whoever_asks_twice_is_heard_once() {
+    fn a_repeated_request_is_a_duplicate() {
         let domain: Domain = "rack:r1".parse().unwrap();
         let until = Timestamp::UNIX_EPOCH;
         let reason = || "a look".to_owned();
-        let asks = [
+        let requests = [
             OperatorRequest::Hold { node: node(), reason: reason() },
             OperatorRequest::Repaired { node: node(), repair: reason() },
             OperatorRequest::Approve { node: node() },
             OperatorRequest::Freeze { domain: domain.clone(), until, reason: reason() },
         ];
-        for what in asks {
-            let ask = || Event::OperatorRequested { request: what.clone() };
-            assert_eq!(judged(&after(vec![enrolled()]), &ask()), Verdict::News, "{what:?}");
-            let twice = after(vec![enrolled(), ask()]);
-            assert_eq!(judged(&twice, &ask()), Verdict::Known, "{what:?}");
+        for what in requests {
+            let request = || Event::OperatorRequested { request: what.clone() };
+            assert_eq!(
+                classify_as_ann(&after(vec![enrolled()]), &request()),
+                Admission::New,
+                "{what:?}"
+            );
+            let twice = after(vec![enrolled(), request()]);
+            assert_eq!(classify_as_ann(&twice, &request()), Admission::Duplicate, "{what:?}");
         }
-        // What undoes something that is not there; and what nobody can do to a stranger.
+        // Undoing what is not in effect, and requests for unknown nodes.
         let idle = [
             OperatorRequest::Release { node: node() },
             OperatorRequest::Unfreeze { domain },
             OperatorRequest::Verify { node: node(), level: VerificationLevel::V0 },
         ];
         for what in idle {
-            let ask = Event::OperatorRequested { request: what };
-            assert_eq!(judged(&after(vec![enrolled()]), &ask), Verdict::Known, "{ask:?}");
+            let request = Event::OperatorRequested { request: what };
+            assert_eq!(
+                classify_as_ann(&after(vec![enrolled()]), &request),
+                Admission::Duplicate,
+                "{request:?}"
+            );
         }
         let hold = Event::OperatorRequested {
             request: OperatorRequest::Hold { node: node(), reason: reason() },
         };
-        assert_eq!(judged(&FleetState::default(), &hold), Verdict::Stranger(node()));
-        // Another person's hold is another.
+        assert_eq!(classify_as_ann(&FleetState::default(), &hold), Admission::UnknownNode(node()));
+        // Another user's hold replaces it.
         let by_ann = after(vec![enrolled(), hold.clone()]);
-        assert_eq!(judge(&by_ann, &Actor::User("bob".to_owned()), &hold), Verdict::News);
+        assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), Admission::New);
     }
 
     #[test]
-    fn a_policy_that_is_in_force_and_a_change_that_is_logged_are_known() {
+    fn the_current_policy_and_a_logged_change_are_duplicates() {
         let policy = || Event::PolicySet { policy: Box::default() };
-        assert_eq!(judged(&FleetState::default(), &policy()), Verdict::Known);
+        assert_eq!(classify_as_ann(&FleetState::default(), &policy()), Admission::Duplicate);
         let what = AccessChange::CertificateRevoked { node: node() };
         let change = |number| Event::AccessChanged {
             number,
@@ -371,12 +394,12 @@ mod tests {
             change: what.clone(),
         };
         let state = after(vec![change(3)]);
-        assert_eq!(judged(&state, &change(3)), Verdict::Known);
-        assert_eq!(judged(&state, &change(4)), Verdict::News);
+        assert_eq!(classify_as_ann(&state, &change(3)), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &change(4)), Admission::New);
     }
 
     #[test]
-    fn a_node_has_no_more_open_findings_than_one_message_can_tell() {
+    fn open_findings_are_limited_to_one_message() {
         let opened = |ids: std::ops::Range<u64>| {
             let finding = |id| {
                 serde_json::from_value(serde_json::json!({
@@ -388,30 +411,33 @@ mod tests {
             };
             ids.map(|id| Change::Opened(finding(id).unwrap())).collect::<Vec<_>>()
         };
-        let said = |number, ids| Event::FindingsReported {
+        let report = |number, ids| Event::FindingsReported {
             node: node(),
             record: record("j", number),
             changes: opened(ids),
         };
         let state = after(vec![
             Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) },
-            said(1, 0..FINDINGS_MAX as u64),
+            report(1, 0..FINDINGS_MAX as u64),
         ]);
-        assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
-        assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
-        // Fewer, but large.
+        assert_eq!(classify_as_ann(&state, &report(2, 0..1)), Admission::TooManyFindings(node()));
+        assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
         let mut large = opened(0..1500);
         for change in &mut large {
-            let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
-            it.text = "x".repeat(6000);
+            let (Change::Opened(finding) | Change::Updated(finding) | Change::Cleared(finding)) =
+                change;
+            finding.text = "x".repeat(6000);
         }
         let event =
             Event::FindingsReported { node: node(), record: record("j", 1), changes: large };
-        assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
+        assert_eq!(
+            classify_as_ann(&after(vec![enrolled()]), &event),
+            Admission::TooManyFindings(node())
+        );
     }
 
     #[test]
-    fn what_fits_into_one_report_is_not_asked_for_again_with_the_next_change() {
+    fn a_full_snapshot_leaves_room_for_the_next_change() {
         let finding = |id: u64, evidence: usize| -> Finding {
             let check =
                 serde_json::json!({ "check": { "text": "", "at": "2026-11-15T00:00:00Z" } });
@@ -424,22 +450,25 @@ mod tests {
             }))
             .unwrap()
         };
-        // As much evidence as there may be, each as small as it can be: what the estimate is furthest from.
+        // The maximum amount of minimal evidence, which the estimate is furthest off for.
         let each = finding(99, EVIDENCE_MAX).estimated_bytes();
         let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
         let open = convert::open_findings(convert::findings_message(1, open)).unwrap();
-        assert!(open.iter().all(|it| it.evidence.len() == EVIDENCE_MAX), "all fit into one report");
+        assert!(
+            open.iter().all(|finding| finding.evidence.len() == EVIDENCE_MAX),
+            "all fit into one report"
+        );
         let snapshot = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
         let state = after(vec![enrolled(), snapshot]);
-        // And a change that has as much.
+        // A change of the same size.
         let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
         let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };
-        assert_eq!(judged(&state, &next), Verdict::News);
+        assert_eq!(classify_as_ann(&state, &next), Admission::New);
     }
 
     #[test]
-    fn what_changes_a_decision_is_logged_when_disk_space_is_low() {
+    fn reports_that_change_a_decision_are_logged_when_disk_space_is_low() {
         let finding = |id: u64, severity: &str, action: &str, cleared: bool| {
             let mut finding = serde_json::json!({
                 "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
@@ -453,34 +482,34 @@ mod tests {
             }
             serde_json::from_value::<Finding>(finding).unwrap()
         };
-        let said = |number, change: Change| Event::FindingsReported {
+        let report = |number, change: Change| Event::FindingsReported {
             node: node(),
             record: record("j", number),
             changes: vec![change],
         };
-        let doubtful = finding(1, "warning", "reset-gpu", false);
+        let suspect = finding(1, "warning", "reset-gpu", false);
         let fatal = finding(2, "fatal", "reboot-node", false);
         let state = after(vec![
             enrolled(),
-            said(1, Change::Opened(doubtful.clone())),
-            said(2, Change::Opened(fatal.clone())),
+            report(1, Change::Opened(suspect.clone())),
+            report(2, Change::Opened(fatal.clone())),
         ]);
         let low = |event: &Event| is_low_value(&state, event);
-        assert!(low(&said(3, Change::Opened(finding(3, "warning", "ignore", false)))));
+        assert!(low(&report(3, Change::Opened(finding(3, "warning", "ignore", false)))));
         for change in [
             Change::Opened(finding(3, "warning", "reset-gpu", false)),
             Change::Cleared(finding(1, "warning", "reset-gpu", true)),
             Change::Updated(finding(2, "warning", "ignore", false)),
         ] {
-            assert!(!low(&said(3, change.clone())), "{change:?}");
+            assert!(!low(&report(3, change.clone())), "{change:?}");
         }
         let open = |findings: &[&Finding]| Event::FindingsSnapshot {
             node: node(),
             record: record("j", 9),
-            open: findings.iter().map(|it| (*it).clone()).collect(),
+            open: findings.iter().map(|finding| (*finding).clone()).collect(),
         };
-        assert!(low(&open(&[&doubtful, &fatal, &finding(3, "warning", "ignore", false)])));
-        assert!(!low(&open(&[&fatal])), "a doubt that is over");
-        assert!(!low(&open(&[&doubtful])), "a fault that is over");
+        assert!(low(&open(&[&suspect, &fatal, &finding(3, "warning", "ignore", false)])));
+        assert!(!low(&open(&[&fatal])), "a suspect finding that cleared");
+        assert!(!low(&open(&[&suspect])), "a fault that cleared");
     }
 }

@@ -1,18 +1,19 @@
-//! From what nodes say to what the log needs to hear.
+//! Ingest: turns messages of nodes into log events.
 //!
 //! ```text
-//! Up ─ bounded, decoded ─> session ─ compared with what the node said last ─> brain ─ admission::judge ─> log
-//!                             │ heartbeats, repetitions: no further             └─> Ack
-//!                             └─ Roster: who is connected, when each was last heard
+//! AgentMessage ─ limits, decode ─> session ─ changes only ─> controller ─ admission ─> log
+//!                                     │                        └─> Ack
+//!                                     ├─ heartbeats and repetitions stop here
+//!                                     └─ SessionRegistry: open sessions, and when nodes were seen
 //! ```
 
 pub(crate) mod admission;
-mod lanes;
+mod priority;
 mod quota;
 mod session;
 mod session_registry;
 
-pub(crate) use lanes::NodeLanes;
+pub(crate) use priority::ReportQueue;
 pub use quota::ReportQuota;
-pub(crate) use session::{SessionContext, Told, expired, serve, stranger};
+pub(crate) use session::{OutboundMessage, SessionContext, expired, serve, unknown_node};
 pub(crate) use session_registry::{DisconnectReason, SessionRegistry};

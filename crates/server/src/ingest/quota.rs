@@ -1,40 +1,40 @@
-//! How much of the log one node may fill: a token bucket a node. It may go into debt with one message, so that the largest that is allowed
-//! passes; the next is read when the debt is paid. What is not read waits with the node, so nothing that was acknowledged is lost.
+//! Report quota: a token bucket per node for bytes and entries of the log. A message may overdraw
+//! it, so that the largest allowed one passes. Reading resumes when the debt is paid. Unread
+//! reports wait on the node, so nothing is lost.
 
 use std::time::{Duration, Instant};
 
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
 
-/// What a node may report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReportQuota {
-    /// Bytes a second, for ever.
     pub bytes_per_s: f64,
-    /// Entries a second, for ever.
     pub entries_per_s: f64,
-    /// How many seconds' worth a node may report at once, after a while of silence.
+    /// Burst size, in seconds of the sustained rate.
     pub burst_s: f64,
 }
 
 impl Default for ReportQuota {
     fn default() -> Self {
-        // A node with a fault that opens and clears every second stays far below; a full resync of every finding fits into the burst.
+        // A fault that opens and clears every second stays far below this, and a full findings
+        // snapshot fits into the burst.
         Self { bytes_per_s: 65_536.0, entries_per_s: 20.0, burst_s: 50.0 }
     }
 }
 
-/// Reports that need a decision at once go before others, up to this rate: a node that calls everything fatal gains nothing by it.
+/// Rate limit of urgent reports, which skip the queue: a node gains nothing by calling everything
+/// fatal.
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
-/// Once a node is over its quota it is read again when it has a second's worth of it.
+/// A throttled node resumes when it has this many seconds of quota.
 const RESUME_S: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-6;
-/// A node keeps to its quota when it has not been over it for so long.
-const KEPT_AFTER: Duration = Duration::from_secs(60);
+/// A node counts as within its quota again after this long without exceeding it.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Bucket {
     quota: ReportQuota,
-    /// Seconds' worth of the quota that are left, of bytes and of entries.
+    /// Remaining quota for bytes and entries, in seconds.
     left_s: (f64, f64),
     at: Instant,
 }
@@ -51,11 +51,11 @@ impl Bucket {
     }
 
     fn charge(&mut self, entries: u32, bytes: usize, now: Instant) {
-        #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+        #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
         let entries = f64::from(entries) / self.quota.entries_per_s;
-        // The debt is that of one message at most, also where several are sent one after the other in new sessions.
+        // The debt is limited to one message, also across reconnects.
         let most = -(bytes_max / self.quota.bytes_per_s);
         self.left_s = (
             (bytes_s - bytes / self.quota.bytes_per_s).max(most),
@@ -64,21 +64,19 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Seconds until there is that much of both again.
-    fn lacks_s(&self, least_s: f64, now: Instant) -> f64 {
+    /// Seconds until both buckets have `min_s` again.
+    fn deficit_s(&self, min_s: f64, now: Instant) -> f64 {
         let (bytes_s, entries_s) = self.left_s(now);
-        least_s - bytes_s.min(entries_s)
+        min_s - bytes_s.min(entries_s)
     }
 }
 
-/// One node's.
 #[derive(Debug)]
 pub(crate) struct NodeQuota {
     reports: Bucket,
     urgent: Bucket,
-    /// Whether it is over its quota, and when it last was.
-    is_over: bool,
-    last_over: Option<Instant>,
+    is_exceeded: bool,
+    last_exceeded: Option<Instant>,
 }
 
 impl NodeQuota {
@@ -86,53 +84,51 @@ impl NodeQuota {
         Self {
             reports: Bucket::new(quota, now),
             urgent: Bucket::new(URGENT, now),
-            is_over: false,
-            last_over: None,
+            is_exceeded: false,
+            last_exceeded: None,
         }
     }
 
-    /// Counts a message.
     pub(crate) fn charge(&mut self, bytes: usize, now: Instant) {
         self.reports.charge(1, bytes, now);
     }
 
-    /// Counts entries of the log that a message led to.
+    /// Charges log entries that a message caused.
     pub(crate) fn charge_entries(&mut self, entries: u32, bytes: usize, now: Instant) {
         self.reports.charge(entries, bytes, now);
     }
 
-    /// How long nothing more is read from the node; none: it keeps to its quota.
+    /// How long to stop reading from the node. `None` if it is within its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
-        self.is_over = if self.is_over {
-            self.reports.lacks_s(RESUME_S, now) > ROUNDING_S
+        self.is_exceeded = if self.is_exceeded {
+            self.reports.deficit_s(RESUME_S, now) > ROUNDING_S
         } else {
-            self.reports.lacks_s(0.0, now) >= 0.0
+            self.reports.deficit_s(0.0, now) >= 0.0
         };
-        if !self.is_over {
+        if !self.is_exceeded {
             return None;
         }
-        self.last_over = Some(now);
-        Some(Duration::from_secs_f64(self.reports.lacks_s(RESUME_S, now).max(0.001)))
+        self.last_exceeded = Some(now);
+        Some(Duration::from_secs_f64(self.reports.deficit_s(RESUME_S, now).max(0.001)))
     }
 
-    /// How large a report may be that is asked for when its reports have waited: half of a second's worth, so that it is not over its
-    /// quota again at once.
+    /// Largest findings snapshot to request after throttling: half a second of quota, so that it
+    /// does not throttle the node again.
     pub(crate) fn resync_bytes_max(&self) -> f64 {
         self.reports.quota.bytes_per_s / 2.0
     }
 
-    /// Whether a report of that size may go before others.
-    pub(crate) fn may_hurry(&mut self, bytes: usize, now: Instant) -> bool {
-        let may = self.urgent.lacks_s(0.0, now) < 0.0;
+    /// Charges a report to the urgent rate. Returns false if that is exhausted.
+    pub(crate) fn admit_urgent(&mut self, bytes: usize, now: Instant) -> bool {
+        let may = self.urgent.deficit_s(0.0, now) < 0.0;
         if may {
             self.urgent.charge(1, bytes, now);
         }
         may
     }
 
-    /// Whether it has kept to its quota for a while.
-    pub(crate) fn is_kept(&self, now: Instant) -> bool {
-        self.last_over.is_none_or(|at| now.saturating_duration_since(at) >= KEPT_AFTER)
+    pub(crate) fn is_within_quota(&self, now: Instant) -> bool {
+        self.last_exceeded.is_none_or(|at| now.saturating_duration_since(at) >= RECOVERED_AFTER)
     }
 }
 
@@ -147,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_burst_and_then_its_rate() {
+    fn a_node_has_a_burst_and_then_its_rate() {
         let start = Instant::now();
         let mut quota = quota(start);
         let mut sent = 0;
@@ -155,7 +151,7 @@ mod tests {
             quota.charge(100, start);
             sent += 1;
         }
-        assert!((1000..=1001).contains(&sent), "fifty seconds' worth of entries, not {sent}");
+        assert!((1000..=1001).contains(&sent), "50 s of entries, not {sent}");
         let wait = quota.wait(start).unwrap();
         assert!(wait <= SECOND * 2, "{wait:?}");
         let then = start + wait;
@@ -164,30 +160,33 @@ mod tests {
             quota.charge(100, then);
             sent += 1;
         }
-        assert!((19..=21).contains(&sent), "a second's worth, not {sent}");
+        assert!((19..=21).contains(&sent), "1 s of entries, not {sent}");
     }
 
     #[test]
-    fn the_largest_message_passes_and_is_paid_for() {
+    fn the_largest_message_passes_and_is_charged() {
         let start = Instant::now();
         let mut quota = quota(start);
         for _ in 0..9 {
             quota.charge(MESSAGE_BYTES_MAX, start);
         }
         let wait = quota.wait(start).unwrap();
-        assert!((16.0..18.0).contains(&wait.as_secs_f64()), "one MiB is owed, not nine: {wait:?}");
-        assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "no second's worth yet");
+        assert!(
+            (16.0..18.0).contains(&wait.as_secs_f64()),
+            "the debt is one MiB, not nine: {wait:?}"
+        );
+        assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "less than 1 s of quota");
         assert_eq!(quota.wait(start + wait), None);
-        assert!(!quota.is_kept(start + wait));
-        assert!(quota.is_kept(start + wait + KEPT_AFTER));
+        assert!(!quota.is_within_quota(start + wait));
+        assert!(quota.is_within_quota(start + wait + RECOVERED_AFTER));
     }
 
     #[test]
-    fn what_a_node_calls_urgent_is_bounded_too() {
+    fn urgent_reports_are_limited() {
         let start = Instant::now();
         let mut quota = quota(start);
-        let hurried = (0..100).filter(|_| quota.may_hurry(1000, start)).count();
+        let hurried = (0..100).filter(|_| quota.admit_urgent(1000, start)).count();
         assert_eq!(hurried, 8);
-        assert!(quota.may_hurry(1000, start + SECOND * 2));
+        assert!(quota.admit_urgent(1000, start + SECOND * 2));
     }
 }

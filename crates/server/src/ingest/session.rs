@@ -1,4 +1,4 @@
-//! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
+//! One node's session: bounds and compares what it reports, and acknowledges it once durable.
 
 mod end;
 mod reports;
@@ -23,142 +23,146 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use self::end::{End, chain};
+use self::end::{SessionEnd, chain};
 use self::throttle::THROTTLE_STEP;
-use super::lanes::NodeLanes;
+use super::priority::ReportQueue;
 use super::quota::NodeQuota;
 use super::session_registry::{DisconnectReason, LastSeen, RegisteredSession, SessionRegistry};
 use crate::access::Store;
-use crate::controller::{CommitOutcome, Controller, Decided, SubmitError};
+use crate::controller::{CommitOutcome, Controller, DecisionCost, SubmitError};
 use crate::counters::Counters;
 use crate::serve::NodePeer;
-use crate::space::Space;
+use crate::space::DiskSpace;
 
-/// How long a stream may take to say who it is.
-const HELLO_WAIT: Duration = Duration::from_secs(10);
-/// How long a node may take to read what it is told.
-const SEND_WAIT: Duration = Duration::from_secs(10);
-/// A stream that says nothing for so many intervals is dead.
-const INTERVALS_MAX: u32 = 6;
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// A session without a message for this many heartbeat intervals is closed.
+const MISSED_INTERVALS_MAX: u32 = 6;
 
-/// How often it is looked at the clock for the end of a certificate that lasts longer.
-const CLOCK_EVERY: Duration = Duration::from_secs(3600);
+/// Certificate expiry is checked at least this often, because the clock may be corrected.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What every stream needs.
+/// Shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
-    pub(crate) brain: Controller,
-    pub(crate) roster: Arc<SessionRegistry>,
+    pub(crate) controller: Controller,
+    pub(crate) sessions: Arc<SessionRegistry>,
     pub(crate) store: Arc<Store>,
-    pub(crate) space: Arc<Space>,
-    pub(crate) lanes: NodeLanes,
+    pub(crate) space: Arc<DiskSpace>,
+    pub(crate) report_queue: ReportQueue,
     pub(crate) counters: Arc<Counters>,
     pub(crate) heartbeat_interval_s: u32,
 }
 
 impl SessionContext {
-    /// Whether a certificate counts no more. Where the list cannot be read nobody is refused: a disk that fails must not look like a
-    /// fleet that was revoked.
+    /// Whether a certificate was revoked. Fails open if the access store is unreadable: a failing
+    /// disk must not look like a revoked fleet.
     fn refuses(&self, identity: &Identity) -> bool {
         self.store.admits(identity).is_ok_and(|admits| !admits)
     }
 }
 
-/// Where what the node is told goes.
-pub(crate) type Out = mpsc::Sender<Box<Told>>;
+pub(crate) type Outbound = mpsc::Sender<Box<OutboundMessage>>;
 
-/// What the node is told. Boxed on its way: a channel has room for thirty-two before the first is sent.
-pub(crate) type Told = Result<ServerMessage, Status>;
+/// Boxed, because a channel allocates room for 32 messages up front.
+pub(crate) type OutboundMessage = Result<ServerMessage, Status>;
 
-/// Serves a stream until it ends.
+/// Serves a session until it ends.
 pub(crate) async fn serve(
-    desk: Arc<SessionContext>,
+    context: Arc<SessionContext>,
     node: NodeId,
     certificate: Option<NodePeer>,
     mut inbound: Streaming<AgentMessage>,
-    out: Out,
+    out: Outbound,
 ) {
     let end = match Box::pin(hello(&mut inbound)).await {
         Ok(hello) => {
-            let generation = certificate.as_ref().map(|it| it.identity.generation);
-            let RegisteredSession { number, pulse, quota, orders, mut cut } =
-                desk.roster.sit(&node, generation);
+            let generation =
+                certificate.as_ref().map(|certificate| certificate.identity.generation);
+            let RegisteredSession { number, last_seen, quota, orders, mut disconnect } =
+                context.sessions.register(&node, generation);
             let mut session = Session {
-                desk: &desk,
+                context: &context,
                 node: node.clone(),
-                pulse,
+                last_seen,
                 quota,
                 is_throttled: false,
-                passes_over: 0,
-                open_bytes: 0,
+                changes_to_skip: 0,
+                snapshot_bytes: 0,
                 logged: Logged::default(),
                 is_refused: false,
-                refused_makeup: None,
+                refused_inventory: None,
                 out: &out,
                 journal: String::new(),
                 last: None,
                 inventory: None,
-                told: 0,
+                last_sent_order: 0,
             };
-            let talk = async {
-                // RangedU32 the handshake and here it may have been revoked, and whoever cuts streams did not find this one.
-                if certificate.as_ref().is_some_and(|it| desk.refuses(&it.identity)) {
-                    return Err(End::DisconnectReason(DisconnectReason::Revoked));
+            let run = async {
+                // It may have been revoked since the TLS handshake, before this session was
+                // registered for disconnection.
+                if certificate
+                    .as_ref()
+                    .is_some_and(|certificate| context.refuses(&certificate.identity))
+                {
+                    return Err(SessionEnd::Disconnected(DisconnectReason::Revoked));
                 }
-                session.talk(hello, &mut inbound, orders).await
+                session.run(hello, &mut inbound, orders).await
             };
             let end = tokio::select! {
-                // First of all: what a revoked node says last must not count.
+                // First: the last message of a revoked node must not count.
                 biased;
-                Ok(cut) = &mut cut => Err(End::DisconnectReason(cut)),
-                end = talk => end,
-                () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::DisconnectReason(DisconnectReason::Expired)),
+                Ok(reason) = &mut disconnect => Err(SessionEnd::Disconnected(reason)),
+                end = run => end,
+                () = until_expired(certificate.as_ref().map(|certificate| certificate.until)) => Err(SessionEnd::Disconnected(DisconnectReason::Expired)),
             };
-            desk.roster.leave(&node, number);
+            context.sessions.deregister(&node, number);
             end.err()
         }
         Err(end) => Some(end),
     };
     let Some(end) = end else { return };
     match &end {
-        End::OrdersAhead { .. } => desk.counters.order_number_refused(&node, &end),
-        End::Left | End::Lost(_) => {}
-        _ => desk.counters.session_ended(&node, chain(&end)),
+        SessionEnd::OrdersAhead { .. } => context.counters.order_generation_refused(&node, &end),
+        SessionEnd::ClosedByNode | SessionEnd::Lost(_) => {}
+        _ => context.counters.session_ended(&node, chain(&end)),
     }
-    tracing::debug!(%node, why = %chain(&end), "a stream has ended");
+    tracing::debug!(%node, why = %chain(&end), "a session ended");
     if let Some(status) = end.status() {
-        let _ = tokio::time::timeout(SEND_WAIT, out.send(Box::new(Err(status)))).await;
+        let _ = tokio::time::timeout(SEND_TIMEOUT, out.send(Box::new(Err(status)))).await;
     }
 }
 
-/// What a node hears that is not of the fleet.
-pub(crate) fn stranger() -> Status {
-    Status::failed_precondition("the node is not of the fleet: it was retired, or never enrolled")
+pub(crate) fn unknown_node() -> Status {
+    Status::failed_precondition(
+        "the node is not part of the fleet: it was retired or never enrolled",
+    )
 }
 
-/// What a node hears whose certificate has come to its end.
 pub(crate) fn expired() -> Status {
     Status::unauthenticated("the certificate has expired")
 }
 
-/// Returns when a certificate has come to its end; never, where there is none.
-async fn end_of(until: Option<Timestamp>) {
+/// Returns when a certificate expires. Never without one.
+async fn until_expired(until: Option<Timestamp>) {
     let Some(until) = until else { return std::future::pending().await };
     loop {
         let Ok(left) = Duration::try_from(until.duration_since(Timestamp::now())) else { return };
         if left.is_zero() {
             return;
         }
-        // A clock may be put right meanwhile.
-        tokio::time::sleep(left.min(CLOCK_EVERY)).await;
+        // The clock may be corrected meanwhile.
+        tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
 
-async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<Box<proto::Hello>, End> {
-    let first = tokio::time::timeout(HELLO_WAIT, inbound.message()).await.map_err(|_| End::Idle)?;
-    match first.map_err(End::Lost)?.ok_or(End::Left)?.what {
-        Some(agent_message::What::Hello(hello)) => Ok(Box::new(hello)),
-        _ => Err(End::Hello),
+async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<proto::Hello, SessionEnd> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, inbound.message())
+        .await
+        .map_err(|_| SessionEnd::Idle)?;
+    match first.map_err(SessionEnd::Lost)?.ok_or(SessionEnd::ClosedByNode)?.what {
+        Some(agent_message::What::Hello(hello)) => Ok(hello),
+        _ => Err(SessionEnd::Hello),
     }
 }
 
@@ -172,232 +176,246 @@ async fn next_message(
 }
 
 struct Session<'d> {
-    desk: &'d SessionContext,
+    context: &'d SessionContext,
     node: NodeId,
-    pulse: Arc<LastSeen>,
+    last_seen: Arc<LastSeen>,
     quota: Arc<Mutex<NodeQuota>>,
-    /// Whether its reports wait for its quota.
+    /// Whether reports wait for the quota.
     is_throttled: bool,
-    /// Everything that is open was asked for after that, and so many changes that are on their way are passed over: it includes them.
-    passes_over: usize,
-    /// The size of its last report of everything that is open.
-    open_bytes: usize,
+    /// Changes in flight to skip, because a snapshot of the open findings was requested after them
+    /// and includes them.
+    changes_to_skip: usize,
+    /// Size of the last findings snapshot.
+    snapshot_bytes: usize,
     logged: Logged,
-    /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
+    /// Whether a report was refused because disk space is low. The node is asked for a snapshot
+    /// once there is space.
     is_refused: bool,
-    /// An inventory that was not logged for that reason.
-    refused_makeup: Option<Box<NodeInventory>>,
-    out: &'d Out,
-    /// The node's journal, and the last record of it that is on disk here.
+    /// An inventory refused for that reason.
+    refused_inventory: Option<Box<NodeInventory>>,
+    out: &'d Outbound,
+    /// The node's journal, whose last durable record is `last`.
     journal: String,
     last: Option<u64>,
-    /// What the node is made of: the state's own, and not kept twice.
+    /// Shares the state's own copy.
     inventory: Option<Arc<NodeInventory>>,
-    /// The last order that was told on this stream.
-    told: u64,
+    /// Generation of the last order sent in this session.
+    last_sent_order: u64,
 }
 
-/// What the log says of a node's reports.
+/// Conditions that the log has for a node's reports.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
-    /// That they are more than its quota.
     is_over_quota: bool,
-    /// That its findings cannot be read.
     is_unreadable: bool,
 }
 
-/// What is known of a node that opens a stream.
-struct Known {
+/// What the state knows of a node that opens a session.
+struct NodeRecord {
     record: Option<Record>,
     inventory: Option<Arc<NodeInventory>>,
-    /// Whether the log says that it is silent, or that its certificates were revoked.
-    is_out_of_touch: bool,
+    /// Whether its heartbeat is lost, or its certificate was revoked.
+    is_disconnected: bool,
     logged: Logged,
     /// Of the last order.
     generation: u64,
-    /// By the size of the fleet.
+    /// Depends on the fleet's size.
     reconnect_spread_s: u32,
 }
 
 impl Session<'_> {
-    async fn talk(
+    async fn run(
         &mut self,
         hello: Box<proto::Hello>,
         inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
-    ) -> Result<(), End> {
-        // Boxed, as what follows is: between two messages a session holds no more than it needs to wait, for each of 100,000 nodes.
-        Box::pin(self.welcome(*hello)).await?;
+    ) -> Result<(), SessionEnd> {
+        // Boxed, like the futures below, to keep an idle session small with 100,000 nodes.
+        Box::pin(self.handshake(hello)).await?;
         let end = self.read(inbound, &mut orders).await;
-        if end.as_ref().is_err_and(End::is_unreadable_report) {
-            Box::pin(self.note_unreadable()).await;
+        if end.as_ref().is_err_and(SessionEnd::is_unreadable_report) {
+            Box::pin(self.log_unreadable()).await;
         }
         end
     }
 
-    /// Takes in what the node reports, until the stream ends.
+    /// Handles messages until the stream ends.
     async fn read(
         &mut self,
         inbound: &mut Streaming<AgentMessage>,
         orders: &mut mpsc::Receiver<Box<Order>>,
-    ) -> Result<(), End> {
-        let idle =
-            Duration::from_secs(u64::from(self.desk.heartbeat_interval_s * INTERVALS_MAX).max(5));
+    ) -> Result<(), SessionEnd> {
+        let idle = Duration::from_secs(
+            u64::from(self.context.heartbeat_interval_s * MISSED_INTERVALS_MAX).max(5),
+        );
         loop {
             let wait = self.quota().wait(Instant::now());
             Box::pin(self.throttle(wait.is_some())).await?;
             tokio::select! {
-                message = next_message(inbound, idle), if wait.is_none() => {
-                    Box::pin(self.handle(message?)).await?;
+                message = tokio::time::timeout(idle, inbound.message()), if wait.is_none() => {
+                    let message = message.map_err(|_| SessionEnd::Idle)?;
+                    let message = message.map_err(SessionEnd::Lost)?.ok_or(SessionEnd::ClosedByNode)?;
+                    self.charge(&message);
+                    Box::pin(self.handle(message)).await?;
+                    Box::pin(self.clear_conditions()).await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
-                // Nothing is read meanwhile: this tells that the connection is gone.
-                () = self.out.closed(), if wait.is_some() => return Err(End::Left),
+                // Nothing is read while throttled, so this detects a closed connection.
+                () = self.out.closed(), if wait.is_some() => return Err(SessionEnd::ClosedByNode),
                 Some(order) = orders.recv() => Box::pin(self.order(&order)).await?,
             }
         }
     }
 
-    /// Takes in what the node says of itself, and tells it where to go on.
-    async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
+    /// Handles the node's hello, and tells it where to resume.
+    async fn handshake(&mut self, hello: proto::Hello) -> Result<(), SessionEnd> {
         self.quota().charge(hello.encoded_len(), Instant::now());
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
-        bounded("journal", journal.len(), NAME_BYTES_MAX)?;
-        bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        check_limit("journal", journal.len(), NAME_BYTES_MAX)?;
+        check_limit("outstanding", outstanding.len(), ANSWERS_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
         let cordon = convert::cordon(cordon.unwrap_or_default())?;
-        let known = self.known().await?;
-        if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
-            return Err(End::OrdersAhead { said: last_order, given: known.generation });
+        let node_record = self.node_record().await?;
+        if last_order > node_record.generation.saturating_add(ORDERS_AHEAD_MAX) {
+            return Err(SessionEnd::OrdersAhead {
+                reported: last_order,
+                issued: node_record.generation,
+            });
         }
-        self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
+        self.last = node_record
+            .record
+            .filter(|record| record.journal == journal)
+            .map(|record| record.number);
         self.journal = journal;
-        self.inventory = known.inventory;
-        self.logged = known.logged;
-        self.say(server_message::What::Welcome(proto::Welcome {
+        self.inventory = node_record.inventory;
+        self.logged = node_record.logged;
+        self.send(server_message::What::Welcome(proto::Welcome {
             acked_record: self.last,
-            server_time_ms: self.desk.brain.now().as_millisecond(),
-            heartbeat_interval_s: self.desk.heartbeat_interval_s,
-            reconnect_spread_s: known.reconnect_spread_s,
+            server_time_ms: self.context.controller.now().as_millisecond(),
+            heartbeat_interval_s: self.context.heartbeat_interval_s,
+            reconnect_spread_s: node_record.reconnect_spread_s,
         }))
         .await?;
-        let is_back = self.desk.roster.accepted(&self.node, &self.pulse) || known.is_out_of_touch;
-        // What a hello has to log waits for the quota, as every report does; but a node is not taken for silent meanwhile.
+        let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
+            || node_record.is_disconnected;
+        // Like every report, the hello's events wait for the quota, but the heartbeat counts at
+        // once.
         if !is_back {
             self.wait_for_quota().await?;
         }
-        // First of all: what follows may lead to an order.
-        if last_order > known.generation {
-            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and what was decided, revoked and allowed since is lost");
+        // First, because the following events may lead to an order.
+        if last_order > node_record.generation {
+            tracing::warn!(node = %self.node, last_order, issued = node_record.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
             let node = self.node.clone();
-            self.give(Event::OrderGenerationObserved { node, generation: last_order }).await?;
+            self.submit(Event::OrderGenerationObserved { node, generation: last_order }).await?;
         }
         if is_back {
-            self.give(Event::HeartbeatRestored { node: self.node.clone() }).await?;
+            self.submit(Event::HeartbeatRestored { node: self.node.clone() }).await?;
             self.wait_for_quota().await?;
         }
-        self.made_of(inventory).await?;
-        // What nobody said is no news of a cordon that was seen.
+        self.report_inventory(inventory).await?;
+        // An unknown cordon does not replace an observed one.
         if cordon != Cordon::Unknown {
-            self.cordoned(cordon).await?;
+            self.report_cordon(cordon).await?;
         }
-        for answer in outstanding {
-            self.answered(answer).await?;
+        for status in outstanding {
+            self.report_order_status(status).await?;
         }
         let node = self.node.clone();
         let pending = move |state: &farrier_fleet::fleet::FleetState| {
-            state.nodes.get(&node).and_then(|it| it.orders.pending()).map(|it| it.order.clone())
+            state
+                .nodes
+                .get(&node)
+                .and_then(|node| node.orders.pending())
+                .map(|node| node.order.clone())
         };
-        if let Some(order) = self.desk.brain.look(pending).await? {
+        if let Some(order) = self.context.controller.read(pending).await? {
             self.order(&order).await?;
         }
-        // It may have nothing new to report, and what it has may be readable now.
+        // The node may have nothing new to report, and its findings may be readable now.
         if self.logged.is_unreadable {
-            self.say(server_message::What::Resync(proto::Resync {})).await?;
+            self.send(server_message::What::Resync(proto::Resync {})).await?;
         }
         Ok(())
     }
 
-    async fn known(&self) -> Result<Known, End> {
+    async fn node_record(&self) -> Result<NodeRecord, SessionEnd> {
         let node = self.node.clone();
-        let known = self.desk.brain.look(move |state| {
-            state.nodes.get(&node).map(|it| Known {
-                record: it.reports.record().cloned(),
-                inventory: it.reported_inventory().cloned(),
-                is_out_of_touch: it.liveness != Liveness::Connected,
+        let node_record = self.context.controller.read(move |state| {
+            state.nodes.get(&node).map(|node| NodeRecord {
+                record: node.reports.record().cloned(),
+                inventory: node.reported_inventory().cloned(),
+                is_disconnected: node.liveness != Liveness::Connected,
                 logged: Logged {
-                    is_over_quota: it.reports.over_quota_since().is_some(),
-                    is_unreadable: it.reports.unreadable_since().is_some(),
+                    is_over_quota: node.reports.over_quota_since().is_some(),
+                    is_unreadable: node.reports.unreadable_since().is_some(),
                 },
-                generation: it.orders.generation(),
+                generation: node.orders.generation(),
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
-        Ok(known.await?.ok_or_else(|| SubmitError::Stranger(self.node.clone()))?)
+        Ok(node_record.await?.ok_or_else(|| SubmitError::UnknownNode(self.node.clone()))?)
     }
 
-    /// Processes a message, and what the quota and the disk allow after it.
-    async fn handle(&mut self, message: Box<AgentMessage>) -> Result<(), End> {
-        self.charge(&message);
-        self.take(*message).await?;
-        self.keep_up().await
-    }
-
-    async fn take(&mut self, said: AgentMessage) -> Result<(), End> {
-        if self.desk.roster.heard(&self.pulse) {
-            self.give(Event::HeartbeatRestored { node: self.node.clone() }).await?;
+    async fn handle(&mut self, message: AgentMessage) -> Result<(), SessionEnd> {
+        if self.context.sessions.record_message(&self.last_seen) {
+            self.submit(Event::HeartbeatRestored { node: self.node.clone() }).await?;
         }
-        match said.what {
+        match message.what {
             Some(agent_message::What::Report(proto::Report { what })) => match what {
-                Some(report::What::Changes(changes)) => self.changes(changes).await,
-                Some(report::What::Open(open)) => self.resynced(open).await,
+                Some(report::What::Changes(changes)) => self.report_changes(changes).await,
+                Some(report::What::Open(open)) => self.report_open_findings(open).await,
                 Some(report::What::Inventory(inventory)) => {
-                    self.made_of(convert::inventory(inventory)?).await
+                    self.report_inventory(convert::inventory(inventory)?).await
                 }
-                Some(report::What::Cordon(cordon)) => self.cordoned(convert::cordon(cordon)?).await,
-                // What an agent says that is newer than this server is passed over; it was heard.
+                Some(report::What::Cordon(cordon)) => {
+                    self.report_cordon(convert::cordon(cordon)?).await
+                }
+                // Messages of newer agents are ignored, but count as heartbeats.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),
             },
-            Some(agent_message::What::OrderStatus(answer)) => self.answered(answer).await,
-            Some(agent_message::What::Hello(_)) => Err(End::Hello),
+            Some(agent_message::What::OrderStatus(status)) => {
+                self.report_order_status(status).await
+            }
+            Some(agent_message::What::Hello(_)) => Err(SessionEnd::Hello),
             None => Ok(()),
         }
     }
 
-    async fn order(&mut self, order: &Order) -> Result<(), End> {
-        if order.generation <= self.told {
+    async fn order(&mut self, order: &Order) -> Result<(), SessionEnd> {
+        if order.generation <= self.last_sent_order {
             return Ok(());
         }
-        self.told = order.generation;
-        self.say(server_message::What::Order(convert::order_message(order))).await
+        self.last_sent_order = order.generation;
+        self.send(server_message::What::Order(convert::order_message(order))).await
     }
 
-    async fn acknowledge(&self) -> Result<(), End> {
+    async fn acknowledge(&self) -> Result<(), SessionEnd> {
         let record = self.last.unwrap_or_default();
-        self.say(server_message::What::Ack(proto::Ack { record })).await
+        self.send(server_message::What::Ack(proto::Ack { record })).await
     }
 
-    async fn give(&self, event: Event) -> Result<(), End> {
-        let taken = self.desk.brain.take(Actor::Node(self.node.clone()), event).await?;
-        // What is decided because of what a node says fills the log as well.
-        if let CommitOutcome::Logged(Decided { entries, bytes }) = taken {
+    async fn submit(&self, event: Event) -> Result<(), SessionEnd> {
+        let outcome = self.context.controller.submit(Actor::Node(self.node.clone()), event).await?;
+        // Decisions caused by a node's report also count towards its quota.
+        if let CommitOutcome::Logged(DecisionCost { entries, bytes }) = outcome {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
         Ok(())
     }
 
-    async fn say(&self, what: server_message::What) -> Result<(), End> {
-        let said = self.out.send(Box::new(Ok(ServerMessage { what: Some(what) })));
-        match tokio::time::timeout(SEND_WAIT, said).await {
+    async fn send(&self, what: server_message::What) -> Result<(), SessionEnd> {
+        let sent = self.out.send(Box::new(Ok(ServerMessage { what: Some(what) })));
+        match tokio::time::timeout(SEND_TIMEOUT, sent).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Left),
-            Err(_) => Err(End::Unread),
+            Ok(Err(_)) => Err(SessionEnd::ClosedByNode),
+            Err(_) => Err(SessionEnd::NotReading),
         }
     }
 }
 
-fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), ConvertError> {
+fn check_limit(what: &'static str, found: usize, most: usize) -> Result<(), ConvertError> {
     if found <= most { Ok(()) } else { Err(ConvertError::TooMuch { what, found, most }) }
 }
 
@@ -405,17 +423,18 @@ fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), ConvertE
 mod tests {
     use super::*;
 
-    /// The size of a future, which is not made.
+    /// The size of a future that is never created.
     fn size_of_future<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
-    fn a_session_that_waits_is_small() {
-        type Parts = (Arc<SessionContext>, NodeId, Option<NodePeer>, Streaming<AgentMessage>, Out);
+    fn an_idle_session_is_small() {
+        type Parts =
+            (Arc<SessionContext>, NodeId, Option<NodePeer>, Streaming<AgentMessage>, Outbound);
         let served =
-            |(desk, node, peer, inbound, out): Parts| serve(desk, node, peer, inbound, out);
+            |(context, node, peer, inbound, out): Parts| serve(context, node, peer, inbound, out);
         let bytes = size_of_future(served);
-        assert!(bytes < 1792, "{bytes} bytes for each connected node");
+        assert!(bytes < 3072, "{bytes} bytes per connected node");
     }
 }

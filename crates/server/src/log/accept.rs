@@ -1,4 +1,5 @@
-//! Goes on with a log that is not the one that was acknowledged, because somebody says so: an older copy, put back on purpose.
+//! Accepts a log that is not the acknowledged one, at an operator's request: an older copy restored
+//! on purpose.
 
 use std::path::Path;
 
@@ -9,22 +10,22 @@ use super::{
 };
 use crate::state_machine::state_at;
 
-/// What was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// What was acknowledged before; none: that was not known.
+    /// The head recorded before. `None` if there was none.
     pub before: Option<RecordedHead>,
-    /// Where the log ends, from which the server goes on.
+    /// The accepted head.
     pub end: RecordedHead,
 }
 
-/// Accepts the log at `path` as it is. Its entries must be whole; states that were kept of another one are forgotten. No server may run.
+/// Accepts the log at `path`. Its entries must be intact. Removes snapshots, which may belong to
+/// another log. No server may be running.
 pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError> {
     let log = SqliteLog::open_to_read(path)?;
     log.check_integrity()?;
     let Head { seq, hash, .. } = match verify_entries(&log)? {
         Ok(head) => head,
-        Err(flaw) => return Ok(Err(flaw)),
+        Err(error) => return Ok(Err(error)),
     };
     drop(log);
     let before = match recorded_head(path) {

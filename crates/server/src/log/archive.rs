@@ -1,5 +1,5 @@
-//! The old part of a log in a file of its own. The chain goes on from one to the other: what the archive ends with the log begins after,
-//! with the state that all of it leads to.
+//! Moves old entries into an archive file. The hash chain continues from the archive to the log,
+//! which then starts with a base snapshot.
 
 use std::fs::File;
 use std::io;
@@ -10,76 +10,73 @@ use jiff::Timestamp;
 use super::sqlite::SqliteLog;
 use super::{Anchor, Head, IntegrityError, Log, LogError, Snapshot, verify};
 
-/// Entries moved at once.
-const PAGE: usize = 4096;
+/// Entries copied per read.
+const PAGE_ENTRIES: usize = 4096;
 
-/// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Archived {
-    /// It is in the archive, and no longer in the log.
     Moved {
-        /// The first entry.
         from: u64,
-        /// The last one, with the hash that the log now begins after.
+        /// The last archived entry, and the log's new anchor.
         through: Anchor,
     },
-    /// No entry is that old.
+    /// No entry is old enough.
     Nothing,
 }
 
-/// Moves what was written before a time into a file that is not there yet. It is whole there before the log forgets it; whoever dies in
-/// between has it twice, and nothing is lost. A server may write meanwhile.
+/// Moves entries from before a time into a new file. The archive is complete and synced before the
+/// log is truncated, so a crash in between leaves entries in both. A server may be running.
 pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
     path: &Path,
 ) -> Result<Result<Archived, IntegrityError>, LogError> {
-    log.sweep()?;
+    log.delete_truncated()?;
     let Anchor { mut seq, hash } = log.anchor()?;
     let from = seq + 1;
     let Some(through) = last_before(log, before)? else { return Ok(Ok(Archived::Nothing)) };
-    let mut state = log.beginning()?;
-    let mut archive = SqliteLog::after(path, &Snapshot { state: state.clone(), hash })?;
+    let mut state = log.base_state()?;
+    let mut archive = SqliteLog::create_archive(path, &Snapshot { state: state.clone(), hash })?;
     while seq < through {
-        let mut page = log.read(seq, PAGE)?;
-        page.retain(|it| it.seq <= through);
-        let Some(last) = page.last().map(|it| it.seq) else {
+        let mut page = log.read(seq, PAGE_ENTRIES)?;
+        page.retain(|stored| stored.seq <= through);
+        let Some(last) = page.last().map(|stored| stored.seq) else {
             return Ok(Err(IntegrityError::Missing(seq + 1)));
         };
         for stored in &page {
             state.apply(&stored.entry()?);
         }
-        archive.put(&page)?;
+        archive.insert_all(&page)?;
         seq = last;
     }
     let Head { seq, hash, .. } = match verify(&archive)? {
         Ok(head) => head,
-        Err(flaw) => return Ok(Err(flaw)),
+        Err(error) => return Ok(Err(error)),
     };
     drop(archive);
-    synced(path).map_err(|err| LogError::Sync { path: path.to_owned(), err })?;
-    log.forget(&Snapshot { state, hash })?;
+    sync(path).map_err(|err| LogError::Sync { path: path.to_owned(), err })?;
+    log.truncate(&Snapshot { state, hash })?;
     Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
-/// Brings a file to disk, and its name.
-pub fn synced(path: &Path) -> io::Result<()> {
+/// Syncs a file and its directory entry.
+pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The last entry of the last batch before a time. A batch was decided on as one, and is not torn.
+/// The last entry of the last batch before `time`. A batch is one decision, and is never split.
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
     let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
     let at = |seq: u64| -> Result<_, LogError> {
-        let found = log.read(seq - 1, 1)?.into_iter().next().filter(|it| it.seq == seq);
+        let found = log.read(seq - 1, 1)?.into_iter().next().filter(|stored| stored.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
-    // A clock that is stepped back has later entries look older, so halving would go wrong: everything before the first entry that is
-    // not older.
+    // After a clock was stepped back, later entries may have earlier times, so this scans up to the
+    // first entry that is not older instead of bisecting.
     let mut older = begin;
     'pages: while older < end {
-        let page = log.read(older, PAGE)?;
+        let page = log.read(older, PAGE_ENTRIES)?;
         if page.is_empty() {
             break;
         }
@@ -95,8 +92,8 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
     Ok((last > begin).then_some(last))
 }
 
-/// Whether logs, in the order of their entries, follow on each other; each for itself is looked at by [`verify`].
-pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
+/// Checks that logs, in order, continue each other. [`verify`] checks each of them.
+pub fn check_joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };
         let (end, begin) = (before.head()?, after.anchor()?);
@@ -104,7 +101,7 @@ pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError>
             return Ok(Err(IntegrityError::Missing(end.seq + 1)));
         }
         if begin.seq < end.seq {
-            return Ok(Err(IntegrityError::Twice(begin.seq + 1)));
+            return Ok(Err(IntegrityError::Duplicate(begin.seq + 1)));
         }
         if begin.hash != end.hash {
             return Ok(Err(IntegrityError::Changed(begin.seq)));

@@ -1,4 +1,4 @@
-//! What binds an entry to all before it.
+//! The hash chain.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use sha2::{Digest, Sha256};
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// Before the first entry.
+    /// The hash before the first entry.
     pub fn genesis() -> Self {
         Self(Sha256::digest(b"farrier log, version 1").into())
     }
 
-    /// After the entry at `seq` with these bytes.
+    /// The hash after entry `seq` with these bytes.
     #[must_use]
     pub fn then(&self, seq: u64, bytes: &[u8]) -> Self {
         let hasher = Sha256::new().chain_update(self.0).chain_update(seq.to_be_bytes());
         Self(hasher.chain_update(bytes).finalize().into())
     }
 
-    /// Of its text.
+    /// Parses hexadecimal text.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let digits = std::str::from_utf8(text).ok().filter(|it| it.len() == 64)?;
+        let digits = std::str::from_utf8(text).ok().filter(|digits| digits.len() == 64)?;
         let mut hash = [0; 32];
         for (at, byte) in hash.iter_mut().enumerate() {
             *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
@@ -31,8 +31,8 @@ impl Hash {
         Some(Self(hash))
     }
 
-    /// Over bytes that stand alone.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// A digest of standalone bytes.
+    pub fn digest(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 }

@@ -1,4 +1,5 @@
-//! Whether somebody has found the log's database damaged while the server runs: whoever reads tells whoever writes.
+//! Damage of the log's database found while the server runs. Readers report it, and the writer
+//! stops.
 
 use std::sync::Arc;
 
@@ -6,7 +7,6 @@ use tokio::sync::watch;
 
 use super::LogError;
 
-/// What was found, for all who use the log.
 #[derive(Debug, Clone)]
 pub struct Damage(Arc<watch::Sender<Option<String>>>);
 
@@ -17,7 +17,7 @@ impl Default for Damage {
 }
 
 impl Damage {
-    /// Notes an error, where it is one of the database itself.
+    /// Records `err` if it means that the database is corrupt.
     pub fn note(&self, err: &LogError) {
         if err.is_damage() {
             let cause = std::error::Error::source(err).map(ToString::to_string);
@@ -25,16 +25,16 @@ impl Damage {
         }
     }
 
-    /// An error, where something was noted.
+    /// Fails if damage was recorded.
     pub fn check(&self) -> Result<(), LogError> {
-        self.0.borrow().clone().map_or(Ok(()), |what| Err(LogError::Damaged(what)))
+        self.0.borrow().clone().map_or(Ok(()), |what| Err(LogError::Corrupt(what)))
     }
 
-    /// Waits until something is noted.
+    /// Waits for damage.
     pub async fn found(&self) -> LogError {
-        let mut seen = self.0.subscribe();
-        // Whoever waits has a sender too: it is never closed.
-        let _ = seen.wait_for(Option::is_some).await;
-        LogError::Damaged(seen.borrow().clone().unwrap_or_default())
+        let mut receiver = self.0.subscribe();
+        // `self` holds a sender, so the channel is never closed.
+        let _ = receiver.wait_for(Option::is_some).await;
+        LogError::Corrupt(receiver.borrow().clone().unwrap_or_default())
     }
 }

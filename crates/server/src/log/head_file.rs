@@ -1,8 +1,9 @@
-//! `log-head`: the last entry that was acknowledged, in a file of its own. SQLite cannot tell a log that lost its WAL, or an older copy, from one
-//! that never had more; this file can.
+//! `log-head`: the last acknowledged entry, in its own file. SQLite cannot tell a log that lost its
+//! WAL, or an older copy, from a shorter one. This file can.
 //!
-//! It is written after the entries are durable and before anybody hears of them. So it may be behind the log after a crash, by
-//! entries that nobody was told of, and is never ahead of it. Two slots in two blocks are written in turn: a torn write leaves the other.
+//! It is written after entries are durable and before they are acknowledged. After a crash it may
+//! be behind the log, by entries that were never acknowledged, but never ahead of it. Writes
+//! alternate between two slots in two blocks, so a torn write leaves the other slot intact.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,60 +12,60 @@ use std::path::{Path, PathBuf};
 
 use super::{Hash, LogError};
 
-/// What a slot begins with: what it is, and the version of its form.
-const FORM: &str = "farrier log-head 1 ";
-/// From one slot to the next: a block of the file system.
+/// Format name and version.
+const HEADER: &str = "farrier log-head 1 ";
+/// Distance of the slots: one file system block.
 const SLOT_BYTES: u64 = 4096;
-/// A slot's text: the form, two numbers of 20 digits, two hashes of 64, three spaces and a line break.
-const TEXT_BYTES: usize = FORM.len() + 2 * 20 + 2 * 64 + 4;
+/// Header, two numbers of 20 digits, two hashes of 64, three spaces and a line break.
+const TEXT_BYTES: usize = HEADER.len() + 2 * 20 + 2 * 64 + 4;
 
-/// The end of the log as it was last acknowledged.
+/// The last acknowledged end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordedHead {
-    /// The last entry.
     pub seq: u64,
-    /// The hash over everything up to it.
     pub hash: Hash,
-    /// The last change of the access store that the log has.
+    /// The last change of the access store in the log.
     pub access: u64,
 }
 
 impl RecordedHead {
     fn text(&self) -> String {
-        let said = format!("{FORM}{:020} {} {:020}", self.seq, self.hash, self.access);
-        let digest = Hash::of(said.as_bytes());
-        format!("{said} {digest}\n")
+        let content = format!("{HEADER}{:020} {} {:020}", self.seq, self.hash, self.access);
+        let digest = Hash::digest(content.as_bytes());
+        format!("{content} {digest}\n")
     }
 
-    /// None where a slot was never written, or not as a whole.
+    /// `None` if the slot was never written, or torn.
     fn parse(text: &[u8]) -> Option<Self> {
-        let (said, digest) =
+        let (content, digest) =
             std::str::from_utf8(text).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
-        if Hash::of(said.as_bytes()).to_string() != digest {
+        if Hash::digest(content.as_bytes()).to_string() != digest {
             return None;
         }
-        let mut fields = said.strip_prefix(FORM)?.split(' ');
+        let mut fields = content.strip_prefix(HEADER)?.split(' ');
         let seq = fields.next()?.parse().ok()?;
         let hash = Hash::parse(fields.next()?.as_bytes())?;
         Some(Self { seq, hash, access: fields.next()?.parse().ok()? })
     }
 }
 
-/// The file's path beside a log.
+/// Path of the head file beside a log.
 pub fn head_path(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push("-head");
     PathBuf::from(name)
 }
 
-/// What is recorded for the log at `log`; none: there is no such file, as beside a backup or an archive.
+/// The recorded head of the log at `log`. `None` if there is no head file, as beside a backup or an
+/// archive.
 pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
     let path = head_path(log);
     match File::open(&path) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(LogError::Head { path, err }),
         Ok(file) => match slots(&file) {
-            // The file is made with its first slot written, so one without a whole slot was blanked or cut off.
+            // The file is created with its first slot written, so one without an intact slot was
+            // blanked or truncated.
             Ok([first, second]) => match first.max(second) {
                 None => Err(LogError::HeadUnreadable(path)),
                 head => Ok(head),
@@ -74,7 +75,7 @@ pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
     }
 }
 
-/// Both slots; none where one was never written, not as a whole, or was changed.
+/// Each slot is `None` if it was never written, torn or changed.
 fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
     let slot = |number: u64| -> io::Result<Option<RecordedHead>> {
         let mut text = [0; TEXT_BYTES];
@@ -87,7 +88,7 @@ fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
     Ok([slot(0)?, slot(1)?])
 }
 
-/// Records an end of the log in place of whatever was recorded, also a later one.
+/// Replaces the recorded head, even if it was later.
 pub fn replace_head(log: &Path, head: &RecordedHead) -> Result<(), LogError> {
     let path = head_path(log);
     let part = path.with_extension("part");
@@ -103,17 +104,18 @@ pub fn replace_head(log: &Path, head: &RecordedHead) -> Result<(), LogError> {
     replaced().map_err(|err| LogError::Head { path: path.clone(), err })
 }
 
-/// The file while a server writes it.
+/// The head file, open for writing.
 #[derive(Debug)]
 pub(super) struct HeadFile {
     path: PathBuf,
     file: File,
-    /// The slot that is written next.
+    /// The slot to write next.
     next: u64,
 }
 
 impl HeadFile {
-    /// Beside the log at `log`. Where there is none it is made with `first`, by a rename: it is never there without a whole slot.
+    /// Opens the head file beside `log`. Creates it with `first` by rename, so that it always has
+    /// an intact slot.
     pub(super) fn open(log: &Path, first: &RecordedHead) -> Result<Self, LogError> {
         let path = head_path(log);
         if !path.exists() {
@@ -130,8 +132,8 @@ impl HeadFile {
         }
     }
 
-    /// Records an end of the log that is durable. On disk when this returns.
-    pub(super) fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+    /// Records a durable head. Synced when this returns.
+    pub(super) fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let text = head.text();
         let written = self
             .file
@@ -148,21 +150,21 @@ mod tests {
     use super::*;
 
     fn head(seq: u64) -> RecordedHead {
-        RecordedHead { seq, hash: Hash::of(&seq.to_be_bytes()), access: seq / 2 }
+        RecordedHead { seq, hash: Hash::digest(&seq.to_be_bytes()), access: seq / 2 }
     }
 
     #[test]
-    fn a_torn_write_leaves_the_one_before() {
+    fn a_torn_write_leaves_the_previous_slot() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         assert_eq!(recorded_head(&log).unwrap(), None);
         let mut file = HeadFile::open(&log, &head(1)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(1)));
         for seq in [2, u64::MAX - 1, u64::MAX] {
-            file.record(&head(seq)).unwrap();
+            file.record_head(&head(seq)).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(seq)));
         }
-        // Whatever of a slot came to disk, the other one holds.
+        // Wherever a write is torn, the other slot is intact.
         let whole = std::fs::read(head_path(&log)).unwrap();
         for torn in 0..TEXT_BYTES {
             let mut bytes = whole.clone();
@@ -170,14 +172,14 @@ mod tests {
             std::fs::write(head_path(&log), &bytes).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)), "byte {torn}");
         }
-        // The next one goes over the torn slot, also when it is opened anew.
+        // The next write replaces the torn slot, also after reopening.
         let mut file = HeadFile::open(&log, &head(7)).unwrap();
-        file.record(&head(7)).unwrap();
+        file.record_head(&head(7)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)));
     }
 
     #[test]
-    fn a_file_that_does_not_read_is_not_taken_for_none_and_can_be_replaced() {
+    fn an_unreadable_file_is_an_error_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         std::fs::write(head_path(&log), [b'x'; 9000]).unwrap();
@@ -185,13 +187,13 @@ mod tests {
         replace_head(&log, &head(3)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(3)));
         let mut file = HeadFile::open(&log, &head(4)).unwrap();
-        file.record(&head(4)).unwrap();
+        file.record_head(&head(4)).unwrap();
         replace_head(&log, &head(2)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(2)));
     }
 
     #[test]
-    fn a_file_without_a_whole_slot_does_not_read() {
+    fn a_file_without_an_intact_slot_is_unreadable() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         drop(HeadFile::open(&log, &head(1)).unwrap());

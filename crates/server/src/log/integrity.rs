@@ -1,4 +1,4 @@
-//! Whether SQLite finds the database sound. It looks at every page, so it has a bound: a log of many gigabytes is not waited for.
+//! SQLite's own consistency check. It reads every page, so it has a timeout for large logs.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,47 +8,49 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::LogError;
 
-/// How long it may take. What was looked at until then was sound: the header, the schema, and the pages of entries from the first on.
-const CHECK_WAIT: Duration = Duration::from_secs(10);
+/// Pages checked by then were consistent: the header, the schema, and the entries from the first
+/// on.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-const AGAIN: Duration = Duration::from_millis(10);
+const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
 
-/// How much of a database was looked at.
+/// How much of a database was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integrity {
-    /// All of it, and it is sound.
-    Whole,
-    /// As much as there was time for, and that is sound.
-    InPart,
+    Full,
+    /// The check timed out.
+    Partial,
 }
 
-/// Looks. A database that is not sound is an error.
+/// Fails if the database is corrupt.
 pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
     let interrupt = connection.get_interrupt_handle();
     let (done, waited) = mpsc::channel::<()>();
     let watch = move || {
-        // Whoever is done hangs up. An interrupt between two statements is lost, so it is repeated.
-        let mut patience = CHECK_WAIT;
-        while waited.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+        // Ends when the sender is dropped. SQLite ignores an interrupt between two statements, so
+        // it is repeated.
+        let mut timeout = CHECK_TIMEOUT;
+        while waited.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();
-            patience = AGAIN;
+            timeout = INTERRUPT_RETRY;
         }
     };
     let checked = thread::scope(|scope| {
         scope.spawn(watch);
-        let said = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        let content =
+            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
         drop(done);
-        said
+        content
     });
     match checked {
-        Ok(said) if said == "ok" => Ok(Integrity::Whole),
-        Ok(said) => Err(LogError::Damaged(said.replace('\n', "; "))),
+        Ok(content) if content == "ok" => Ok(Integrity::Full),
+        Ok(content) => Err(LogError::Corrupt(content.replace('\n', "; "))),
         Err(err) if err.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-            Ok(Integrity::InPart)
+            Ok(Integrity::Partial)
         }
         Err(err) => {
             let err = LogError::Sqlite { what: "check the log", err };
-            Err(if err.is_damage() { LogError::Damaged(cause(&err)) } else { err })
+            Err(if err.is_damage() { LogError::Corrupt(cause(&err)) } else { err })
         }
     }
 }
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sound_is_told_from_what_is_not() {
+    fn corruption_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let connection = Connection::open(&path).unwrap();
@@ -70,14 +72,14 @@ mod tests {
             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
             INSERT INTO t SELECT randomblob(200) FROM n";
         connection.execute_batch(fill).unwrap();
-        assert_eq!(check(&connection).unwrap(), Integrity::Whole);
+        assert_eq!(check(&connection).unwrap(), Integrity::Full);
         drop(connection);
         let mut bytes = std::fs::read(&path).unwrap();
         let last_page = bytes.len() - 4096;
         bytes[last_page..last_page + 8].fill(0xff);
         std::fs::write(&path, &bytes).unwrap();
         let found = check(&Connection::open(&path).unwrap());
-        assert!(matches!(found, Err(LogError::Damaged(_))), "{found:?}");
+        assert!(matches!(found, Err(LogError::Corrupt(_))), "{found:?}");
         assert!(found.is_err_and(|err| err.is_damage()));
     }
 }

@@ -1,5 +1,6 @@
-//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash. States are kept in
-//! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
+//! The log in one SQLite file. Each append is a transaction, in WAL mode with full sync, so it
+//! survives a crash. Snapshots are separate files, because SQLite has one writer at a time, and an
+//! append must not wait for hundreds of megabytes.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,21 +13,21 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::base_snapshot::{BaseSnapshot, Unread, state_of};
+use super::base_snapshot::{BaseSnapshot, SnapshotReadError, decode_state};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
 use super::{
-    Anchor, Appended, ForeignLog, Hash, Head, Integrity, Log, LogError, Snapshot, SnapshotWriter,
-    Stored, integrity,
+    Anchor, Appended, FormatMismatch, Hash, Head, Integrity, Log, LogError, Snapshot,
+    SnapshotWriter, Stored, integrity,
 };
 
-/// The version of the tables.
+/// Version of the tables.
 pub(super) const FORMAT: i64 = 2;
-/// The one before: it has no anchor, and all entries from the first on.
-const WITHOUT_ANCHOR: i64 = 1;
-/// Entries that are deleted in one transaction, some ten milliseconds: a server that appends waits for it.
-const SWEPT_AT_ONCE: u64 = 2048;
-/// `fstl`: so that another program's database is not taken for a log.
+/// Version 1 has no anchor, and all entries.
+const FORMAT_WITHOUT_ANCHOR: i64 = 1;
+/// Entries deleted per transaction. It takes about ten milliseconds, during which appends wait.
+const DELETE_BATCH: u64 = 2048;
+/// `fstl`: identifies a log among SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
 const TABLES: &str = "
@@ -34,17 +35,16 @@ CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT 
 INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
 ";
-/// What stands before the first entry, where something does.
+/// The anchor and its base snapshot, if entries were archived.
 const ANCHOR: &str = "
 CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
 
-/// A log in a file.
 #[derive(Debug)]
 pub struct SqliteLog {
     path: PathBuf,
     connection: Connection,
-    /// What was acknowledged; opened with the first that is.
+    /// Opened with the first acknowledgement.
     acknowledged: Option<HeadFile>,
 }
 
@@ -53,7 +53,7 @@ fn failed(what: &'static str) -> impl FnOnce(rusqlite::Error) -> LogError {
 }
 
 impl SqliteLog {
-    /// The log at `path`; made if there is none.
+    /// Opens the log at `path`, or creates it.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         let connection = open_private(path).map_err(failed("open the log"))?;
         let mut log = Self { path: path.to_owned(), connection, acknowledged: None };
@@ -61,22 +61,22 @@ impl SqliteLog {
         Ok(log)
     }
 
-    /// The log at `path`, which must be there, to read.
+    /// Opens an existing log read-only.
     pub fn open_to_read(path: &Path) -> Result<Self, LogError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             Connection::open_with_flags(path, flags).map_err(failed("open the log"))?;
         let log = Self { path: path.to_owned(), connection, acknowledged: None };
-        log.recognise()?;
+        log.check_format()?;
         Ok(log)
     }
 
     fn prepare(&mut self) -> Result<(), LogError> {
         let what = failed("set up the log");
         if self.has_tables()? {
-            self.recognise()?;
-        } else if let Some(recorded) = self.recorded()?.filter(|it| it.seq > 0) {
-            // There was a log: what is here is the rest of one whose WAL is gone, or nothing.
+            self.check_format()?;
+        } else if let Some(recorded) = self.recorded_head()?.filter(|head| head.seq > 0) {
+            // There was a log: this is what remains of one without its WAL, or an empty file.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
         let busy = std::time::Duration::from_secs(10);
@@ -91,7 +91,7 @@ impl SqliteLog {
                 transaction.execute_batch(TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             }
-            if version <= WITHOUT_ANCHOR {
+            if version <= FORMAT_WITHOUT_ANCHOR {
                 transaction.execute_batch(ANCHOR)?;
                 transaction.pragma_update(None, "user_version", FORMAT)?;
             }
@@ -105,30 +105,30 @@ impl SqliteLog {
         self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the log"))
     }
 
-    fn recognise(&self) -> Result<(), LogError> {
+    fn check_format(&self) -> Result<(), LogError> {
         let read = |name| pragma(&self.connection, name).map_err(failed("read the log"));
         let what = match (read("application_id")?, read("user_version")?) {
-            (APPLICATION_ID, WITHOUT_ANCHOR | FORMAT) => return Ok(()),
-            (APPLICATION_ID, version) => ForeignLog::Format(version),
-            _ if !self.has_tables()? => ForeignLog::Empty,
-            _ => ForeignLog::Database,
+            (APPLICATION_ID, FORMAT_WITHOUT_ANCHOR | FORMAT) => return Ok(()),
+            (APPLICATION_ID, version) => FormatMismatch::Format(version),
+            _ if !self.has_tables()? => FormatMismatch::Empty,
+            _ => FormatMismatch::Database,
         };
-        Err(LogError::Foreign { path: self.path.clone(), what })
+        Err(LogError::UnknownFormat { path: self.path.clone(), what })
     }
 
-    /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
-    pub(super) fn after(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
+    /// Creates an archive that starts with a base snapshot.
+    pub(super) fn create_archive(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
-        let begin = BaseSnapshot::of(begin)?;
-        let what = "begin the archive";
-        // One file that is whole: nobody appends to it again.
+        let begin = BaseSnapshot::encode(begin)?;
+        let what = "create the archive";
+        // A single self-contained file, which is never appended to again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
         begin.put(&log.connection).map_err(failed(what))?;
         Ok(log)
     }
 
-    /// Puts entries as they are, all or none.
-    pub(super) fn put(&mut self, entries: &[Stored]) -> Result<(), LogError> {
+    /// Inserts stored entries, all or none.
+    pub(super) fn insert_all(&mut self, entries: &[Stored]) -> Result<(), LogError> {
         let put = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
             {
@@ -143,7 +143,7 @@ impl SqliteLog {
         put(&mut self.connection).map_err(failed("write the archive"))
     }
 
-    /// A whole copy of the log as it is now, in one file that is not there yet.
+    /// Writes a consistent copy of the log to a new file.
     pub fn back_up(&self, to: &Path) -> Result<(), LogError> {
         make_private(to);
         let name = to.to_string_lossy();
@@ -154,15 +154,15 @@ impl SqliteLog {
     }
 }
 
-/// A database for its owner only; SQLite gives the mode to the files beside it, too.
+/// Opens a database with mode 0600, which SQLite also applies to its side files.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
     make_private(path);
-    // SQLite would make it with the umask, and through a dangling symlink somewhere else.
+    // SQLite would create it with the umask, and follow a dangling symlink.
     let flags = OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE);
     Connection::open_with_flags(path, flags)
 }
 
-/// An empty file for its owner only, unless there is one. Where it cannot be made SQLite says why.
+/// Creates an empty file with mode 0600, unless it exists. If that fails, SQLite reports why.
 fn make_private(path: &Path) {
     let mut open = std::fs::OpenOptions::new();
     let _ = open.write(true).create_new(true).mode(0o600).open(path);
@@ -172,105 +172,107 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// The bytes of a column, whatever somebody made of its type: that they are wrong the hash will show.
-fn bytes_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+/// The bytes of a column of any type: the hash reveals a wrong one.
+fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
         ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => Vec::new(),
     })
 }
 
-/// A hash; one of another length is no hash, and none of ours.
-fn hash_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
-    Ok(Hash(bytes_of(row, column)?.try_into().unwrap_or_default()))
+/// A value of another length is not a hash, and matches none.
+fn hash_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+    Ok(Hash(bytes_column(row, column)?.try_into().unwrap_or_default()))
 }
 
 fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
 }
 
-/// The last entry after the anchor: what is before it may not be deleted yet.
+/// The last entry after the anchor. Earlier ones may not be deleted yet.
 fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
     let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
-    connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
+    connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_column(row, 1)?))).optional()
 }
 
-fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
-    if pragma(connection, "user_version")? == WITHOUT_ANCHOR {
+fn read_anchor(connection: &Connection) -> rusqlite::Result<Anchor> {
+    if pragma(connection, "user_version")? == FORMAT_WITHOUT_ANCHOR {
         return Ok(Anchor::genesis());
     }
-    let read = |row: &Row<'_>| Ok(Anchor { seq: row.get(0)?, hash: hash_of(row, 1)? });
+    let read = |row: &Row<'_>| Ok(Anchor { seq: row.get(0)?, hash: hash_column(row, 1)? });
     let found = connection.query_row("SELECT seq, hash FROM anchor", [], read).optional()?;
     Ok(found.unwrap_or_else(Anchor::genesis))
 }
 
-fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
-    let anchor = anchor_of(connection)?;
+fn read_head(connection: &Connection) -> rusqlite::Result<Head> {
+    let anchor = read_anchor(connection)?;
     let (seq, hash) = last(connection, anchor.seq)?.unwrap_or((anchor.seq, anchor.hash));
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
-/// Refuses who is not the writer, or does not know where the log ends.
+/// Refuses a writer that is fenced, or has a stale head.
 fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
-    let now = head_of(transaction).map_err(failed("read the end of the log"))?;
+    let now = read_head(transaction).map_err(failed("read the end of the log"))?;
     if now.epoch != head.epoch {
         return Err(LogError::Fenced { epoch: head.epoch, current: now.epoch });
     }
     if now.seq != head.seq || now.hash != head.hash {
-        return Err(LogError::Moved { expected: head.seq, found: now.seq });
+        return Err(LogError::ConcurrentWrite { expected: head.seq, found: now.seq });
     }
     Ok(())
 }
 
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
-        // One look: whoever archives may move the anchor between two.
-        let read = || head_of(&*self.connection.unchecked_transaction()?);
+        // One transaction, because an archiver may move the anchor concurrently.
+        let read = || read_head(&*self.connection.unchecked_transaction()?);
         read().map_err(failed("read the end of the log"))
     }
 
     fn anchor(&self) -> Result<Anchor, LogError> {
-        anchor_of(&self.connection).map_err(failed("read the beginning of the log"))
+        read_anchor(&self.connection).map_err(failed("read the log's base snapshot"))
     }
 
-    fn beginning(&self) -> Result<FleetState, LogError> {
-        // One look, as in `head`.
+    fn base_state(&self) -> Result<FleetState, LogError> {
+        // One transaction, as in `head`.
         let read = || {
-            let look = self.connection.unchecked_transaction()?;
-            let anchor = anchor_of(&look)?;
-            let pair = |row: &Row<'_>| Ok((bytes_of(row, 0)?, hash_of(row, 1)?));
-            let kept = (anchor.seq > 0)
-                .then(|| look.query_row("SELECT state, digest FROM anchor", [], pair));
-            Ok((anchor, kept.transpose()?))
+            let transaction = self.connection.unchecked_transaction()?;
+            let anchor = read_anchor(&transaction)?;
+            let pair = |row: &Row<'_>| Ok((bytes_column(row, 0)?, hash_column(row, 1)?));
+            let base = (anchor.seq > 0)
+                .then(|| transaction.query_row("SELECT state, digest FROM anchor", [], pair));
+            Ok((anchor, base.transpose()?))
         };
-        let (anchor, kept) = read().map_err(failed("read the beginning of the log"))?;
-        let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
-        state_of(&bytes, digest).map_err(|unread| match unread {
-            Unread::Damaged => LogError::Beheaded(anchor.seq),
-            Unread::Newer => LogError::Foreign { path: self.path.clone(), what: ForeignLog::State },
+        let (anchor, base) = read().map_err(failed("read the log's base snapshot"))?;
+        let Some((bytes, digest)) = base else { return Ok(FleetState::default()) };
+        decode_state(&bytes, digest).map_err(|unread| match unread {
+            SnapshotReadError::Damaged => LogError::MissingBaseSnapshot(anchor.seq),
+            SnapshotReadError::Newer => {
+                LogError::UnknownFormat { path: self.path.clone(), what: FormatMismatch::State }
+            }
         })
     }
 
-    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
-        let what = "forget what is in an archive";
-        let beginning = BaseSnapshot::of(begin)?;
+    fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError> {
+        let what = "truncate the log";
+        let beginning = BaseSnapshot::encode(begin)?;
         let immediate = TransactionBehavior::Immediate;
         let transaction =
             self.connection.transaction_with_behavior(immediate).map_err(failed(what))?;
         let through = begin.state.seq;
         let query = "SELECT hash FROM entries WHERE seq = ?1";
-        let found = transaction.query_row(query, [through], |row| hash_of(row, 0)).optional();
-        let is_old = anchor_of(&transaction).map_err(failed(what))?.seq >= through;
+        let found = transaction.query_row(query, [through], |row| hash_column(row, 0)).optional();
+        let is_old = read_anchor(&transaction).map_err(failed(what))?.seq >= through;
         if is_old || found.map_err(failed(what))? != Some(begin.hash) {
-            return Err(LogError::NotOurs(through));
+            return Err(LogError::WrongLog(through));
         }
         beginning.put(&transaction).map_err(failed(what))?;
         transaction.commit().map_err(failed(what))?;
-        self.sweep()
+        self.delete_truncated()
     }
 
-    fn sweep(&mut self) -> Result<(), LogError> {
-        let what = "delete what is in an archive";
+    fn delete_truncated(&mut self) -> Result<(), LogError> {
+        let what = "delete archived entries";
         let through = self.anchor()?.seq;
         let first = "SELECT min(seq) FROM entries WHERE seq <= ?1";
         let delete = "DELETE FROM entries WHERE seq < ?1 AND seq <= ?2";
@@ -279,16 +281,19 @@ impl Log for SqliteLog {
             let first = self.connection.query_row(first, [through], |row| row.get(0));
             let first: Option<u64> = first.map_err(failed(what))?;
             let Some(first) = first else { return Ok(()) };
-            let some = params![first + SWEPT_AT_ONCE, through];
+            let some = params![first + DELETE_BATCH, through];
             self.connection.execute(delete, some).map_err(failed(what))?;
-            // SQLite gives its lock to whoever asks at the right moment: half of all moments are the server's.
+            // SQLite's lock is not fair. Sleeping as long as each delete took leaves half of the
+            // time to the server.
             thread::sleep(start.elapsed());
         }
     }
 
     fn take_over(&mut self) -> Result<u64, LogError> {
         let query = "UPDATE writer SET epoch = epoch + 1 RETURNING epoch";
-        self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("take the log over"))
+        self.connection
+            .query_row(query, [], |row| row.get(0))
+            .map_err(failed("become the log's writer"))
     }
 
     fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError> {
@@ -306,55 +311,59 @@ impl Log for SqliteLog {
                     return Err(LogError::Gap { seq: entry.seq, after: end.seq });
                 }
                 let bytes =
-                    entry.encode().map_err(|err| LogError::Unwritable { seq: entry.seq, err })?;
+                    entry.encode().map_err(|err| LogError::EncodeEntry { seq: entry.seq, err })?;
                 end.hash = end.hash.then(entry.seq, &bytes);
                 end.seq = entry.seq;
                 entry_bytes.push(bytes.len());
                 insert.execute(params![entry.seq, bytes, end.hash.0]).map_err(failed("append"))?;
             }
         }
-        transaction.commit().map_err(failed("bring what was appended to disk"))?;
+        transaction.commit().map_err(failed("commit appended entries"))?;
         Ok(Appended { head: end, entry_bytes })
     }
 
-    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
+    fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = || -> rusqlite::Result<Vec<Stored>> {
-            // In one look at the file with the entries: it may be moved between two.
+            // In the same query as the entries, because an archiver may move it concurrently.
             let anchor = match pragma(&self.connection, "user_version")? {
-                WITHOUT_ANCHOR => "0",
+                FORMAT_WITHOUT_ANCHOR => "0",
                 _ => "(SELECT coalesce(max(seq), 0) FROM anchor)",
             };
             let query = format!(
                 "SELECT seq, bytes, hash FROM entries WHERE seq > max(?1, {anchor}) ORDER BY seq LIMIT ?2"
             );
             let mut select = self.connection.prepare_cached(&query)?;
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let rows = select.query_map(params![seq, most], |row| {
-                Ok(Stored { seq: row.get(0)?, bytes: bytes_of(row, 1)?, hash: hash_of(row, 2)? })
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = select.query_map(params![seq, limit], |row| {
+                Ok(Stored {
+                    seq: row.get(0)?,
+                    bytes: bytes_column(row, 1)?,
+                    hash: hash_column(row, 2)?,
+                })
             })?;
             rows.collect()
         };
         read().map_err(failed("read the log"))
     }
 
-    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
+    fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
         Box::new(StateFile::beside(&self.path))
     }
 
-    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        StateFile::beside(&self.path).newest()
+    fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
+        StateFile::beside(&self.path).latest_snapshot()
     }
 
-    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
+    fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError> {
         recorded_head(&self.path)
     }
 
-    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+    fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let file = match &mut self.acknowledged {
             Some(file) => file,
             none => none.insert(HeadFile::open(&self.path, head)?),
         };
-        file.record(head)
+        file.record_head(head)
     }
 
     fn check_integrity(&self) -> Result<Integrity, LogError> {

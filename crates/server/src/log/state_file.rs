@@ -1,5 +1,6 @@
-//! States that were kept, each in a file beside the log: a line with the version and the hash at the state's last entry, the state as JSON, and a line
-//! with a digest over both. One that was cut off, changed or is of another version is passed over: the log has everything.
+//! Snapshot files beside the log: a header line with the version and the chain hash, the state as
+//! JSON, and a line with a digest over both. A truncated, changed or unknown file is ignored,
+//! because the log has everything.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -10,30 +11,27 @@ use sha2::{Digest, Sha256};
 
 use super::{Hash, LogError, Snapshot, SnapshotWriter};
 
-/// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What the file begins with: what it is, and the version of its form.
-const FORM: &[u8] = b"farrier state 3 ";
-/// A digest and its line break, as text.
+/// Format name and version.
+const HEADER: &[u8] = b"farrier state 3 ";
+/// Hexadecimal digest and line break.
 const DIGEST_BYTES: usize = 65;
 
-/// Where states are kept.
 #[derive(Debug)]
 pub(super) struct StateFile {
     newest: PathBuf,
-    /// The one before, for when the newest does not read.
+    /// The previous snapshot, in case the newest is damaged.
     before: PathBuf,
-    /// One that is being written.
+    /// Written to, then renamed.
     part: PathBuf,
 }
 
-/// Hashes what goes through it.
-struct Hashed<W> {
+struct HashingWriter<W> {
     to: W,
     hasher: Sha256,
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.hasher.update(&bytes[..written]);
@@ -55,28 +53,28 @@ impl StateFile {
         Self { newest: named(".state"), before: named(".state.before"), part: named(".state.part") }
     }
 
-    pub(super) fn newest(&self) -> Result<Option<Snapshot>, LogError> {
+    pub(super) fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
         for path in [&self.newest, &self.before] {
             match fs::read(path) {
-                Ok(bytes) => match parsed(&bytes) {
+                Ok(bytes) => match parse(&bytes) {
                     Some(snapshot) => return Ok(Some(snapshot)),
                     None => {
-                        tracing::warn!(path = %path.display(), "a state that was kept is not whole");
+                        tracing::warn!(path = %path.display(), "ignoring a damaged snapshot");
                     }
                 },
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-                Err(err) => return Err(LogError::State { path: path.clone(), err }),
+                Err(err) => return Err(LogError::SnapshotFile { path: path.clone(), err }),
             }
         }
         Ok(None)
     }
 
-    /// Forgets what was kept: the log has everything.
+    /// Removes all snapshots.
     pub(super) fn remove(&self) -> Result<(), LogError> {
         for path in [&self.newest, &self.before] {
             match fs::remove_file(path) {
                 Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                    return Err(LogError::State { path: path.clone(), err });
+                    return Err(LogError::SnapshotFile { path: path.clone(), err });
                 }
                 _ => {}
             }
@@ -84,17 +82,18 @@ impl StateFile {
         Ok(())
     }
 
-    /// Whole under its name, or not there.
-    fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
+    /// Writes atomically: by rename, after a sync.
+    fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
-        let hashed = Hashed { to: &file, hasher: Sha256::new() };
+        let hashed = HashingWriter { to: &file, hasher: Sha256::new() };
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, hashed);
-        out.write_all(FORM)?;
+        out.write_all(HEADER)?;
         writeln!(out, "{}", snapshot.hash)?;
         serde_json::to_writer(&mut out, &snapshot.state)?;
         out.write_all(b"\n")?;
-        let Hashed { mut to, hasher } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let HashingWriter { mut to, hasher } =
+            out.into_inner().map_err(io::IntoInnerError::into_error)?;
         writeln!(to, "{}", Hash(hasher.finalize().into()))?;
         file.sync_all()?;
         match fs::rename(&self.newest, &self.before) {
@@ -107,18 +106,19 @@ impl StateFile {
 }
 
 impl SnapshotWriter for StateFile {
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
-        self.write(snapshot).map_err(|err| LogError::State { path: self.newest.clone(), err })
+    fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.replace(snapshot)
+            .map_err(|err| LogError::SnapshotFile { path: self.newest.clone(), err })
     }
 }
 
-/// What was written, where it is whole.
-fn parsed(bytes: &[u8]) -> Option<Snapshot> {
-    let (said, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
-    if format!("{}\n", Hash::of(said)).as_bytes() != digest {
+/// `None` if it is damaged, or of another version.
+fn parse(bytes: &[u8]) -> Option<Snapshot> {
+    let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
+    if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
         return None;
     }
-    let (hash, state) = said.strip_prefix(FORM)?.split_at_checked(DIGEST_BYTES)?;
+    let (hash, state) = content.strip_prefix(HEADER)?.split_at_checked(DIGEST_BYTES)?;
     let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
     Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })
 }

@@ -1,50 +1,40 @@
-//! Whether a log is what was written: every hash again, from the first entry to the last.
+//! Verifies a log: recomputes every hash from the first entry to the last.
 
 use super::{Anchor, Hash, Head, Log, LogError, RecordedHead, Snapshot, Stored};
 
-/// Entries read at once.
-const PAGE: usize = 4096;
+/// Entries per read.
+const PAGE_ENTRIES: usize = 4096;
 
-/// The first thing that is wrong with a log.
+/// The first error found in a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntegrityError {
-    /// Entries are missing.
     #[error("entry {0} is missing")]
     Missing(u64),
-    /// An entry, or something before it, is not what was written.
-    #[error("entry {0} was changed after it was written, or its hash was")]
+    #[error("entry {0}, or its hash, was changed after it was written")]
     Changed(u64),
-    /// Two files have the same entries.
-    #[error("entry {0} is in two of the files")]
-    Twice(u64),
-    /// An entry does not read.
-    #[error("entry {seq} does not read: {why}")]
+    #[error("entry {0} is in two files")]
+    Duplicate(u64),
+    #[error("entry {seq} is unreadable: {why}")]
     Unreadable { seq: u64, why: String },
-    /// Entries that were acknowledged are gone from its end.
-    #[error("it ends at entry {found}, and entry {recorded} was acknowledged")]
-    Truncated {
-        /// The last entry that was acknowledged.
-        recorded: u64,
-        /// Where it ends.
-        found: u64,
-    },
-    /// It is another log than the one that was written.
-    #[error("entry {0} is not the one that was acknowledged")]
+    /// Acknowledged entries are missing at the end.
+    #[error("it ends at entry {found}, but entry {recorded} was acknowledged")]
+    Truncated { recorded: u64, found: u64 },
+    #[error("entry {0} is not the acknowledged one")]
     Replaced(u64),
-    /// A state that was kept does not belong to the log.
-    #[error("the state that was kept at entry {0} is not of this log")]
+    #[error("the snapshot at entry {0} does not belong to this log")]
     Snapshot(u64),
 }
 
-/// Reads everything that is here; the head, or the first flaw. A server may append meanwhile, and what is old be moved to an archive.
+/// Verifies all entries. Returns the head, or the first error. Meanwhile a server may append, and
+/// old entries may be archived.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
-    // Before the log is read: it may only grow meanwhile.
-    let recorded = log.recorded()?;
-    let snapshot = log.newest()?;
+    // Before the entries: the log may only grow meanwhile.
+    let recorded = log.recorded_head()?;
+    let snapshot = log.latest_snapshot()?;
     verify_against(log, recorded, snapshot)
 }
 
-/// The same, of the entries alone: whether something is missing at the end is not asked.
+/// Verifies the entries only, not whether acknowledged ones are missing at the end.
 pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     verify_against(log, None, None)
 }
@@ -55,26 +45,28 @@ fn verify_against(
     snapshot: Option<Snapshot>,
 ) -> Result<Result<Head, IntegrityError>, LogError> {
     let Anchor { mut seq, mut hash } = log.anchor()?;
-    let disowned = |seq: u64, hash: Hash| {
-        let by_state = snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash);
-        let by_head = recorded.is_some_and(|it| it.seq == seq && it.hash != hash);
+    let check_head = |seq: u64, hash: Hash| {
+        let by_state = snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.state.seq == seq && snapshot.hash != hash);
+        let by_head = recorded.is_some_and(|head| head.seq == seq && head.hash != hash);
         match (by_head, by_state) {
             (true, _) => Some(IntegrityError::Replaced(seq)),
             (_, true) => Some(IntegrityError::Snapshot(seq)),
             _ => None,
         }
     };
-    if let Some(flaw) = disowned(seq, hash) {
-        return Ok(Err(flaw));
+    if let Some(error) = check_head(seq, hash) {
+        return Ok(Err(error));
     }
-    // Where the log was read to when it turned out to be longer.
+    // The position at which the log turned out to be longer.
     let mut ended = None;
     let head = loop {
-        let page = log.read(seq, PAGE)?;
-        if page.first().is_none_or(|it| it.seq != seq + 1) {
+        let page = log.read(seq, PAGE_ENTRIES)?;
+        if page.first().is_none_or(|stored| stored.seq != seq + 1) {
             let begin = log.anchor()?;
             if begin.seq > seq {
-                // What comes next was moved to an archive, which was verified before the log forgot it.
+                // The next entries were archived. They were verified before the log was truncated.
                 Anchor { seq, hash } = begin;
                 continue;
             }
@@ -87,21 +79,21 @@ fn verify_against(
             ended = Some(seq);
         }
         for stored in page {
-            if let Some(flaw) = flaw_of(&stored, seq, hash) {
-                return Ok(Err(flaw));
+            if let Some(error) = check_entry(&stored, seq, hash) {
+                return Ok(Err(error));
             }
             (seq, hash) = (stored.seq, stored.hash);
-            if let Some(flaw) = disowned(seq, hash) {
-                return Ok(Err(flaw));
+            if let Some(error) = check_head(seq, hash) {
+                return Ok(Err(error));
             }
         }
     };
-    if let Some(recorded) = recorded.filter(|it| it.seq > seq) {
+    if let Some(recorded) = recorded.filter(|head| head.seq > seq) {
         return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
-    // A state that was kept later than the log ends has seen entries that are gone.
-    if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
-        return Ok(Err(IntegrityError::Snapshot(kept.state.seq)));
+    // A snapshot later than the log's end contains entries that are gone.
+    if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
+        return Ok(Err(IntegrityError::Snapshot(snapshot.state.seq)));
     }
     if head.seq == seq && head.hash == hash {
         Ok(Ok(head))
@@ -110,8 +102,8 @@ fn verify_against(
     }
 }
 
-/// What is wrong with an entry that should follow on one with this place and hash.
-fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
+/// Checks an entry that should follow `after` with this hash.
+fn check_entry(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     let seq = stored.seq;
     if seq != after + 1 {
         return Some(IntegrityError::Missing(after + 1));
@@ -122,7 +114,7 @@ fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     match stored.entry() {
         Ok(entry) if entry.seq == seq => None,
         Ok(entry) => {
-            let why = format!("it says that it is entry {}", entry.seq);
+            let why = format!("its number is {}", entry.seq);
             Some(IntegrityError::Unreadable { seq, why })
         }
         Err(err) => Some(IntegrityError::Unreadable { seq, why: err.to_string() }),

@@ -1,7 +1,9 @@
-//! The body of an answer. It keeps the place of its request until it was sent, so that what a client asks for and does not read is bounded too.
+//! The body of an answer. It holds its request's slot until it is sent, so that unread answers are
+//! limited, too.
 //!
-//! A connection takes a whole piece however little its client allows, so pieces are small. Over HTTP/2 a body is not asked for more while its client
-//! allows nothing: another task looks whether anything was taken, and drops what is left after [`READ_WAIT`].
+//! A connection takes a whole chunk even if the client's window is tiny, so chunks are small. Over
+//! HTTP/2 a body is not polled while the window is closed, so another task detects a stalled client
+//! and drops the rest after [`READ_TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,46 +14,46 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::limits::{READ_WAIT, StreamPlace};
+use super::limits::{READ_TIMEOUT, StreamSlot};
 use crate::serve::ActiveRequest;
 
-/// What a connection is given at once. It is what a client that allows one byte can have the server keep of an answer that has no place any more.
+/// Chunk given to the connection at once. This much of an answer can stay in memory, without a
+/// slot, for a client with a window of one byte.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// What is sent.
 #[derive(Debug)]
 pub(super) enum Content {
     Whole(Bytes),
-    /// It is written while it is read.
+    /// Produced while it is sent.
     Written(mpsc::Receiver<Bytes>),
 }
 
-/// What a request has until its answer was sent: a place among its token's answers or streams, and its connection.
+/// What a request holds until its answer is sent: a slot among its token's answers or streams, and
+/// its connection.
 #[derive(Debug, Clone)]
-pub(super) struct Hold {
+pub(super) struct AnswerHold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
-    _stream: Option<Arc<StreamPlace>>,
-    _present: Arc<ActiveRequest>,
+    _stream: Option<Arc<StreamSlot>>,
+    _active: Arc<ActiveRequest>,
 }
 
-impl Hold {
-    pub(super) fn new(place: OwnedSemaphorePermit, present: ActiveRequest) -> Self {
-        Self { _answer: Some(Arc::new(place)), _stream: None, _present: Arc::new(present) }
+impl AnswerHold {
+    pub(super) fn new(slot: OwnedSemaphorePermit, active: ActiveRequest) -> Self {
+        Self { _answer: Some(Arc::new(slot)), _stream: None, _active: Arc::new(active) }
     }
 
-    /// With a place among the streams in place of that among the answers.
-    pub(super) fn of_stream(self, place: Arc<StreamPlace>) -> Self {
-        Self { _answer: None, _stream: Some(place), ..self }
+    /// Replaces the answer slot by a stream slot.
+    pub(super) fn with_stream_slot(self, slot: Arc<StreamSlot>) -> Self {
+        Self { _answer: None, _stream: Some(slot), ..self }
     }
 }
 
-/// The client took nothing for [`READ_WAIT`].
 #[derive(Debug, thiserror::Error)]
-#[error("nothing of the answer was taken for {} s", READ_WAIT.as_secs())]
-pub(super) struct AnswerNotTaken;
+#[error("the client read nothing for {} s", READ_TIMEOUT.as_secs())]
+pub(super) struct ClientNotReading;
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     Unsent(Unsent),
     Sent,
     Dropped,
@@ -60,11 +62,11 @@ enum State {
 #[derive(Debug)]
 struct Unsent {
     content: Content,
-    /// What is left of a piece that its writer sent.
+    /// Rest of the current chunk.
     left: Bytes,
-    /// When something was taken last, or there was nothing to take.
-    taken: Instant,
-    _hold: Option<Hold>,
+    /// When the client last read, or there was nothing to read.
+    last_read: Instant,
+    _hold: Option<AnswerHold>,
 }
 
 impl Unsent {
@@ -84,11 +86,11 @@ impl Unsent {
         if left.is_empty() {
             return Poll::Ready(None);
         }
-        self.taken = Instant::now();
+        self.last_read = Instant::now();
         Poll::Ready(Some(left.split_to(left.len().min(PIECE_BYTES))))
     }
 
-    /// Whether it is the writer who is waited for, and not the client.
+    /// Whether the body waits for its writer, and not for the client.
     fn waits_for_writer(&self) -> bool {
         match &self.content {
             Content::Whole(_) => false,
@@ -99,82 +101,81 @@ impl Unsent {
     }
 }
 
-/// The body of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BodyState>>,
     watch: Option<AbortHandle>,
 }
 
 impl AnswerBody {
-    /// One without a hold is nobody's, and small: it is not watched.
-    pub(super) fn new(content: Content, hold: Option<Hold>) -> Self {
+    /// A body without a hold is small and belongs to no token, so it is not watched.
+    pub(super) fn new(content: Content, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
-        let unsent = Unsent { content, left: Bytes::new(), taken: Instant::now(), _hold: hold };
-        let state = Arc::new(Mutex::new(State::Unsent(unsent)));
+        let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
+        let state = Arc::new(Mutex::new(BodyState::Unsent(unsent)));
         let watched = is_watched.then(|| Arc::clone(&state));
-        let watch = watched.map(|it| tokio::spawn(drop_untaken(it)).abort_handle());
+        let watch = watched.map(|state| tokio::spawn(drop_when_stalled(state)).abort_handle());
         Self { state, watch }
     }
 }
 
-/// Drops what is left of a body of which nothing is taken.
-async fn drop_untaken(state: Arc<Mutex<State>>) {
+/// Drops the rest of a body whose client does not read.
+async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     loop {
-        let Some(taken) = taken_or_dropped(&mut locked(&state)) else { return };
-        tokio::time::sleep_until(taken + READ_WAIT).await;
+        let Some(taken) = check_stalled(&mut locked(&state)) else { return };
+        tokio::time::sleep_until(taken + READ_TIMEOUT).await;
     }
 }
 
-/// When something was taken last; none where nothing is left.
-fn taken_or_dropped(state: &mut State) -> Option<Instant> {
-    let State::Unsent(unsent) = state else { return None };
+/// When the client last read. `None` if nothing is left.
+fn check_stalled(state: &mut BodyState) -> Option<Instant> {
+    let BodyState::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
-        unsent.taken = Instant::now();
+        unsent.last_read = Instant::now();
     }
-    let taken = unsent.taken;
-    if taken.elapsed() >= READ_WAIT {
-        *state = State::Dropped;
+    let taken = unsent.last_read;
+    if taken.elapsed() >= READ_TIMEOUT {
+        *state = BodyState::Dropped;
         return None;
     }
     Some(taken)
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn locked(state: &Mutex<BodyState>) -> MutexGuard<'_, BodyState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = AnswerNotTaken;
+    type Error = ClientNotReading;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, AnswerNotTaken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientNotReading>>> {
         let mut state = locked(&self.state);
         let piece = match &mut *state {
-            State::Unsent(unsent) => ready!(unsent.poll_piece(context)),
-            State::Sent => None,
-            State::Dropped => return Poll::Ready(Some(Err(AnswerNotTaken))),
+            BodyState::Unsent(unsent) => ready!(unsent.poll_piece(context)),
+            BodyState::Sent => None,
+            BodyState::Dropped => return Poll::Ready(Some(Err(ClientNotReading))),
         };
         if piece.is_none() {
-            *state = State::Sent;
+            *state = BodyState::Sent;
         }
-        Poll::Ready(piece.map(|it| Ok(Frame::data(it))))
+        Poll::Ready(piece.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &*locked(&self.state) {
-            State::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
-            State::Unsent(_) | State::Dropped => false,
-            State::Sent => true,
+            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
+            BodyState::Unsent(_) | BodyState::Dropped => false,
+            BodyState::Sent => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &*locked(&self.state) {
-            State::Unsent(Unsent { content: Content::Whole(left), .. }) => {
+            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => {
                 SizeHint::with_exact(left.len() as u64)
             }
             _ => SizeHint::default(),
@@ -184,7 +185,7 @@ impl Body for AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        *locked(&self.state) = State::Sent;
+        *locked(&self.state) = BodyState::Sent;
         if let Some(watch) = &self.watch {
             watch.abort();
         }
@@ -201,9 +202,9 @@ mod tests {
     use super::*;
     use crate::serve::ConnectionActivity;
 
-    fn hold(places: &Arc<Semaphore>) -> Hold {
-        let place = Arc::clone(places).try_acquire_owned().unwrap();
-        Hold::new(place, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
+    fn hold(slots: &Arc<Semaphore>) -> AnswerHold {
+        let slot = Arc::clone(slots).try_acquire_owned().unwrap();
+        AnswerHold::new(slot, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
     }
 
     fn text(bytes: usize) -> Bytes {
@@ -211,71 +212,71 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_its_place_until_it_is_dropped_or_nothing_is_taken_for_long() {
-        let places = Arc::new(Semaphore::new(1));
+    async fn an_answer_holds_its_slot_until_it_is_dropped_or_stalled() {
+        let slots = Arc::new(Semaphore::new(1));
         let content = text(PIECE_BYTES * 2 + 1);
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
-            // As slow as may be.
-            tokio::time::sleep(READ_WAIT.mul_f64(0.9)).await;
-            assert_eq!(places.available_permits(), 0);
+            // Just within the timeout.
+            tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
+            assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert!(piece.len() <= PIECE_BYTES);
             sent.extend(piece);
         }
         assert_eq!(sent, content);
-        assert_eq!(places.available_permits(), 0, "the last piece may not be on its way yet");
+        assert_eq!(slots.available_permits(), 0, "the last chunk may not be sent yet");
         drop(body);
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique());
 
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
         body.frame().await.unwrap().unwrap();
-        tokio::time::sleep(READ_WAIT + Duration::from_millis(1)).await;
-        assert_eq!(places.available_permits(), 1);
+        tokio::time::sleep(READ_TIMEOUT + Duration::from_millis(1)).await;
+        assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique(), "nothing of it is in memory");
         assert!(!body.is_end_stream());
         assert!(body.frame().await.unwrap().is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_waits_for_its_writer_for_ever_and_for_its_reader_for_so_long() {
-        let places = Arc::new(Semaphore::new(1));
+    async fn a_stream_waits_for_its_writer_and_times_out_for_its_reader() {
+        let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
-        tokio::time::sleep(READ_WAIT * 10).await;
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
+        tokio::time::sleep(READ_TIMEOUT * 10).await;
         out.send(text(1)).await.unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
         out.send(text(PIECE_BYTES + 1)).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        assert_eq!(places.available_permits(), 0);
-        tokio::time::sleep(READ_WAIT * 2).await;
-        assert_eq!(places.available_permits(), 1);
-        assert!(out.is_closed(), "the writer hears of it");
+        assert_eq!(slots.available_permits(), 0);
+        tokio::time::sleep(READ_TIMEOUT * 2).await;
+        assert_eq!(slots.available_permits(), 1);
+        assert!(out.is_closed(), "the writer notices");
         assert!(body.frame().await.unwrap().is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_writer_left_behind_keeps_its_place_while_it_is_read() {
-        let places = Arc::new(Semaphore::new(1));
+    async fn a_finished_writers_data_holds_its_slot_until_it_is_read() {
+        let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
-        tokio::time::sleep(READ_WAIT / 2).await;
-        assert_eq!(places.available_permits(), 0);
+        tokio::time::sleep(READ_TIMEOUT / 2).await;
+        assert_eq!(slots.available_permits(), 0);
         assert!(body.frame().await.unwrap().is_ok());
         assert!(body.frame().await.is_none());
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(slots.available_permits(), 1);
         assert!(body.is_end_stream());
-        // Nor is what nobody takes kept because nobody writes.
+        // A finished writer does not keep an unread body alive.
         let (out, pieces) = mpsc::channel(2);
-        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
+        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
-        tokio::time::sleep(READ_WAIT * 2).await;
-        assert_eq!(places.available_permits(), 1);
+        tokio::time::sleep(READ_TIMEOUT * 2).await;
+        assert_eq!(slots.available_permits(), 1);
     }
 }

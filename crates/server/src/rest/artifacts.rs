@@ -1,4 +1,4 @@
-//! Files that nodes have sent for orders.
+//! Artifacts that nodes sent for orders.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,59 +11,55 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::Call;
-use super::failure::{Failure, unwell};
-use super::limits::READ_WAIT;
+use super::failure::{Failure, internal_error};
+use super::limits::READ_TIMEOUT;
 use super::reply::{self, Reply};
-use crate::artifacts::{ArtifactStore, Record};
+use crate::artifacts::{ArtifactRecord, ArtifactStore};
 
-/// Bytes of one piece.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let caller = call.caller()?.clone();
-    let mut listed =
-        stored(&call, move |store| store.list(&node, first_seq, Timestamp::now())).await?;
-    listed.retain(|it| caller.sees(&it.place));
+    let mut listed = with_store(&call, move |store| store.list(&node, first_seq)).await?;
+    listed.retain(|row| caller.sees(&row.location));
     let artifacts = listed.into_iter().map(row).collect();
     Reply::json(&ArtifactList { artifacts })
 }
 
-fn row(record: Record) -> ArtifactRow {
-    let Record { generation, order, at, bytes, sha256, .. } = record;
+fn row(record: ArtifactRecord) -> ArtifactRow {
+    let ArtifactRecord { generation, order, at, bytes, sha256, .. } = record;
     ArtifactRow { generation, order, at, bytes, sha256 }
 }
 
 pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let generation = call.path.number("generation").unwrap_or_default();
-    let read =
-        move |store: &ArtifactStore| store.read(&node, first_seq, generation, Timestamp::now());
-    let found = stored(&call, read).await?;
+    let found = with_store(&call, move |store| store.read(&node, first_seq, generation)).await?;
     let caller = call.caller()?.clone();
-    let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.place)) else {
-        let text = "there is no such artifact, or it is from before the node came into your scope";
+    let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.location)) else {
+        let text = "there is no such artifact, or it is from before the node entered your scope";
         return Err(Failure::not_found(text, HintCode::ListArtifacts));
     };
-    let place = Arc::new(call.stream_place()?);
-    let (bytes, (out, reply)) = (record.bytes, Reply::stream(reply::GZIP, &place));
+    let slot = Arc::new(call.stream_slot()?);
+    let (bytes, (out, reply)) = (record.bytes, Reply::stream(reply::GZIP, &slot));
     tokio::spawn(async move {
         let (pieces, mut read) = mpsc::channel(2);
         tokio::task::spawn_blocking(move || pieces_of(file, bytes, &pieces));
         let write = async {
             while let Some(piece) = read.recv().await {
-                match tokio::time::timeout(READ_WAIT, out.send(piece)).await {
+                match tokio::time::timeout(READ_TIMEOUT, out.send(piece)).await {
                     Ok(Ok(())) => {}
                     _ => return,
                 }
             }
         };
-        // A token that is revoked meanwhile ends it; the reader sees that it is short.
+        // Revoking the token ends the download, which the reader sees by the missing bytes.
         tokio::select! {
             () = write => {}
-            _ = call.token_lost() => {}
+            _ = call.token_invalidated() => {}
         }
-        drop(place);
+        drop(slot);
     });
     Ok(reply.with_length(bytes))
 }
@@ -84,27 +80,27 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Deletes those of a node that was retired. Where that fails they stay hidden, and go by their age.
-pub(super) async fn forget(call: &Call, node: NodeId, first_seq: u64) {
-    let _ = stored(call, move |store| store.forget(&node, first_seq)).await;
+/// Deletes the artifacts of a retired node. If that fails, they stay hidden and expire.
+pub(super) async fn delete(call: &Call, node: NodeId) {
+    let _ = with_store(call, move |store| store.delete_node(&node)).await;
 }
 
-/// The node of the path, where the caller sees it, and since when it is that node.
+/// The node in the path, if visible to the caller, and the entry of its enrolment.
 async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let look = call.site.brain.look(move |state| {
-        state.nodes.get(&id).filter(|it| caller.sees(&it.location)).map(|it| it.first_seq)
+    let first_seq = call.app.controller.read(move |state| {
+        state.nodes.get(&id).filter(|node| caller.sees(&node.location)).map(|node| node.first_seq)
     });
-    let first_seq = look.await?.ok_or_else(|| Failure::no_node(name.as_str()))?;
+    let first_seq = first_seq.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))?;
     Ok((name, first_seq))
 }
 
-async fn stored<T: Send + 'static>(
+async fn with_store<T: Send + 'static>(
     call: &Call,
-    ask: impl FnOnce(&ArtifactStore) -> std::io::Result<T> + Send + 'static,
+    access: impl FnOnce(&ArtifactStore) -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let store = Arc::clone(&call.site.artifacts);
-    let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
-    asked.map_err(|_| Failure::ending())?.map_err(|err| unwell(&err))
+    let store = Arc::clone(&call.app.artifacts);
+    let result = tokio::task::spawn_blocking(move || access(&store)).await;
+    result.map_err(|_| Failure::stopping())?.map_err(|err| internal_error(&err))
 }

@@ -1,4 +1,4 @@
-//! The body of a request: read strictly, and read on where the answer did not need it.
+//! Request bodies: strict parsing, and draining of unread ones.
 
 use std::time::Duration;
 
@@ -11,13 +11,11 @@ use serde_json::Value;
 
 use super::failure::Failure;
 
-/// How much of a body is read after the answer was given.
 const DRAIN_BYTES_MAX: usize = 8 << 20;
-/// And for how long.
-const DRAIN_WAIT: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads what is left of a body and throws it away. Over HTTP/2 a body that is dropped resets the stream, and clients that still send lose the
-/// answer with it.
+/// Reads and discards the rest of a body. Dropping a body resets an HTTP/2 stream, and a client
+/// that is still sending would lose the answer.
 pub(super) async fn drain(mut body: Incoming) {
     let drained = async {
         let mut left = DRAIN_BYTES_MAX;
@@ -28,28 +26,28 @@ pub(super) async fn drain(mut body: Incoming) {
             left = rest;
         }
     };
-    let _ = tokio::time::timeout(DRAIN_WAIT, drained).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
 }
 
-/// Reads a body: fields have their names, each once, and no others.
-pub(super) fn body_of<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
-    let wrong = |err| Failure::wrong(format!("the body: {err}"));
-    let given = strict_json::parse(bytes).map_err(wrong)?;
-    let read: T = T::deserialize(&given).map_err(wrong)?;
-    let meant = serde_json::to_value(&read).map_err(wrong)?;
-    if !has_fields(&given, &meant) {
-        return Err(Failure::wrong("the body: a list stands where fields have names"));
+/// Parses a body strictly: named fields only, each once, and no unknown ones.
+pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
+    let wrong = |err| Failure::bad_request(format!("the body: {err}"));
+    let input = strict_json::parse(bytes).map_err(wrong)?;
+    let read: T = T::deserialize(&input).map_err(wrong)?;
+    let canonical = serde_json::to_value(&read).map_err(wrong)?;
+    if !has_fields(&input, &canonical) {
+        return Err(Failure::bad_request("the body: expected an object, found a list"));
     }
     Ok(read)
 }
 
-/// Whether fields have their names: serde would take them from a list by their order, too.
-fn has_fields(given: &Value, meant: &Value) -> bool {
-    match (given, meant) {
+/// Whether structs are objects: serde would also accept arrays, by field order.
+fn has_fields(input: &Value, canonical: &Value) -> bool {
+    match (input, canonical) {
         (Value::Array(_), Value::Object(_)) => false,
-        (Value::Object(given), Value::Object(meant)) => {
-            given.iter().all(|(name, it)| meant.get(name).is_none_or(|meant| has_fields(it, meant)))
-        }
+        (Value::Object(input), Value::Object(canonical)) => input.iter().all(|(name, value)| {
+            canonical.get(name).is_none_or(|canonical| has_fields(value, canonical))
+        }),
         _ => true,
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks, and what of the fleet is theirs.
+//! The caller of a request, and their view of the fleet.
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
@@ -7,62 +7,61 @@ use farrier_fleet::fleet::{Domain, Location, Permission, Pool, Role};
 use super::failure::Failure;
 use crate::access::{TokenDigest, User};
 
-/// A person with a token that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    pub(super) person: User,
-    /// To look again, while something long is answered, whether it still holds.
+    pub(super) user: User,
+    /// Used to check again, during long answers, that the token is still valid.
     pub(super) digest: TokenDigest,
 }
 
 impl Caller {
     pub(super) fn actor(&self) -> Actor {
-        Actor::User(self.person.name.clone())
+        Actor::User(self.user.name.clone())
     }
 
     pub(super) fn scope(&self) -> &Domain {
-        &self.person.scope
+        &self.user.scope
     }
 
     pub(super) fn is_fleet_wide(&self) -> bool {
         *self.scope() == Domain::Fleet
     }
 
-    /// Whether they see who may speak.
+    /// Whether they see changes of tokens and certificates.
     pub(super) fn sees_access(&self) -> bool {
-        self.is_fleet_wide() && self.person.role == Role::Admin
+        self.is_fleet_wide() && self.user.role == Role::Admin
     }
 
-    pub(super) fn sees(&self, place: &Location) -> bool {
-        is_within(place, self.scope())
+    pub(super) fn sees(&self, location: &Location) -> bool {
+        is_within(location, self.scope())
     }
 
-    /// Whether a whole pool is theirs.
+    /// Whether their scope includes a whole pool.
     pub(super) fn has_pool(&self, pool: &Pool) -> bool {
         self.is_fleet_wide() || matches!(self.scope(), Domain::Pool(own) if own == pool)
     }
 
-    /// Whether their role is enough.
-    pub(super) fn check(&self, deed: Permission) -> Result<(), Failure> {
-        if self.person.role.may(deed) {
+    /// Checks that their role has the permission.
+    pub(super) fn check(&self, permission: Permission) -> Result<(), Failure> {
+        if self.user.role.may(permission) {
             return Ok(());
         }
         let needed: Vec<&str> =
-            Role::ALL.into_iter().filter(|it| it.may(deed)).map(Role::as_str).collect();
+            Role::ALL.into_iter().filter(|role| role.may(permission)).map(Role::as_str).collect();
         let needed = needed.join(" or ");
         Err(Failure::forbidden(format!(
-            "a role of {needed} is needed; yours is {}",
-            self.person.role
+            "the role {needed} is required; yours is {}",
+            self.user.role
         )))
     }
 
-    /// What concerns everybody is for those who have the whole fleet.
+    /// Requires the whole fleet as scope.
     pub(super) fn check_fleet_wide(&self) -> Result<(), Failure> {
         if self.is_fleet_wide() {
             return Ok(());
         }
         Err(Failure::forbidden(format!(
-            "it concerns the whole fleet, and your scope is {}",
+            "this requires the whole fleet as scope; yours is {}",
             self.scope()
         )))
     }

@@ -1,5 +1,6 @@
-//! Verdicts on GPU × driver × framework. Each combination is judged once a day, off the runtime's threads and for one request
-//! at a time: nodes choose the names, so the number of combinations is theirs to choose too.
+//! Compatibility verdicts for GPU × driver × framework, cached for a day. They are computed on a
+//! blocking thread and for one request at a time, because nodes choose the names and thus the
+//! number of combinations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::failure::Failure;
 use super::nodes::count;
 
-/// Judgements that are remembered, about a kilobyte each. When there are more, all are forgotten.
-const REMEMBERED_MAX: usize = 20_000;
+/// Cached verdicts, about a kilobyte each. At the limit the cache is cleared.
+const CACHED_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Combination {
@@ -23,57 +24,54 @@ struct Combination {
     framework: Option<String>,
 }
 
-/// The verdict on one combination.
 #[derive(Debug)]
-pub(super) struct Judgement {
+pub(super) struct CombinationVerdict {
     pub(super) sku: String,
     pub(super) verdict: Verdict,
-    /// Only what is worse than `ok`.
+    /// Only reasons worse than `ok`.
     pub(super) reasons: Vec<String>,
     pub(super) exposure: Exposure,
 }
 
-/// The judgements of one day.
 #[derive(Debug, Default)]
-pub(super) struct Judgements {
+pub(super) struct VerdictCache {
     on: Option<Date>,
-    /// `None`: the facts do not know the GPU, the driver or the framework.
-    known: HashMap<Combination, Option<Arc<Judgement>>>,
+    /// `None` if the facts do not include the GPU, the driver or the framework.
+    cached: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
-/// The judgements, for one request at a time.
-pub(super) type SharedJudgements = Arc<Mutex<Judgements>>;
+/// Locked by one request at a time.
+pub(super) type SharedVerdictCache = Arc<Mutex<VerdictCache>>;
 
-/// Runs work that takes the processor for long on a thread of its own, for the request whose turn it is.
-pub(super) async fn off_runtime<S: Send + 'static, T: Send + 'static>(
+/// Runs CPU-bound work on a blocking thread, for the request that holds the lock.
+pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
     mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<S>, T), Failure> {
-    // The thread holds the lock: a caller that stops waiting does not let the next one in beside it.
+    // The thread holds the lock, so a cancelled caller does not let the next one run concurrently.
     let done = tokio::task::spawn_blocking(move || {
         let done = work(&mut turn);
         (turn, done)
     });
-    done.await.map_err(|_| Failure::unwell())
+    done.await.map_err(|_| Failure::internal_error())
 }
 
-impl Judgements {
-    /// Combinations that were judged.
+impl VerdictCache {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.known.len()
+        self.cached.len()
     }
 
-    /// The verdict for a day; `None` where the facts do not know the names.
-    pub(super) fn judge(
+    /// The verdict on a day. `None` if the facts do not include the names.
+    pub(super) fn get(
         &mut self,
         facts: &FactSet,
         on: Date,
         (gpu, driver): (&str, &str),
         framework: Option<&str>,
-    ) -> Option<Arc<Judgement>> {
-        if self.on != Some(on) || self.known.len() >= REMEMBERED_MAX {
-            self.known.clear();
+    ) -> Option<Arc<CombinationVerdict>> {
+        if self.on != Some(on) || self.cached.len() >= CACHED_MAX {
+            self.cached.clear();
             self.on = Some(on);
         }
         let combination = Combination {
@@ -81,42 +79,45 @@ impl Judgements {
             driver: driver.to_owned(),
             framework: framework.map(str::to_owned),
         };
-        if let Some(known) = self.known.get(&combination) {
-            return known.clone();
+        if let Some(cached) = self.cached.get(&combination) {
+            return cached.clone();
         }
-        let judgement = judgement(facts, on, &combination).map(Arc::new);
-        self.known.insert(combination, judgement.clone());
-        judgement
+        let verdict = evaluate(facts, on, &combination).map(Arc::new);
+        self.cached.insert(combination, verdict.clone());
+        verdict
     }
 }
 
-fn judgement(facts: &FactSet, on: Date, asked: &Combination) -> Option<Judgement> {
-    let Combination { gpu, driver, framework } = asked.clone();
+fn evaluate(facts: &FactSet, on: Date, combination: &Combination) -> Option<CombinationVerdict> {
+    let Combination { gpu, driver, framework } = combination.clone();
     let request = Request { gpu, driver, framework, ..Request::default() };
     let report = check(facts, &Query::parse(facts, &request, on).ok()?);
     let exposure = exposure(&report);
-    let reasons = report.reasons.into_iter().filter(|it| it.verdict > Verdict::Ok);
-    Some(Judgement {
+    let reasons = report.reasons.into_iter().filter(|reason| reason.verdict > Verdict::Ok);
+    Some(CombinationVerdict {
         sku: report.subject.gpu,
         verdict: report.verdict,
-        reasons: reasons.map(|it| it.text).collect(),
+        reasons: reasons.map(|reason| reason.text).collect(),
         exposure,
     })
 }
 
-fn exposure(report: &CheckReport) -> Exposure {
-    let exposed = || report.notices.iter().filter(|it| it.code == NoticeCode::Exposed);
+fn exposure(report: &Report) -> Exposure {
+    let exposed = || report.notices.iter().filter(|notice| notice.code == NoticeCode::Exposed);
     let score = |score: Option<f64>| score.unwrap_or_default();
     let worst = exposed().max_by(|a, b| score(a.score).total_cmp(&score(b.score)));
-    let unknown = report.notices.iter().find(|it| it.code == NoticeCode::ExposureUnknown);
+    let unknown = report.notices.iter().find(|notice| notice.code == NoticeCode::ExposureUnknown);
     Exposure {
         advisories: count(exposed().count()),
-        worst: worst.and_then(|it| {
-            let id = it.id.as_deref()?;
-            Some(format!("{id} ({} {})", score(it.score), it.level.unwrap_or_default()))
+        worst: worst.and_then(|notice| {
+            let id = notice.id.as_deref()?;
+            Some(format!("{id} ({} {})", score(notice.score), notice.level.unwrap_or_default()))
         }),
-        fixed_in: exposed().filter_map(|it| it.fixed.as_ref()).max().map(ToString::to_string),
-        unknown: unknown.map(|it| it.text.clone()),
+        fixed_in: exposed()
+            .filter_map(|notice| notice.fixed.as_ref())
+            .max()
+            .map(ToString::to_string),
+        unknown: unknown.map(|notice| notice.text.clone()),
     }
 }
 
@@ -127,48 +128,48 @@ mod tests {
 
     use super::*;
 
-    /// A deadline ends a hang and says nothing about speed.
+    /// Only bounds a hang.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
-    fn a_combination_is_judged_once_a_day() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
-        let mut judge = |on| {
-            let asked = ("NVIDIA H200", "580.95.05");
-            judgements.judge(facts, on, asked, None).expect("the facts know both")
+    fn a_combination_is_evaluated_once_a_day() {
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
+        let mut verdict_on = |on| {
+            let names = ("NVIDIA H200", "580.95.05");
+            verdicts.get(facts, on, names, None).expect("the facts include both")
         };
         let day = jiff::civil::date(2026, 11, 15);
-        let first = judge(day);
-        assert!(Arc::ptr_eq(&first, &judge(day)));
-        assert!(!Arc::ptr_eq(&first, &judge(day.tomorrow().unwrap())));
+        let first = verdict_on(day);
+        assert!(Arc::ptr_eq(&first, &verdict_on(day)));
+        assert!(!Arc::ptr_eq(&first, &verdict_on(day.tomorrow().unwrap())));
     }
 
-    /// On a runtime of one thread, which is free while the work waits for what only it can do.
+    /// On a single-threaded runtime, which must stay free while the work waits for it.
     #[tokio::test]
-    async fn work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
+    async fn blocking_work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));
         let (go_on, released) = mpsc::channel::<()>();
-        let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+        let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
         let first = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
                 let work = move |order: &mut Vec<u32>| {
-                    begun.send(()).unwrap();
+                    started.send(()).unwrap();
                     released.recv_timeout(PATIENCE).unwrap();
                     order.push(1);
                 };
-                off_runtime(shared.lock_owned().await, work).await.unwrap();
+                run_blocking(shared.lock_owned().await, work).await.unwrap();
             }
         });
-        has_begun.recv().await.unwrap();
+        has_started.recv().await.unwrap();
         let second = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
                 let turn = shared.lock_owned().await;
-                off_runtime(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
+                run_blocking(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
             }
         });
-        // A caller that does not wait any longer does not let the second in.
+        // A cancelled caller does not let the second one in.
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         tokio::task::yield_now().await;

@@ -5,34 +5,33 @@ use farrier_fleet::fleet::{Entry, NodeId};
 use farrier_wire::rest::{EventPage, EventRow};
 
 use super::caller::Caller;
-use super::failure::{Failure, unwell};
+use super::failure::{Failure, internal_error};
 use super::query::Params;
 use super::reply::{Reply, json_bytes};
 use super::{AppState, Call, redact};
 
 const PAGE: usize = 100;
-/// Bytes of one page, if it has more than one event.
+/// Bytes of a page, if it has more than one event.
 const PAGE_BYTES_MAX: usize = 2 << 20;
-/// Entries read at once.
-const STEP: u64 = 1000;
-/// Reads for one page: of large entries each brings [`crate::follow::READ_BYTES_MAX`] bytes.
+/// Entries per read.
+const STEP_ENTRIES: u64 = 1000;
+/// Reads per page. Large entries limit each read to [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
-/// Entries that are looked through for one page. A page may be short; it says where to go on.
-const LOOKED_MAX: u64 = 20_000;
+/// Entries scanned per page. A page may be short, and says where to continue.
+const SCANNED_MAX: u64 = 20_000;
 
-/// What of the log is meant.
 #[derive(Debug, Clone)]
-pub(super) struct Filter {
+pub(super) struct EventFilter {
     node: Option<NodeId>,
     kind: Option<String>,
     by: Option<String>,
 }
 
-/// The kinds, as parameters name them.
+/// Values of the `kind` parameter.
 pub(super) const EVENT_KINDS: &[&str] = &KINDS;
 
-impl Filter {
-    pub(super) fn of(query: &Params) -> Result<Self, Failure> {
+impl EventFilter {
+    pub(super) fn from_query(query: &Params) -> Result<Self, Failure> {
         Ok(Self {
             node: query.parsed("node")?,
             kind: query.text("kind").map(str::to_owned),
@@ -40,23 +39,23 @@ impl Filter {
         })
     }
 
-    /// What of these is meant and seen, as rows.
+    /// The entries that match and are visible to the caller.
     pub(super) async fn rows(
         &self,
-        site: &AppState,
+        app: &AppState,
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // Nothing is looked up for what is not meant.
-        entries.retain(|it| self.takes(it));
-        let seen = redact::cut(&site.brain, caller, entries).await?;
-        seen.iter().map(row).collect()
+        // EventFilter before redaction, which reads the state.
+        entries.retain(|entry| self.matches(entry));
+        let visible = redact::visible_entries(&app.controller, caller, entries).await?;
+        visible.iter().map(row).collect()
     }
 
-    fn takes(&self, entry: &Entry) -> bool {
-        self.kind.as_ref().is_none_or(|it| entry.event.kind() == it)
-            && self.node.as_ref().is_none_or(|it| entry.event.subject() == Some(it))
-            && self.by.as_ref().is_none_or(|it| entry.by.to_string() == *it)
+    fn matches(&self, entry: &Entry) -> bool {
+        self.kind.as_ref().is_none_or(|kind| entry.event.kind() == kind)
+            && self.node.as_ref().is_none_or(|node| entry.event.subject() == Some(node))
+            && self.by.as_ref().is_none_or(|by| entry.by.to_string() == *by)
     }
 }
 
@@ -69,18 +68,18 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
         kind: entry.event.kind().to_owned(),
         node: entry.event.subject().cloned(),
         text: entry.event.describe(),
-        event: serde_json::to_value(&entry.event).map_err(|err| unwell(&err))?,
+        event: serde_json::to_value(&entry.event).map_err(|err| internal_error(&err))?,
     })
 }
 
-/// With `after` the oldest first, from there on; otherwise the newest first, from `before` or from the end back.
+/// With `after`, oldest first. Otherwise newest first, backwards from `before` or the end.
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
-        return Err(Failure::wrong("`after` and `before` go two ways"));
+        return Err(Failure::bad_request("`after` and `before` exclude each other"));
     }
-    let (begin, end) = (call.site.tail.begin().await, call.site.tail.end());
-    let begin = begin.map_err(|err| unwell(&err))?;
+    let (begin, end) = (call.app.tail.begin().await, call.app.tail.end());
+    let begin = begin.map_err(|err| internal_error(&err))?;
     let page = if let Some(after) = after {
         forward(&call, after.max(begin - 1), (begin, end)).await?
     } else {
@@ -90,15 +89,14 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&page)
 }
 
-/// Events of one answer.
-struct Page {
+struct PageBuilder {
     events: Vec<EventRow>,
     bytes: usize,
     limit: usize,
     reads: usize,
 }
 
-impl Page {
+impl PageBuilder {
     fn new(call: &Call) -> Self {
         Self { events: Vec::new(), bytes: 0, limit: call.query.limit(PAGE), reads: 0 }
     }
@@ -107,15 +105,15 @@ impl Page {
         self.events.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX
     }
 
-    /// Takes rows in until it is full. Some: not all, and this is the last that it has.
-    fn take(&mut self, rows: Vec<EventRow>) -> Option<u64> {
+    /// Adds rows until full. Returns the last row's number if not all fit.
+    fn extend(&mut self, rows: Vec<EventRow>) -> Option<u64> {
         self.reads += 1;
         for row in rows {
             let bytes = json_bytes(&row);
             let has_room = self.bytes + bytes <= PAGE_BYTES_MAX || self.events.is_empty();
             if self.is_full() || !has_room {
                 self.bytes = PAGE_BYTES_MAX;
-                return self.events.last().map(|it| it.seq);
+                return self.events.last().map(|event| event.seq);
             }
             self.bytes += bytes;
             self.events.push(row);
@@ -123,26 +121,26 @@ impl Page {
         None
     }
 
-    /// Whether more is looked through.
-    fn goes_on(&self) -> bool {
+    /// Whether to scan more entries.
+    fn can_scan_more(&self) -> bool {
         !self.is_full() && self.reads < READS_MAX
     }
 }
 
 async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<EventPage, Failure> {
-    let filter = Filter::of(&call.query)?;
-    let mut page = Page::new(call);
+    let filter = EventFilter::from_query(&call.query)?;
+    let mut page = PageBuilder::new(call);
     let mut at = after;
-    let stop = after.saturating_add(LOOKED_MAX).min(end);
-    while at < stop && page.goes_on() {
-        let to = (at + STEP).min(stop);
-        let read = call.site.tail.read(at, most(to - at)).await;
-        let mut entries = read.map_err(|err| unwell(&err))?;
-        // What was archived a moment ago is not made up for by what comes later.
-        entries.retain(|it| it.seq <= to);
-        at = entries.last().map_or(to, |it| it.seq);
-        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
-        at = page.take(rows).unwrap_or(at);
+    let stop = after.saturating_add(SCANNED_MAX).min(end);
+    while at < stop && page.can_scan_more() {
+        let to = (at + STEP_ENTRIES).min(stop);
+        let read = call.app.tail.read(at, entry_count(to - at)).await;
+        let mut entries = read.map_err(|err| internal_error(&err))?;
+        // Entries archived since then are not replaced by later ones.
+        entries.retain(|entry| entry.seq <= to);
+        at = entries.last().map_or(to, |entry| entry.seq);
+        let rows = filter.rows(&call.app, call.caller()?, entries).await?;
+        at = page.extend(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at < end).then_some(at), begin, end })
 }
@@ -152,24 +150,27 @@ async fn backward(
     before: u64,
     (begin, end): (u64, u64),
 ) -> Result<EventPage, Failure> {
-    let filter = Filter::of(&call.query)?;
-    let mut page = Page::new(call);
+    let filter = EventFilter::from_query(&call.query)?;
+    let mut page = PageBuilder::new(call);
     let mut at = before;
-    let stop = before.saturating_sub(LOOKED_MAX).max(begin);
-    while at > stop && page.goes_on() {
-        // The first steps are small: mostly somebody wants to see the last few.
-        let back =
-            if at == before { (page.limit as u64).saturating_mul(2).min(STEP) } else { STEP };
+    let stop = before.saturating_sub(SCANNED_MAX).max(begin);
+    while at > stop && page.can_scan_more() {
+        // The first steps are small, because most callers want the last few entries.
+        let back = if at == before {
+            (page.limit as u64).saturating_mul(2).min(STEP_ENTRIES)
+        } else {
+            STEP_ENTRIES
+        };
         let from = at.saturating_sub(back).max(stop);
-        let read = call.site.tail.read_back(at, most(at - from)).await;
-        let entries = read.map_err(|err| unwell(&err))?;
-        at = entries.last().map_or(from, |it| it.seq);
-        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
-        at = page.take(rows).unwrap_or(at);
+        let read = call.app.tail.read_back(at, entry_count(at - from)).await;
+        let entries = read.map_err(|err| internal_error(&err))?;
+        at = entries.last().map_or(from, |entry| entry.seq);
+        let rows = filter.rows(&call.app, call.caller()?, entries).await?;
+        at = page.extend(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at > begin).then_some(at), begin, end })
 }
 
-fn most(entries: u64) -> usize {
+fn entry_count(entries: u64) -> usize {
     usize::try_from(entries).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,5 @@
-//! Everything that a caller sees, as JSON lines, at their own pace: nodes as they are, or the log.
+//! Exports everything visible to a caller as JSON lines, at the reader's pace: the nodes, or the
+//! log.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,44 +9,44 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::events::Filter;
+use super::events::EventFilter;
 use super::failure::Failure;
-use super::limits::READ_WAIT;
-use super::nodes::{connections, row};
+use super::limits::READ_TIMEOUT;
+use super::nodes::{fill_connections, row};
 use super::reply::{self, Reply};
 use super::{Call, pagination};
-use crate::follow::READ_BYTES_MAX;
+use crate::log_tail::READ_BYTES_MAX;
 
-/// Nodes that are in memory at once.
+/// Nodes in memory at once.
 const NODES_STEP: usize = 100;
-/// Entries of one read, which is bounded in bytes too.
+/// Entries per read, which is also limited in bytes.
 const ENTRIES_STEP: usize = 500;
 
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
-    let place = Arc::new(call.stream_place()?);
-    let (out, reply) = Reply::stream(reply::LINES, &place);
+    let slot = Arc::new(call.stream_slot()?);
+    let (out, reply) = Reply::stream(reply::LINES, &slot);
     let of_log = call.query.text("what") == Some("log");
-    let filter = Filter::of(&call.query)?;
+    let filter = EventFilter::from_query(&call.query)?;
     tokio::spawn(async move {
         let write = async {
             if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
         };
-        // Also while the reader or the disk is waited for.
+        // Also while waiting for the reader or the disk.
         let written = tokio::select! {
             written = write => written,
-            failure = call.token_lost() => Err(Stop::Failed(failure)),
+            failure = call.token_invalidated() => Err(Stop::Failed(failure)),
         };
-        // Whoever reads sees that it is not whole: the last line says so.
+        // The last line tells the reader that the export is incomplete.
         if let Err(Stop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
-        drop(place);
+        drop(slot);
     });
     Ok(reply)
 }
 
 enum Stop {
-    /// The reader is gone, or does not read.
+    /// The reader is gone, or stalled.
     Reader,
     Failed(Failure),
 }
@@ -59,15 +60,16 @@ impl From<Failure> for Stop {
 async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let mut from = Bound::Unbounded;
     loop {
-        let eyes = call.caller()?.clone();
+        let viewer = call.caller()?.clone();
         let visit: pagination::Visit<NodeRow> =
-            Arc::new(move |_, id, node, found| found.push(row(&eyes, id, node)));
+            Arc::new(move |_, id, node, found| found.push(row(&viewer, id, node)));
         let range = (from, Bound::Unbounded);
         let mut nodes =
-            pagination::nodes(&call.site.brain, call.caller()?, range, NODES_STEP, visit).await?;
-        let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
+            pagination::nodes(&call.app.controller, call.caller()?, range, NODES_STEP, visit)
+                .await?;
+        let Some(last) = nodes.last().map(|node| node.node.clone()) else { return Ok(()) };
         let is_last = nodes.len() <= NODES_STEP;
-        connections(&call.site, &mut nodes);
+        fill_connections(&call.app, &mut nodes);
         send(out, &nodes).await?;
         if is_last {
             return Ok(());
@@ -76,18 +78,18 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     }
 }
 
-/// Up to where the log ends now.
-async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
-    let end = call.site.tail.end();
+/// Up to the current end of the log.
+async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+    let end = call.app.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();
     while at < end {
-        let read = call.site.tail.read(at, ENTRIES_STEP).await;
-        let mut entries = read.map_err(|err| super::failure::unwell(&err))?;
-        entries.retain(|it| it.seq <= end);
-        let Some(last) = entries.last().map(|it| it.seq) else {
-            return Err(Failure::unwell().into());
+        let read = call.app.tail.read(at, ENTRIES_STEP).await;
+        let mut entries = read.map_err(|err| super::failure::internal_error(&err))?;
+        entries.retain(|entry| entry.seq <= end);
+        let Some(last) = entries.last().map(|entry| entry.seq) else {
+            return Err(Failure::internal_error().into());
         };
-        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        let rows = filter.rows(&call.app, call.caller()?, entries).await?;
         send(out, &rows).await?;
         at = last;
     }
@@ -97,7 +99,8 @@ async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<
 async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
     let mut bytes = Vec::new();
     for line in lines {
-        serde_json::to_writer(&mut bytes, line).map_err(|_| Stop::Failed(Failure::unwell()))?;
+        serde_json::to_writer(&mut bytes, line)
+            .map_err(|_| Stop::Failed(Failure::internal_error()))?;
         bytes.push(b'\n');
         if bytes.len() >= READ_BYTES_MAX {
             send_piece(out, std::mem::take(&mut bytes)).await?;
@@ -107,7 +110,7 @@ async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(),
 }
 
 async fn send_piece(out: &mpsc::Sender<Bytes>, bytes: Vec<u8>) -> Result<(), Stop> {
-    match tokio::time::timeout(READ_WAIT, out.send(bytes.into())).await {
+    match tokio::time::timeout(READ_TIMEOUT, out.send(bytes.into())).await {
         Ok(Ok(())) => Ok(()),
         _ => Err(Stop::Reader),
     }

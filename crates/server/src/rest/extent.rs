@@ -1,5 +1,5 @@
-//! The domains in which a caller has nodes, counted in one pass over the nodes, some at a time: a scan of all nodes for each domain would hold the
-//! controller up.
+//! The domains in which a caller has nodes, counted in one batched pass: scanning all nodes for
+//! each domain would block the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use super::failure::Failure;
 use super::pagination;
 use crate::controller::Controller;
 
-/// Nodes of a caller in one domain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NodeCount {
     pub(super) members: u32,
     pub(super) out: u32,
 }
 
-/// Where a caller has nodes. Of one who has the whole fleet nothing is counted.
+/// The domains of a caller's nodes. Nothing is counted for the whole fleet.
 #[derive(Debug)]
 pub(super) struct Extent {
     scope: Domain,
@@ -26,12 +25,12 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Without a look at any node.
+    /// Without reading any node.
     pub(super) fn uncounted(caller: &Caller) -> Self {
         Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
     }
 
-    pub(super) async fn count(brain: &Controller, caller: &Caller) -> Result<Self, Failure> {
+    pub(super) async fn count(controller: &Controller, caller: &Caller) -> Result<Self, Failure> {
         let mut extent = Self::uncounted(caller);
         if caller.is_fleet_wide() {
             return Ok(extent);
@@ -41,8 +40,8 @@ impl Extent {
             let is_out = !phase.in_service() && phase != NodePhase::Joining;
             found.extend(node.location.domains().into_iter().map(|domain| (domain, is_out)));
         });
-        let mut strides = pagination::Batches::new(brain, caller, visit);
-        while let Some(found) = strides.next(usize::MAX).await? {
+        let mut batches = pagination::Batches::new(controller, caller, visit);
+        while let Some(found) = batches.next(usize::MAX).await? {
             for (domain, is_out) in found {
                 let count = extent.counts.entry(domain).or_default();
                 count.members += 1;
@@ -52,7 +51,7 @@ impl Extent {
         Ok(extent)
     }
 
-    /// Whether something of the caller's is in a domain.
+    /// Whether the domain has a node of the caller.
     pub(super) fn touches(&self, domain: &Domain) -> bool {
         self.scope == Domain::Fleet
             || *domain == Domain::Fleet
@@ -60,13 +59,13 @@ impl Extent {
             || self.counts.contains_key(domain)
     }
 
-    /// The domains in which there are nodes of theirs.
+    /// Domains with nodes of the caller.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, NodeCount)> {
         self.counts.iter().map(|(domain, count)| (domain, *count))
     }
 
-    /// How many of a domain's nodes are theirs.
+    /// The caller's nodes in a domain.
     pub(super) fn members(&self, domain: &Domain) -> u32 {
-        self.counts.get(domain).map_or(0, |it| it.members)
+        self.counts.get(domain).map_or(0, |count| count.members)
     }
 }

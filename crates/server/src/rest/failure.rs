@@ -1,4 +1,4 @@
-//! Why a request is not answered: a problem of RFC 9457, with what to do about it. Nothing of the server's inside is told.
+//! Failed requests: RFC 9457 problems with a hint. They reveal no internals.
 
 use farrier_wire::rest::{HintCode, Problem};
 use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -6,14 +6,12 @@ use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use crate::audit::AuditError;
 use crate::controller::SubmitError;
 
-/// A problem, and headers that belong to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(super) problem: Box<Problem>,
     pub(super) headers: Vec<(HeaderName, String)>,
 }
 
-/// What to do about a problem.
 pub(super) struct Hint {
     text: &'static str,
     code: Option<HintCode>,
@@ -56,83 +54,84 @@ impl Failure {
         self
     }
 
-    /// Wrong, expired and revoked tokens are told alike, so that nobody learns which exist.
-    pub(super) fn unknown_caller() -> Self {
+    /// Wrong, expired and revoked tokens look the same, so that they reveal nothing about existing
+    /// tokens.
+    pub(super) fn unauthenticated() -> Self {
         Self::new(
             401,
-            "unknown-caller",
-            "nobody is known by that token",
+            "unauthenticated",
+            "authentication failed",
             "the token is missing, wrong, expired or revoked",
-            "send `Authorization: Bearer TOKEN`; `farrier server user add` makes a token",
+            "send `Authorization: Bearer TOKEN`; `farrier server user add` creates a token",
         )
         .with(WWW_AUTHENTICATE, "Bearer")
     }
 
     pub(super) fn forbidden(detail: impl Into<String>) -> Self {
-        let hint = "somebody with that role, and with the part of the fleet in their scope, may";
-        Self::new(403, "forbidden", "the token is not for that", detail, hint)
+        let hint = "ask someone whose role and scope allow it";
+        Self::new(403, "forbidden", "the token does not allow this", detail, hint)
     }
 
-    /// What is not there, or is not the caller's to see.
+    /// Missing, or not visible to the caller.
     pub(super) fn not_found(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
-        Self::new(404, "not-found", "there is no such thing", detail, hint)
+        Self::new(404, "not-found", "not found", detail, hint)
     }
 
-    pub(super) fn no_node(node: &str) -> Self {
+    pub(super) fn node_not_found(node: &str) -> Self {
         let detail = format!("`{node}` is not a node of the fleet, or is not in your scope");
         Self::not_found(detail, HintCode::ListNodes)
     }
 
-    pub(super) fn wrong_method(allowed: &str) -> Self {
-        let detail = format!("this path takes {allowed}");
-        Self::new(405, "wrong-method", "the method is not taken here", detail, OPENAPI)
+    pub(super) fn method_not_allowed(allowed: &str) -> Self {
+        let detail = format!("allowed here: {allowed}");
+        Self::new(405, "method-not-allowed", "method not allowed", detail, OPENAPI)
             .with(ALLOW, allowed)
     }
 
-    pub(super) fn slow_body() -> Self {
-        let detail = "the body did not come in time";
-        Self::new(408, "slow-body", "the request took too long", detail, "send it again")
+    pub(super) fn request_timeout() -> Self {
+        let detail = "the body did not arrive in time";
+        Self::new(408, "request-timeout", "the request timed out", detail, "send it again")
     }
 
     pub(super) fn conflict(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
-        Self::new(409, "conflict", "that cannot be done now", detail, hint)
+        Self::new(409, "conflict", "conflict with the current state", detail, hint)
     }
 
     pub(super) fn too_large(most: usize) -> Self {
-        let detail = format!("the body has more than {most} bytes");
+        let detail = format!("the body exceeds {most} bytes");
         Self::new(413, "too-large", "the body is too large", detail, OPENAPI)
     }
 
-    pub(super) fn no_json() -> Self {
+    pub(super) fn unsupported_media_type() -> Self {
         let detail = "the body must be `application/json`";
         let hint = "send `Content-Type: application/json`";
-        Self::new(415, "no-json", "the body is of another kind", detail, hint)
+        Self::new(415, "unsupported-media-type", "unsupported media type", detail, hint)
     }
 
-    pub(super) fn wrong(detail: impl Into<String>) -> Self {
-        Self::new(400, "wrong-request", "the request does not read", detail, OPENAPI)
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(400, "bad-request", "the request is invalid", detail, OPENAPI)
     }
 
-    pub(super) fn too_many(detail: &str, wait_s: u64) -> Self {
-        let hint = "wait for as long as `Retry-After` says";
-        Self::new(429, "too-many", "that is too much at once", detail, hint)
+    pub(super) fn too_many_requests(detail: &str, wait_s: u64) -> Self {
+        let hint = "wait as long as `Retry-After` says";
+        Self::new(429, "too-many-requests", "too many requests", detail, hint)
             .with(RETRY_AFTER, wait_s.to_string())
     }
 
-    pub(super) fn unwell() -> Self {
-        let detail = "the server could not look that up";
-        Self::new(500, "unwell", "the server is not well", detail, "the server's log says more")
+    pub(super) fn internal_error() -> Self {
+        let detail = "the server failed to process the request";
+        Self::new(500, "internal-error", "internal error", detail, "see the server's log")
     }
 
-    pub(super) fn ending() -> Self {
-        let hint = "try again in a moment; nobody knows whether it was done, and to ask twice does no harm";
-        Self::new(503, "ending", "the server ends", "the server is ending", hint)
+    pub(super) fn stopping() -> Self {
+        let hint = "try again in a moment; the change may have been made, and repeating the request is safe";
+        Self::new(503, "stopping", "the server is stopping", "the server is stopping", hint)
             .with(RETRY_AFTER, "2")
     }
 
-    pub(super) fn slow() -> Self {
-        let detail = "the answer did not come about in time";
-        Self::new(503, "slow", "the server has too much to do", detail, "try again in a moment")
+    pub(super) fn overloaded() -> Self {
+        let detail = "the answer was not ready in time";
+        Self::new(503, "overloaded", "the server is overloaded", detail, "try again in a moment")
             .with(RETRY_AFTER, "5")
     }
 }
@@ -142,9 +141,9 @@ const OPENAPI: HintCode = HintCode::ReadReference;
 impl From<SubmitError> for Failure {
     fn from(err: SubmitError) -> Self {
         match err {
-            SubmitError::Stranger(node) => Self::no_node(node.as_str()),
-            SubmitError::TooMany(_) | SubmitError::LowSpace => Self::unwell(),
-            SubmitError::Ended => Self::ending(),
+            SubmitError::UnknownNode(node) => Self::node_not_found(node.as_str()),
+            SubmitError::TooManyFindings(_) | SubmitError::LowSpace => Self::internal_error(),
+            SubmitError::Stopped => Self::stopping(),
         }
     }
 }
@@ -152,29 +151,29 @@ impl From<SubmitError> for Failure {
 impl From<AuditError> for Failure {
     fn from(err: AuditError) -> Self {
         match err {
-            AuditError::Take(err) => err.into(),
-            AuditError::Access(err) => unwell(&err),
+            AuditError::Submit(err) => err.into(),
+            AuditError::Access(err) => internal_error(&err),
         }
     }
 }
 
-/// Says in the server's log what a caller need not know.
-pub(super) fn unwell(err: &dyn std::error::Error) -> Failure {
-    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
-    Failure::unwell()
+/// Logs the cause, which the caller does not see.
+pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
+    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
+    Failure::internal_error()
 }
 
-/// Every status that a failure can have, with what it means, for the document.
+/// Every status that a failure can have, for the OpenAPI document.
 pub(super) const STATUSES: [(u16, &str); 11] = [
-    (400, "The request does not read."),
-    (401, "Nobody is known by that token."),
-    (403, "The token is not for that."),
-    (404, "There is no such thing, or it is not yours to see."),
-    (405, "The method is not taken here."),
-    (408, "The request took too long."),
-    (409, "That cannot be done now."),
+    (400, "The request is invalid."),
+    (401, "Authentication failed."),
+    (403, "The token does not allow this."),
+    (404, "It does not exist, or is not visible to you."),
+    (405, "The method is not allowed here."),
+    (408, "The request timed out."),
+    (409, "It conflicts with the current state."),
     (413, "The body is too large."),
     (415, "The body is not JSON."),
-    (429, "That is too much at once."),
-    (503, "The server ends or has too much to do."),
+    (429, "Too many requests."),
+    (503, "The server is stopping or overloaded."),
 ];

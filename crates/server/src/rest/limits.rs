@@ -1,4 +1,4 @@
-//! How much anybody may ask for: so many requests a second, and so many at a time, for each token.
+//! Rate and concurrency limits per token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,33 +8,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
 
-/// A body: a policy of many pools is the largest.
+/// A policy with many pools is the largest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
-/// How long a body may take to come.
-pub(super) const BODY_WAIT: Duration = Duration::from_secs(10);
-/// How long an answer may take to come about.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// How long a reader of a stream may take for what was sent.
-pub(super) const READ_WAIT: Duration = Duration::from_secs(60);
-/// How often the token of a stream or an export is looked at.
-pub(super) const TOKEN_EVERY: Duration = Duration::from_secs(10);
-/// A path with its query.
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a reader of a stream may stall.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the token of a stream or an export is checked.
+pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Path and query.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Answers to one token at a time.
-const AT_A_TIME: usize = 16;
-/// Streams and exports to one token at a time. They last, so that they do not count among its answers.
-const STREAMS_AT_A_TIME: usize = 16;
-/// Streams and exports to everybody at a time.
+/// Concurrent answers per token.
+const CONCURRENT_MAX: usize = 16;
+/// Concurrent streams and exports per token. They last long, so they do not count as answers.
+const STREAMS_PER_TOKEN_MAX: usize = 16;
+/// Concurrent streams and exports of all tokens.
 const STREAMS_MAX: usize = 1024;
-/// Tokens that are remembered; beyond it those who have not asked for longest are forgotten.
+/// Tracked tokens. At the limit, the least recently used one is dropped.
 const TOKENS_MAX: usize = 4096;
 
-/// How often one token may ask.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// Requests a second, for ever.
+    /// Sustained requests per second.
     pub per_s: f64,
-    /// Requests at once, after a while of silence.
     pub burst: f64,
 }
 
@@ -45,89 +41,87 @@ impl Default for Rate {
 }
 
 #[derive(Debug)]
-struct Account {
+struct TokenUsage {
     left: f64,
     at: Instant,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
 
-/// A place for a stream: one of its token's and one of everybody's.
+/// A slot for a stream: one of its token's, and one of the server's.
 #[derive(Debug)]
-pub(super) struct StreamPlace {
+pub(super) struct StreamSlot {
     _of_token: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// What each token has asked for lately.
 #[derive(Debug)]
 pub(super) struct Limits {
     rate: Rate,
-    accounts: Mutex<HashMap<i64, Account>>,
+    usage: Mutex<HashMap<i64, TokenUsage>>,
     streams: Arc<Semaphore>,
 }
 
 impl Limits {
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate, accounts: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+        Self { rate, usage: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
     }
 
-    /// A place for one answer.
+    /// A slot for one answer.
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
-        let mut accounts = self.accounts();
-        if accounts.len() >= TOKENS_MAX && !accounts.contains_key(&token) {
-            let oldest = accounts.iter().min_by_key(|(_, it)| it.at).map(|(token, _)| *token);
-            oldest.and_then(|token| accounts.remove(&token));
+        let mut usage = self.usage();
+        if usage.len() >= TOKENS_MAX && !usage.contains_key(&token) {
+            let oldest =
+                usage.iter().min_by_key(|(_, token_usage)| token_usage.at).map(|(token, _)| *token);
+            oldest.and_then(|token| usage.remove(&token));
         }
-        let account = accounts.entry(token).or_insert_with(|| Account {
+        let token_usage = usage.entry(token).or_insert_with(|| TokenUsage {
             left: self.rate.burst,
             at: now,
-            places: Arc::new(Semaphore::new(AT_A_TIME)),
-            streams: Arc::new(Semaphore::new(STREAMS_AT_A_TIME)),
+            slots: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)),
         });
-        let since_s = now.saturating_duration_since(account.at).as_secs_f64();
-        account.left = (account.left + since_s * self.rate.per_s).min(self.rate.burst);
-        account.at = now;
-        if account.left < 1.0 {
+        let since_s = now.saturating_duration_since(token_usage.at).as_secs_f64();
+        token_usage.left = (token_usage.left + since_s * self.rate.per_s).min(self.rate.burst);
+        token_usage.at = now;
+        if token_usage.left < 1.0 {
             let per_s = self.rate.per_s;
-            let text = format!("your token asks too often: the limit is {per_s} requests a second");
-            return Err(Failure::too_many(&text, 1));
+            let text = format!("your token exceeds the rate limit of {per_s} requests per second");
+            return Err(Failure::too_many_requests(&text, 1));
         }
-        account.left -= 1.0;
-        let place = Arc::clone(&account.places).try_acquire_owned();
-        place.map_err(|_| {
-            let text = format!(
-                "{AT_A_TIME} requests of your token are being answered, which is the limit of requests at a time"
-            );
-            Failure::too_many(&text, 1)
+        token_usage.left -= 1.0;
+        let slot = Arc::clone(&token_usage.slots).try_acquire_owned();
+        slot.map_err(|_| {
+            let text =
+                format!("your token reached the limit of {CONCURRENT_MAX} concurrent requests");
+            Failure::too_many_requests(&text, 1)
         })
     }
 
-    /// A place for a stream of a token that was admitted.
-    pub(super) fn stream(&self, token: i64) -> Result<StreamPlace, Failure> {
-        let own = self.accounts().get(&token).map(|it| Arc::clone(&it.streams));
-        // A token that was forgotten meanwhile has none open that count.
-        let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_AT_A_TIME)));
+    /// A slot for a stream of an admitted token.
+    pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
+        let own = self.usage().get(&token).map(|token_usage| Arc::clone(&token_usage.streams));
+        // A token dropped meanwhile has no open streams that count.
+        let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(
-                "{STREAMS_AT_A_TIME} streams and exports of your token are open, which is the limit of streams at a time"
+                "your token reached the limit of {STREAMS_PER_TOKEN_MAX} concurrent streams and exports"
             );
-            Failure::too_many(&text, 10)
+            Failure::too_many_requests(&text, 10)
         })?;
         let of_all = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             let text = format!(
-                "{STREAMS_MAX} streams and exports are open, which is the limit of the whole server"
+                "the server reached the limit of {STREAMS_MAX} concurrent streams and exports"
             );
-            Failure::too_many(&text, 10)
+            Failure::too_many_requests(&text, 10)
         })?;
-        Ok(StreamPlace { _of_token: of_token, _of_all: of_all })
+        Ok(StreamSlot { _of_token: of_token, _of_all: of_all })
     }
 
-    fn accounts(&self) -> MutexGuard<'_, HashMap<i64, Account>> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, HashMap<i64, TokenUsage>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Streams that are open.
     pub(super) fn streams_open(&self) -> usize {
         STREAMS_MAX - self.streams.available_permits()
     }
@@ -138,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_a_burst_then_its_rate_and_others_are_not_held_up() {
+    fn a_token_has_a_burst_and_then_its_rate_and_others_are_not_affected() {
         let limits = Limits::new(Rate { per_s: 2.0, burst: 3.0 });
         let start = Instant::now();
         let admitted = |token, ms| {
@@ -149,16 +143,17 @@ mod tests {
         assert_eq!(admitted(2, 0), 3);
         assert_eq!(admitted(1, 1000), 2);
         assert_eq!(admitted(1, 1001), 0);
-        assert_eq!(admitted(1, 100_000), 3, "what was not used is not saved for ever");
+        assert_eq!(admitted(1, 100_000), 3, "unused quota does not accumulate");
     }
 
     #[test]
-    fn so_many_answers_at_a_time_and_no_more() {
+    fn concurrent_answers_are_limited() {
         let limits = Limits::new(Rate { per_s: 0.0, burst: 100.0 });
         let now = Instant::now();
-        let mut held: Vec<_> = (0..AT_A_TIME).map(|_| limits.admit(1, now).unwrap()).collect();
+        let mut admitted: Vec<_> =
+            (0..CONCURRENT_MAX).map(|_| limits.admit(1, now).unwrap()).collect();
         assert_eq!(limits.admit(1, now).unwrap_err().problem.status, 429);
-        held.pop();
+        admitted.pop();
         assert!(limits.admit(1, now).is_ok());
     }
 }

@@ -1,11 +1,12 @@
-//! GPU × driver × CUDA × framework, with how long each is looked after and what it is exposed to. What nobody knows is a row too.
+//! The compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure.
+//! Unknown combinations are rows, too.
 //!
 //! ```text
-//! nodes ─ part: at most GPU_NAMES_MAX names ─> Tally ─ off the runtime ─> rows, most GPUs first ─> at most ROWS_MAX
-//!              and FRAMEWORKS_MAX frameworks        each combination judged once
+//! nodes ─ tally_node: at most GPU_NAMES_MAX names ─> Tally ─ blocking thread ─> rows by GPUs
+//!         and FRAMEWORKS_MAX frameworks              each combination once      at most ROWS_MAX
 //! ```
 //!
-//! For one request at a time, from the first node that is looked at: nodes choose how much there is to collect.
+//! One request at a time, including the collection: nodes choose how much there is to collect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,23 +21,21 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use super::compatibility::{Judgement, Judgements, off_runtime};
+use super::compatibility::{CombinationVerdict, VerdictCache, run_blocking};
 use super::failure::Failure;
 use super::reply::{Reply, json_bytes};
 use super::{Call, pagination};
 
-/// Different GPU names of one node. A real one has one or two.
+/// Distinct GPU names per node. A real node has one or two.
 const GPU_NAMES_MAX: usize = 16;
-/// Frameworks of a row that are judged: jobs of one node have a few, each in one or two versions.
+/// Frameworks checked per row. Jobs of one node use a few, in one or two versions each.
 const FRAMEWORKS_MAX: usize = 32;
-/// Rows of an answer. With the two above it bounds what one request makes the server judge: 16,500 combinations.
+/// Rows per answer. With the limits above, one request checks at most 16,500 combinations.
 const ROWS_MAX: usize = 500;
-/// Bytes of an answer's rows.
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// How long rows are judged: less than half of what an answer may take, so that one that waits for another comes in time too.
-const JUDGE_WAIT: Duration = Duration::from_secs(8);
+/// Less than half of the answer timeout, so that a request that waits for another still completes.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What GPUs of a row have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     gpu: Option<String>,
@@ -47,16 +46,15 @@ struct Key {
     more_frameworks: usize,
 }
 
-/// One node's part.
 #[derive(Debug)]
-struct Part {
+struct NodeTally {
     rows: Vec<(Key, u32)>,
     /// GPUs whose names are beyond [`GPU_NAMES_MAX`].
     more_gpus: u32,
 }
 
-/// One node's part; none: nobody knows its GPUs.
-fn part(node: &Node) -> Option<Part> {
+/// `None` if the node's GPUs are unknown.
+fn tally_node(node: &Node) -> Option<NodeTally> {
     let inventory = node.reported_inventory()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
     for gpu in inventory.gpus.as_ref()? {
@@ -76,7 +74,7 @@ fn part(node: &Node) -> Option<Part> {
         more_frameworks,
     };
     let rows = names.into_iter().take(GPU_NAMES_MAX).map(|(name, gpus)| (key(name), gpus));
-    Some(Part { rows: rows.collect(), more_gpus })
+    Some(NodeTally { rows: rows.collect(), more_gpus })
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -85,7 +83,7 @@ struct Counts {
     gpus: u32,
 }
 
-/// What all nodes have, before it is judged.
+/// Counts of all nodes.
 #[derive(Debug)]
 struct Tally {
     rows: BTreeMap<Key, Counts>,
@@ -99,8 +97,7 @@ impl Tally {
         Self { rows: BTreeMap::new(), unknown_nodes: 0, left_out }
     }
 
-    /// Takes in what more nodes have.
-    fn with(mut self, parts: Vec<Option<Part>>) -> Self {
+    fn with(mut self, parts: Vec<Option<NodeTally>>) -> Self {
         for part in parts {
             let Some(part) = part else {
                 self.unknown_nodes += 1;
@@ -117,23 +114,23 @@ impl Tally {
         self
     }
 
-    /// Judges rows until there are too many of them, in number, bytes or time; the rest is counted.
-    fn judged(
+    /// Evaluates rows up to the limits on number, bytes and time, and counts the rest.
+    fn evaluate(
         self,
         facts: &FactSet,
         on: Date,
-        judgements: &mut Judgements,
+        verdicts: &mut VerdictCache,
         until: Instant,
     ) -> Matrix {
         let Self { rows: all, unknown_nodes, mut left_out } = self;
         let mut all: Vec<_> = all.into_iter().collect();
-        all.sort_by_key(|(_, it)| std::cmp::Reverse(it.gpus));
+        all.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.gpus));
         let mut rows: Vec<MatrixRow> = Vec::new();
         let mut bytes = 0;
         for (key, counts) in all {
             let has_room = rows.len() < ROWS_MAX && bytes < ROWS_BYTES_MAX;
             if has_room && Instant::now() < until {
-                let row = row(facts, on, key, counts, judgements);
+                let row = row(facts, on, key, counts, verdicts);
                 bytes += json_bytes(&row);
                 rows.push(row);
             } else {
@@ -153,55 +150,60 @@ impl Tally {
 }
 
 pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
-    let visit: pagination::Visit<Option<Part>> =
-        Arc::new(|_, _, node, found| found.push(part(node)));
-    let mut turn = Arc::clone(&call.rest.judgements).lock_owned().await;
+    let visit: pagination::Visit<Option<NodeTally>> =
+        Arc::new(|_, _, node, found| found.push(tally_node(node)));
+    let mut turn = Arc::clone(&call.rest.verdicts).lock_owned().await;
     let mut tally = Tally::new();
-    let mut strides = pagination::Batches::new(&call.site.brain, call.caller()?, visit);
-    while let Some(parts) = strides.next(usize::MAX).await? {
-        (turn, tally) = off_runtime(turn, move |_| tally.with(parts)).await?;
+    let mut batches = pagination::Batches::new(&call.app.controller, call.caller()?, visit);
+    while let Some(parts) = batches.next(usize::MAX).await? {
+        (turn, tally) = run_blocking(turn, move |_| tally.with(parts)).await?;
     }
     let on = TimeZone::UTC.to_datetime(Timestamp::now()).date();
-    let site = Arc::clone(&call.site);
-    let answer = off_runtime(turn, move |judgements| {
-        let until = Instant::now() + JUDGE_WAIT;
-        Reply::json(&tally.judged(&site.facts, on, judgements, until))
+    let app = Arc::clone(&call.app);
+    let answer = run_blocking(turn, move |verdicts| {
+        let until = Instant::now() + CHECK_TIMEOUT;
+        Reply::json(&tally.evaluate(&app.facts, on, verdicts, until))
     });
     answer.await?.1
 }
 
-/// GPU and driver, and with them each framework that the facts know.
+/// Checks GPU and driver alone, and with each framework.
 fn row(
     facts: &FactSet,
     on: Date,
     key: Key,
     counts: Counts,
-    judgements: &mut Judgements,
+    verdicts: &mut VerdictCache,
 ) -> MatrixRow {
-    let mut found: Vec<Arc<Judgement>> = Vec::new();
+    let mut found: Vec<Arc<CombinationVerdict>> = Vec::new();
     if let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) {
         let alone = [None].into_iter();
-        let asked = alone.chain(key.frameworks.iter().map(|it| Some(it.as_str())));
-        found.extend(asked.filter_map(|it| judgements.judge(facts, on, (gpu, driver), it)));
+        let frameworks =
+            alone.chain(key.frameworks.iter().map(|framework| Some(framework.as_str())));
+        found.extend(
+            frameworks.filter_map(|framework| verdicts.get(facts, on, (gpu, driver), framework)),
+        );
     }
-    let mut verdict = found.iter().map(|it| it.verdict).max();
-    let mut reasons: Vec<String> = found.iter().flat_map(|it| &it.reasons).cloned().collect();
+    let mut verdict = found.iter().map(|verdict| verdict.verdict).max();
+    let mut reasons: Vec<String> =
+        found.iter().flat_map(|verdict| &verdict.reasons).cloned().collect();
     reasons.sort();
     reasons.dedup();
     if key.more_frameworks > 0 {
-        // A framework that was not judged did not pass.
+        // An unchecked framework has not passed.
         verdict = verdict.max(Some(Verdict::Unknown));
         reasons.push(format!(
-            "{} more frameworks are not judged: a row lists {FRAMEWORKS_MAX} at most",
+            "{} more frameworks are not checked: the limit is {FRAMEWORKS_MAX} per row",
             key.more_frameworks
         ));
     }
     let first = found.first();
-    let driver: Option<DriverVersion> = key.driver.as_deref().and_then(|it| it.parse().ok());
+    let driver: Option<DriverVersion> =
+        key.driver.as_deref().and_then(|driver| driver.parse().ok());
     MatrixRow {
-        sku: first.map(|it| it.sku.clone()),
-        support: driver.as_ref().and_then(|it| support(facts, it, on)),
-        exposure: first.map(|it| it.exposure.clone()),
+        sku: first.map(|verdict| verdict.sku.clone()),
+        support: driver.as_ref().and_then(|driver| support(facts, driver, on)),
+        exposure: first.map(|verdict| verdict.exposure.clone()),
         verdict: verdict.map_or("unknown", Verdict::name).to_owned(),
         reasons,
         gpu: key.gpu,
@@ -219,7 +221,7 @@ fn support(facts: &FactSet, driver: &DriverVersion, on: Date) -> Option<Support>
     Some(Support {
         branch: branch.branch.to_string(),
         status: status.as_str()?.to_owned(),
-        end: branch.end_of_support.map(|it| it.to_string()),
+        end: branch.end_of_support.map(|date| date.to_string()),
     })
 }
 
@@ -240,7 +242,7 @@ mod tests {
     }
 
     fn tally(rows: impl IntoIterator<Item = (Key, u32)>) -> Tally {
-        Tally::new().with(vec![Some(Part { rows: rows.into_iter().collect(), more_gpus: 0 })])
+        Tally::new().with(vec![Some(NodeTally { rows: rows.into_iter().collect(), more_gpus: 0 })])
     }
 
     fn later() -> Instant {
@@ -248,52 +250,52 @@ mod tests {
     }
 
     #[test]
-    fn each_combination_is_judged_once_and_the_rows_with_the_most_gpus_are_kept() {
+    fn combinations_are_evaluated_once_and_rows_with_most_gpus_come_first() {
         let facts = FactSet::embedded();
-        let mut judgements = Judgements::default();
-        // The same GPU, driver and frameworks under many CUDA versions.
+        let mut verdicts = VerdictCache::default();
         let variants = || {
             (0..1000).map(|at| {
                 let cuda = Some(format!("13.{at}"));
                 (Key { cuda, ..key("NVIDIA H200", 3) }, at + 1)
             })
         };
-        let matrix = tally(variants()).judged(facts, ON, &mut judgements, later());
-        assert_eq!(judgements.count(), 4, "the GPU with its driver, and with each framework");
+        let matrix = tally(variants()).evaluate(facts, ON, &mut verdicts, later());
+        assert_eq!(verdicts.count(), 4, "the GPU with its driver, and with each framework");
         assert_eq!(matrix.rows.len(), ROWS_MAX);
         assert_eq!((matrix.rows[0].gpus, matrix.rows[ROWS_MAX - 1].gpus), (1000, 501));
         let left_out = MatrixLeftOut { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
         assert_eq!(matrix.left_out, Some(left_out));
         let whole = tally([(key("NVIDIA H200", 3), 8)]);
-        assert_eq!(whole.judged(facts, ON, &mut judgements, later()).left_out, None);
+        assert_eq!(whole.evaluate(facts, ON, &mut verdicts, later()).left_out, None);
     }
 
     #[test]
-    fn what_nodes_have_in_common_is_one_row_in_whatever_pieces_they_come() {
-        let part = |gpus| Some(Part { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
+    fn equal_nodes_share_a_row_across_batches() {
+        let part =
+            |gpus| Some(NodeTally { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
         let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
-        let counts = tally.rows.values().map(|it| (it.nodes, it.gpus)).collect::<Vec<_>>();
+        let counts = tally.rows.values().map(|row| (row.nodes, row.gpus)).collect::<Vec<_>>();
         assert_eq!((counts, tally.unknown_nodes), (vec![(2, 12)], 1));
         assert_eq!(tally.left_out, MatrixLeftOut { rows: 0, gpus: 2, nodes: 2 });
     }
 
     #[test]
-    fn what_could_not_be_judged_in_time_is_counted_and_not_passed_over() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+    fn rows_not_evaluated_in_time_are_counted() {
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
-        let late = tally(rows()).judged(facts, ON, &mut judgements, Instant::now());
+        let late = tally(rows()).evaluate(facts, ON, &mut verdicts, Instant::now());
         assert_eq!(late.left_out, Some(MatrixLeftOut { rows: 2, gpus: 10, nodes: 0 }));
-        assert_eq!((late.rows.len(), judgements.count()), (0, 0));
+        assert_eq!((late.rows.len(), verdicts.count()), (0, 0));
     }
 
     #[test]
-    fn rows_are_bounded_in_bytes_too() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+    fn rows_are_limited_in_bytes() {
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
-        // Without a driver there is nothing to judge.
+        // Without a driver there is nothing to check.
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
-        let matrix = tally(rows).judged(facts, ON, &mut judgements, later());
+        let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());
         assert_eq!((matrix.rows.len(), matrix.left_out.unwrap().rows), (16, 24));
     }
 }

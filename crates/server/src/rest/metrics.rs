@@ -1,4 +1,5 @@
-//! `/metrics` in Prometheus' text form, and `/healthz`. Labels are bounded: standings, severities and classes of answers.
+//! `/metrics` in Prometheus text format, and `/healthz`. Labels are bounded: phases, severities and
+//! classes of answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,51 +17,51 @@ use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, pagination};
 use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure, RequestFailure};
-use crate::space::Space;
+use crate::space::DiskSpace;
 
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
 
-/// One node's part.
-struct Part {
+struct NodeMetrics {
     phase: NodePhase,
     connection: ConnectionState,
-    is_silent: bool,
-    is_held_back: bool,
+    is_heartbeat_lost: bool,
+    is_deferred: bool,
     findings: Vec<Severity>,
 }
 
-/// Anybody may ask, so it is looked at once a second at most: whether the brain answers.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// `/healthz` needs no token, so the controller is checked at most once a second.
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was last seen of the brain.
+/// The last check, and its result.
 pub(super) type Health = Mutex<Option<(Instant, bool)>>;
 
 pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
     let mut last = call.rest.health.lock().await;
     let is_well = match *last {
-        Some((at, is_well)) if at.elapsed() < HEALTH_EVERY => is_well,
+        Some((at, is_well)) if at.elapsed() < HEALTH_CHECK_INTERVAL => is_well,
         _ => {
-            let is_well = call.site.brain.look(|_| ()).await.is_ok();
+            let is_well = call.app.controller.read(|_| ()).await.is_ok();
             *last = Some((Instant::now(), is_well));
             is_well
         }
     };
     if is_well {
-        Ok(Reply::bytes(reply::TEXT, health(&call.site.space)))
+        Ok(Reply::bytes(reply::TEXT, health(&call.app.space)))
     } else {
-        Ok(Reply::unavailable("the server is ending\n"))
+        Ok(Reply::unavailable("the server is stopping\n"))
     }
 }
 
-/// The server serves; how much room its log has is told beside it.
-fn health(space: &Space) -> String {
+/// Reports disk space besides `ok`.
+fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
-    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
+    let text_or_unknown =
+        |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
     format!(
         "ok\nlog_bytes {}\ndisk_free_bytes {}\ndisk_low {}\n",
-        told(bytes.map(|(log, _)| log)),
-        told(bytes.map(|(_, free)| free)),
+        text_or_unknown(bytes.map(|(log, _)| log)),
+        text_or_unknown(bytes.map(|(_, free)| free)),
         space.is_low()
     )
 }
@@ -68,36 +69,36 @@ fn health(space: &Space) -> String {
 pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
-    let site = Arc::clone(&call.site);
-    let visit: pagination::Visit<Part> = Arc::new(move |_, id, node, found| {
-        found.push(Part {
+    let app = Arc::clone(&call.app);
+    let visit: pagination::Visit<NodeMetrics> = Arc::new(move |_, id, node, found| {
+        found.push(NodeMetrics {
             phase: node.phase(),
-            connection: site.connection(id).state,
-            is_silent: node.liveness.heartbeat_loss().is_some(),
-            is_held_back: node.phase.deferred().is_some(),
-            findings: node.open_findings().map(|it| it.severity).collect(),
+            connection: app.connection(id).state,
+            is_heartbeat_lost: node.liveness.heartbeat_loss().is_some(),
+            is_deferred: node.phase.deferred().is_some(),
+            findings: node.open_findings().map(|finding| finding.severity).collect(),
         });
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let most = usize::MAX - 1;
-    let parts = pagination::nodes(&call.site.brain, caller, everything, most, visit).await?;
-    let domain_faults = call.site.brain.look(|state| state.domain_faults.len()).await?;
+    let parts = pagination::nodes(&call.app.controller, caller, everything, most, visit).await?;
+    let domain_faults = call.app.controller.read(|state| state.domain_faults.len()).await?;
     Ok(Reply::bytes(reply::METRICS, render(&call, &parts, domain_faults)))
 }
 
-fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
-    let mut text = Text::default();
+fn render(call: &Call, parts: &[NodeMetrics], domain_faults: usize) -> String {
+    let mut text = MetricsText::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
-    for severity in parts.iter().flat_map(|it| &it.findings) {
+    for severity in parts.iter().flat_map(|tally| &tally.findings) {
         *severities.entry(*severity).or_default() += 1;
     }
     let phases = NodePhase::ALL.map(|phase| {
-        let count = parts.iter().filter(|it| it.phase == phase).count();
+        let count = parts.iter().filter(|tally| tally.phase == phase).count();
         (phase.code().to_owned(), count as u64)
     });
     text.labelled("farrier_fleet_nodes", "gauge", "Nodes by phase", "phase", phases);
     let connections = ConnectionState::ALL.map(|state| {
-        let count = parts.iter().filter(|it| it.connection == state).count();
+        let count = parts.iter().filter(|tally| tally.connection == state).count();
         (state.name().to_owned(), count as u64)
     });
     text.labelled(
@@ -107,118 +108,119 @@ fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
         "state",
         connections,
     );
-    let severities = SEVERITIES
-        .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
+    let severities = SEVERITIES.map(|severity| {
+        (severity.to_string(), severities.get(&severity).copied().unwrap_or_default() as u64)
+    });
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
-    let count = |is: fn(&&Part) -> bool| parts.iter().filter(is).count() as u64;
+    let count = |is: fn(&&NodeMetrics) -> bool| parts.iter().filter(is).count() as u64;
     text.gauge(
-        "farrier_fleet_nodes_silent",
-        "Nodes of which nothing is heard",
-        count(|it| it.is_silent),
+        "farrier_fleet_nodes_heartbeat_lost",
+        "Nodes whose heartbeat is lost",
+        count(|tally| tally.is_heartbeat_lost),
     );
-    let held = count(|it| it.is_held_back);
+    let deferred = count(|tally| tally.is_deferred);
+    text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", deferred);
     text.gauge(
-        "farrier_fleet_nodes_held_back",
-        "Nodes for which something should be done and is not",
-        held,
-    );
-    text.gauge(
-        "farrier_fleet_domains_blamed",
-        "Racks, switches and NVLink domains that are to blame",
+        "farrier_fleet_domain_faults",
+        "Racks, switches and NVLink domains with a domain fault",
         domain_faults as u64,
     );
-    of_server(&mut text, call);
+    render_server(&mut text, call);
     text.0
 }
 
-/// What the server says of itself.
-fn of_server(text: &mut Text, call: &Call) {
-    let site = &call.site;
-    text.gauge("farrier_server_log_entries", "The log's last entry", site.tail.end());
+fn render_server(text: &mut MetricsText, call: &Call) {
+    let app = &call.app;
+    text.gauge("farrier_server_log_entries", "Number of the log's last entry", app.tail.end());
     text.counter(
         "farrier_server_commits_total",
         "Batches written to the log",
-        site.brain.commits(),
+        app.controller.commits(),
     );
     text.counter(
         "farrier_server_clock_steps_total",
         "Steps of the server's wall clock",
-        site.brain.clock_steps(),
+        app.controller.clock_steps(),
     );
     text.counter(
-        "farrier_server_pauses_total",
+        "farrier_server_controller_pauses_total",
         "Times that the controller did not run for seconds",
-        site.brain.pauses(),
+        app.controller.pauses(),
     );
     text.gauge(
-        "farrier_server_inputs_waiting",
-        "Inputs that wait for the brain",
-        site.brain.waiting() as u64,
+        "farrier_server_inputs_queued",
+        "Inputs queued for the controller",
+        app.controller.waiting() as u64,
     );
     text.counter(
         "farrier_server_reports_throttled_total",
-        "Times that a node's reports had to wait for its quota",
-        site.roster.times_throttled(),
+        "Times that a node's reports were throttled by its quota",
+        app.sessions.times_throttled(),
     );
-    // Unknown is no number: what could not be read is left out.
-    if let Some((log_bytes, free_bytes)) = site.space.bytes() {
+    // An unknown value is left out.
+    if let Some((log_bytes, free_bytes)) = app.space.bytes() {
         text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
-        text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
+        text.gauge(
+            "farrier_server_disk_free_bytes",
+            "Free disk space in the log's folder",
+            free_bytes,
+        );
     }
     text.gauge(
         "farrier_server_disk_low",
         "Whether disk space is low, and reports that change no decision are not logged",
-        site.space.is_low().into(),
+        app.space.is_low().into(),
     );
     text.gauge(
         "farrier_server_agents_connected",
-        "Streams of agents",
-        site.roster.connected() as u64,
+        "Open sessions of agents",
+        app.sessions.connected() as u64,
     );
-    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), site.counters.handshakes(why)));
+    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), app.counters.handshakes(why)));
     text.labelled(
         "farrier_server_tls_handshakes_failed_total",
         "counter",
-        "TLS handshakes that came to nothing",
+        "Failed TLS handshakes",
         "reason",
         failed,
     );
-    let unread = RequestFailure::ALL.map(|it| (it.to_string(), site.counters.requests_failed(it)));
+    let unread = RequestFailure::ALL.map(|request_failure| {
+        (request_failure.to_string(), app.counters.requests_failed(request_failure))
+    });
     text.labelled(
         "farrier_server_unauthenticated_requests_failed_total",
         "counter",
-        "Requests of peers without a certificate that were not read",
+        "Requests without a certificate that were not read",
         "reason",
         unread,
     );
-    refusals(text, &site.counters);
+    refusals(text, &app.counters);
     text.counter(
-        "farrier_server_order_numbers_refused_total",
-        "Nodes that said a number of an order that was never given",
-        site.counters.order_numbers_refused(),
+        "farrier_server_order_generations_refused_total",
+        "Sessions refused because of an unknown order generation",
+        app.counters.order_generations_refused(),
     );
     let streams = call.rest.limits.streams_open() as u64;
-    text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);
+    text.gauge("farrier_server_log_streams_open", "Open streams and exports", streams);
     let classes = (2..6).map(|class: usize| {
         (format!("{class}xx"), call.rest.answered[class].load(Ordering::Relaxed))
     });
     text.labelled(
-        "farrier_server_http_answers_total",
+        "farrier_server_http_responses_total",
         "counter",
-        "Answers over HTTP",
+        "HTTP responses",
         "class",
         classes,
     );
 }
 
-/// What was refused to nodes, and how often they renewed.
-fn refusals(text: &mut Text, counters: &Counters) {
+fn refusals(text: &mut MetricsText, counters: &Counters) {
     let refused =
         EnrolmentRefusal::ALL.map(|why| (why.to_string(), counters.enrolments_refused(why)));
     text.labelled(
         "farrier_server_enrolments_refused_total",
         "counter",
-        "Enrolments that were refused",
+        "Refused enrolments",
         "reason",
         refused,
     );
@@ -232,20 +234,20 @@ fn refusals(text: &mut Text, counters: &Counters) {
     );
     text.counter(
         "farrier_server_node_names_refused_total",
-        "Sessions refused because a node named another",
+        "Sessions refused because a node used another node's name",
         counters.names_refused(),
     );
     text.counter(
         "farrier_server_sessions_ended_total",
-        "Sessions of nodes that the server has ended",
+        "Sessions ended by the server",
         counters.sessions_ended(),
     );
 }
 
 #[derive(Default)]
-struct Text(String);
+struct MetricsText(String);
 
-impl Text {
+impl MetricsText {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -260,7 +262,7 @@ impl Text {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// Values of a label are our own words, which need no escape.
+    /// Label values are constants, and need no escaping.
     fn labelled(
         &mut self,
         name: &str,

@@ -1,13 +1,15 @@
-//! What people and programs may ask for over HTTP, on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
+//! The REST API on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
 //!
 //! ```text
-//! request ─> routes::TABLE ─> who asks (access::Store) ─> limits ─> query, body ─> handler ─┬─ Brain::look, a few thousand nodes at a time
-//!               │                                                                           ├─ Brain::take ─> on disk, with their name
-//!               └─> openapi                                                                 └─ follow::Tail ─> SSE, export: at the reader's pace
+//! request ─> routes::TABLE ─> authenticate ─> limits ─> query, body ─> handler
+//!                │            (access::Store)                            ├─ Controller::read
+//!                └─> openapi                                             ├─ Controller::submit
+//!                                                                        └─ LogTail ─> SSE, export
 //! ```
 //!
-//! A handler is an entry of one table ([`routes`]), from which the OpenAPI document is made too. What a caller sees is cut to
-//! their scope in each handler ([`caller`]), also in the log ([`sight`]).
+//! Each handler is an entry of one table ([`routes`]), from which the OpenAPI document is
+//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
+//! entries ([`redact`]).
 
 mod answer_body;
 mod artifacts;
@@ -22,7 +24,6 @@ mod fleet;
 mod limits;
 mod matrix;
 mod metrics;
-mod near;
 mod nodes;
 mod openapi;
 mod pagination;
@@ -32,6 +33,7 @@ mod redact;
 mod reply;
 mod requests;
 mod routes;
+mod similar;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -65,29 +67,29 @@ use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::controller::Controller;
 use crate::counters::Counters;
-use crate::follow::Tail;
 use crate::ingest::SessionRegistry;
+use crate::log_tail::LogTail;
 use crate::serve::{ActiveRequest, ConnectionActivity};
-use crate::space::Space;
-use answer_body::Hold;
-use body::body_of;
+use crate::space::DiskSpace;
+use answer_body::AnswerHold;
+use body::parse_body;
 use caller::Caller;
-use compatibility::SharedJudgements;
-use failure::{Failure, unwell};
+use compatibility::SharedVerdictCache;
+use failure::{Failure, internal_error};
 use limits::{
-    ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace, TOKEN_EVERY,
+    ANSWER_TIMEOUT, BODY_BYTES_MAX, BODY_TIMEOUT, Limits, PATH_BYTES_MAX, StreamSlot,
+    TOKEN_CHECK_INTERVAL,
 };
 use query::Params;
 use reply::Reply;
-use routes::{Found, Route};
+use routes::{Route, RouteMatch};
 
-/// What handlers need.
 #[derive(Debug)]
 pub(crate) struct AppState {
-    pub(crate) brain: Controller,
-    pub(crate) tail: Tail,
-    pub(crate) roster: Arc<SessionRegistry>,
-    pub(crate) space: Arc<Space>,
+    pub(crate) controller: Controller,
+    pub(crate) tail: LogTail,
+    pub(crate) sessions: Arc<SessionRegistry>,
+    pub(crate) space: Arc<DiskSpace>,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) store: Arc<Store>,
     pub(crate) artifacts: Arc<ArtifactStore>,
@@ -95,104 +97,103 @@ pub(crate) struct AppState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
-    /// Whether the server ends: who follows the log is let go then.
+    /// True when the server stops, which ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
 impl AppState {
-    /// Whether there is a session with a node's agent.
     fn connection(&self, node: &NodeId) -> ConnectionView {
-        self.roster.connection(node, self.heartbeat_interval, self.brain.now())
+        self.sessions.connection(node, self.heartbeat_interval, self.controller.now())
     }
 }
 
-/// Answers people and programs.
+/// The REST service.
 #[derive(Debug, Clone)]
 pub(crate) struct Rest {
-    site: Arc<AppState>,
+    app: Arc<AppState>,
     limits: Arc<Limits>,
     /// Answers by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<metrics::Health>,
-    judgements: SharedJudgements,
+    verdicts: SharedVerdictCache,
 }
 
-/// One request, with all that its handler may look at.
+/// One request, for its handler.
 struct Call {
-    site: Arc<AppState>,
+    app: Arc<AppState>,
     rest: Rest,
-    /// None where anybody may ask.
+    /// `None` for routes without a permission.
     caller: Option<Caller>,
     path: Params,
     query: Params,
     headers: HeaderMap,
     body: Bytes,
-    /// A place among the token's requests; a stream gives it back for one of its own. The body of the answer has it, too.
-    hold: Option<Hold>,
+    /// A slot among the token's answers, which a stream exchanges for its own. Shared with the
+    /// answer's body.
+    hold: Option<AnswerHold>,
 }
 
 impl Call {
-    /// Who asks; a route that asks for a deed has one.
+    /// The caller. Every route with a permission has one.
     fn caller(&self) -> Result<&Caller, Failure> {
-        self.caller.as_ref().ok_or_else(Failure::unknown_caller)
+        self.caller.as_ref().ok_or_else(Failure::unauthenticated)
     }
 
-    /// The body, read strictly.
+    /// Parses the body strictly.
     fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
-        body_of(&self.body)
+        parse_body(&self.body)
     }
 
-    /// A place for an answer that may last for long, in place of that for a short one.
-    fn stream_place(&mut self) -> Result<StreamPlace, Failure> {
-        let place = self.rest.limits.stream(self.caller()?.person.token)?;
+    /// Exchanges the answer slot for a stream slot.
+    fn stream_slot(&mut self) -> Result<StreamSlot, Failure> {
+        let slot = self.rest.limits.stream(self.caller()?.user.token)?;
         self.hold = None;
-        Ok(place)
+        Ok(slot)
     }
 
-    /// Returns when the token of the caller holds no more, or that cannot be looked up.
-    async fn token_lost(&self) -> Failure {
+    /// Returns when the caller's token becomes invalid, or cannot be checked.
+    async fn token_invalidated(&self) -> Failure {
         let digest = match self.caller() {
             Ok(caller) => &caller.digest,
             Err(failure) => return failure,
         };
         loop {
-            tokio::time::sleep(TOKEN_EVERY).await;
-            match self.site.holder(digest.clone()).await {
+            tokio::time::sleep(TOKEN_CHECK_INTERVAL).await;
+            match self.app.caller_for(digest.clone()).await {
                 Ok(Some(_)) => {}
-                Ok(None) => return Failure::unknown_caller(),
+                Ok(None) => return Failure::unauthenticated(),
                 Err(failure) => return failure,
             }
         }
     }
 
-    /// Nothing is said, or nothing in so many words.
-    fn nothing(&self) -> Result<(), Failure> {
+    /// Accepts no body, or an empty object.
+    fn expect_empty_body(&self) -> Result<(), Failure> {
         if self.body.is_empty() { Ok(()) } else { self.body().map(|EmptyRequest {}| ()) }
     }
 }
 
 impl Rest {
-    pub(crate) fn new(site: AppState, rate: Rate) -> Self {
+    pub(crate) fn new(app: AppState, rate: Rate) -> Self {
         let limits = Arc::new(Limits::new(rate));
         Self {
-            site: Arc::new(site),
+            app: Arc::new(app),
             limits,
             answered: Arc::default(),
             health: Arc::default(),
-            judgements: SharedJudgements::default(),
+            verdicts: SharedVerdictCache::default(),
         }
     }
 
-    /// Answers a request, whatever it is.
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
-        presence: &Arc<ConnectionActivity>,
+        activity: &Arc<ConnectionActivity>,
     ) -> Response<Body> {
         let (head, mut body) = request.into_parts();
         let is_http2 = head.version == Version::HTTP_2;
         let mut hold = None;
-        let answer = self.answer_or_fail(head, &mut body, presence, &mut hold).await;
+        let answer = self.handle(head, &mut body, activity, &mut hold).await;
         if is_http2 && !body.is_end_stream() {
             tokio::spawn(body::drain(body));
         }
@@ -207,34 +208,34 @@ impl Rest {
         response
     }
 
-    async fn answer_or_fail(
+    async fn handle(
         &self,
         head: request::Parts,
         body: &mut Incoming,
-        presence: &Arc<ConnectionActivity>,
-        hold: &mut Option<Hold>,
+        activity: &Arc<ConnectionActivity>,
+        hold: &mut Option<AnswerHold>,
     ) -> Result<Reply, Failure> {
         let query = head.uri.query().unwrap_or_default();
         if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
-            return Err(Failure::wrong("the path is too long"));
+            return Err(Failure::bad_request("the path is too long"));
         }
-        let Found { route, path } = routes::find(&head.method, head.uri.path())?;
-        let caller = match route.deed {
-            Some(deed) => {
-                let caller = self.known(&head.headers).await?;
-                caller.check(deed)?;
+        let RouteMatch { route, path } = routes::find(&head.method, head.uri.path())?;
+        let caller = match route.permission {
+            Some(permission) => {
+                let caller = self.authenticate(&head.headers).await?;
+                caller.check(permission)?;
                 Some(caller)
             }
             None => None,
         };
         if let Some(caller) = &caller {
-            let place = self.limits.admit(caller.person.token, Instant::now())?;
-            *hold = Some(Hold::new(place, ActiveRequest::new(presence)));
+            let slot = self.limits.admit(caller.user.token, Instant::now())?;
+            *hold = Some(AnswerHold::new(slot, ActiveRequest::new(activity)));
         }
         let query = Params::read(query, route.query)?;
         let body = self.read(route, &head.headers, body).await?;
         let call = Call {
-            site: Arc::clone(&self.site),
+            app: Arc::clone(&self.app),
             rest: self.clone(),
             caller,
             path,
@@ -243,23 +244,23 @@ impl Rest {
             body,
             hold: hold.clone(),
         };
-        let answer = tokio::time::timeout(ANSWER_WAIT, (route.run)(call)).await;
-        answer.map_err(|_| Failure::slow())?
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, (route.run)(call)).await;
+        answer.map_err(|_| Failure::overloaded())?
     }
 
-    /// Whose token is in the head.
-    async fn known(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
-        let mut given = headers.get_all(AUTHORIZATION).iter();
-        let (Some(first), None) = (given.next(), given.next()) else {
-            return Err(Failure::unknown_caller());
+    /// Identifies the caller by the bearer token.
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (Some(first), None) = (values.next(), values.next()) else {
+            return Err(Failure::unauthenticated());
         };
-        let text = first.to_str().map_err(|_| Failure::unknown_caller())?;
-        let (scheme, token) = text.split_once(' ').ok_or_else(Failure::unknown_caller)?;
+        let text = first.to_str().map_err(|_| Failure::unauthenticated())?;
+        let (scheme, token) = text.split_once(' ').ok_or_else(Failure::unauthenticated)?;
         if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(Failure::unknown_caller());
+            return Err(Failure::unauthenticated());
         }
-        let digest = TokenDigest::of(token);
-        self.site.holder(digest).await?.ok_or_else(Failure::unknown_caller)
+        let digest = TokenDigest::from_secret(token);
+        self.app.caller_for(digest).await?.ok_or_else(Failure::unauthenticated)
     }
 
     async fn read(
@@ -268,73 +269,77 @@ impl Rest {
         headers: &HeaderMap,
         body: &mut Incoming,
     ) -> Result<Bytes, Failure> {
-        let Some(_) = route.body else { return nothing(route, body).await };
+        let Some(_) = route.body else { return discard_body(route, body).await };
         let read = Limited::new(body, BODY_BYTES_MAX).collect();
-        let read = tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| Failure::slow_body())?;
+        let read = tokio::time::timeout(BODY_TIMEOUT, read)
+            .await
+            .map_err(|_| Failure::request_timeout())?;
         let read = read.map_err(|err| match err.downcast_ref::<LengthLimitError>() {
             Some(_) => Failure::too_large(BODY_BYTES_MAX),
-            None => Failure::wrong("the body was cut off"),
+            None => Failure::bad_request("the body was truncated"),
         })?;
         let bytes = read.to_bytes();
-        let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let media =
+            headers.get(CONTENT_TYPE).and_then(|header| header.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         if !bytes.is_empty() && !media.eq_ignore_ascii_case("application/json") {
-            return Err(Failure::no_json());
+            return Err(Failure::unsupported_media_type());
         }
         Ok(bytes)
     }
 }
 
-/// Does to its end what changes more than one place, also where its client goes away or is told that it takes too long.
-async fn finished(
+/// Runs a change of several stores to completion, even if the client disconnects or the request
+/// times out.
+async fn run_to_completion(
     change: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
 ) -> Result<Reply, Failure> {
-    tokio::spawn(change).await.map_err(|_| Failure::ending())?
+    tokio::spawn(change).await.map_err(|_| Failure::stopping())?
 }
 
-/// The body of a route that takes none: nothing of it is kept, and where anybody may ask nothing is waited for.
-async fn nothing(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
-    if route.deed.is_none() {
+/// Discards the body of a route that takes none. Does not wait for it if the route needs no token.
+async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
+    if route.permission.is_none() {
         return Ok(Bytes::new());
     }
     let ended = async {
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::wrong("the body was cut off"))?;
-            if frame.data_ref().is_some_and(|it| !it.is_empty()) {
-                return Err(Failure::wrong("this path takes no body"));
+            let frame = frame.map_err(|_| Failure::bad_request("the body was truncated"))?;
+            if frame.data_ref().is_some_and(|data| !data.is_empty()) {
+                return Err(Failure::bad_request("this path accepts no body"));
             }
         }
         Ok(Bytes::new())
     };
-    tokio::time::timeout(BODY_WAIT, ended).await.map_err(|_| Failure::slow_body())?
+    tokio::time::timeout(BODY_TIMEOUT, ended).await.map_err(|_| Failure::request_timeout())?
 }
 
 impl AppState {
-    /// Who has this token, where it holds.
-    async fn holder(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
-        let person = self.stored({
+    /// The caller with a valid token.
+    async fn caller_for(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
+        let person = self.with_store({
             let digest = digest.clone();
-            move |store| store.person(&digest, Timestamp::now())
+            move |store| store.user(&digest, Timestamp::now())
         });
-        Ok(person.await?.map(|person| Caller { person, digest }))
+        Ok(person.await?.map(|user| Caller { user, digest }))
     }
 
-    /// Asks the list of who may speak, which is on disk.
-    async fn stored<T: Send + 'static>(
+    /// Accesses the access store on a blocking thread.
+    async fn with_store<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
+        access: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
     ) -> Result<T, Failure> {
         let store = Arc::clone(&self.store);
-        let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
-        asked.map_err(|_| Failure::ending())?.map_err(|err| access_failed(&err))
+        let result = tokio::task::spawn_blocking(move || access(&store)).await;
+        result.map_err(|_| Failure::stopping())?.map_err(|err| access_failure(&err))
     }
 }
 
-fn access_failed(err: &crate::access::AccessError) -> Failure {
+fn access_failure(err: &crate::access::AccessError) -> Failure {
     use crate::access::AccessError::{NoSuchNode, NoSuchToken};
     match err {
-        NoSuchNode(node) => Failure::no_node(node.as_str()),
+        NoSuchNode(node) => Failure::node_not_found(node.as_str()),
         NoSuchToken(_) => Failure::not_found(err.to_string(), HintCode::ListTokens),
-        _ => unwell(err),
+        _ => internal_error(err),
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes, what is wrong with them, and why they stand where they stand.
+//! Nodes, their findings, and explanations of their phase.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::event::NodeInventory;
-use farrier_fleet::fleet::explain::explain;
+use farrier_fleet::fleet::explain;
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, VerificationResult};
 use farrier_fleet::fleet::{FleetState, Node, NodeId, NodePhase, OrderStatus, Pool};
@@ -24,8 +24,7 @@ use super::{AppState, Call, pagination};
 
 const PAGE: usize = 100;
 
-/// What a list is cut to.
-struct Filter {
+struct NodeFilter {
     pool: Option<Pool>,
     rack: Option<Unit>,
     leaf: Option<Unit>,
@@ -33,100 +32,108 @@ struct Filter {
     text: Option<String>,
 }
 
-impl Filter {
-    fn of(query: &Params) -> Result<Self, Failure> {
+impl NodeFilter {
+    fn from_query(query: &Params) -> Result<Self, Failure> {
         let phase = query.text("phase").map(|word| {
             let word = serde_json::Value::String(word.to_owned());
-            serde_json::from_value(word).map_err(|_| Failure::wrong("there is no such phase"))
+            serde_json::from_value(word).map_err(|_| Failure::bad_request("there is no such phase"))
         });
         Ok(Self {
             pool: query.parsed("pool")?,
             rack: query.parsed("rack")?,
             leaf: query.parsed("leaf")?,
             phase: phase.transpose()?,
-            text: query.text("text").map(str::to_lowercase).filter(|it| !it.is_empty()),
+            text: query.text("text").map(str::to_lowercase).filter(|text| !text.is_empty()),
         })
     }
 
-    fn takes(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
-        self.takes_place(node) && self.text.as_ref().is_none_or(|it| mentions(caller, id, node, it))
+    fn matches(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
+        self.matches_location(node)
+            && self.text.as_ref().is_none_or(|text| node_matches(caller, id, node, text))
     }
 
-    fn takes_place(&self, node: &Node) -> bool {
-        let place = &node.location;
-        self.pool.as_ref().is_none_or(|it| place.pool == *it)
-            && self.rack.as_ref().is_none_or(|it| place.rack.as_ref() == Some(it))
-            && self.leaf.as_ref().is_none_or(|it| place.leaf.as_ref() == Some(it))
-            && self.phase.is_none_or(|it| node.phase() == it)
+    fn matches_location(&self, node: &Node) -> bool {
+        let location = &node.location;
+        self.pool.as_ref().is_none_or(|pool| location.pool == *pool)
+            && self.rack.as_ref().is_none_or(|rack| location.rack.as_ref() == Some(rack))
+            && self.leaf.as_ref().is_none_or(|leaf| location.leaf.as_ref() == Some(leaf))
+            && self.phase.is_none_or(|phase| node.phase() == phase)
     }
 }
 
-/// Whether something of the node reads so.
-fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
-    let has = |it: &str| it.to_lowercase().contains(text);
+/// Whether the node's name, reason, driver, GPUs or findings contain the text.
+fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
+    let has = |field: &str| field.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
-    let gpus = inventory.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
+    let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
         || has(&node.phase.rationale().reason.redacted(caller.scope()).to_string())
-        || inventory.and_then(|it| it.driver.as_deref()).is_some_and(has)
+        || inventory.and_then(|inventory| inventory.driver.as_deref()).is_some_and(has)
         || gpus
             .into_iter()
-            .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
-        || node.open_findings().any(|it| says(&it, text))
+            .any(|gpu| gpu.uuid.0.to_lowercase() == text || gpu.name.as_deref().is_some_and(has))
+        || node.open_findings().any(|finding| finding_matches(&finding, text))
 }
 
-fn says(finding: &Finding, text: &str) -> bool {
-    let has = |it: &str| it.to_lowercase().contains(text);
+fn finding_matches(finding: &Finding, text: &str) -> bool {
+    let has = |field: &str| field.to_lowercase().contains(text);
     has(&finding.code) || has(&finding.text) || has(&finding.detail)
 }
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = NodeFilter::from_query(&call.query)?;
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
-    let eyes = call.caller()?.clone();
+    let viewer = call.caller()?.clone();
     let visit: pagination::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
-        if filter.takes(&eyes, id, node) {
-            found.push(row(&eyes, id, node));
+        if filter.matches(&viewer, id, node) {
+            found.push(row(&viewer, id, node));
         }
     });
-    let mut nodes =
-        pagination::nodes(&call.site.brain, call.caller()?, (from, Bound::Unbounded), limit, visit)
-            .await?;
+    let mut nodes = pagination::nodes(
+        &call.app.controller,
+        call.caller()?,
+        (from, Bound::Unbounded),
+        limit,
+        visit,
+    )
+    .await?;
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
-    connections(&call.site, &mut nodes);
-    let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
+    fill_connections(&call.app, &mut nodes);
+    let next = nodes.last().filter(|_| has_more).map(|node| node.node.to_string());
     Reply::json(&NodePage { nodes, next })
 }
 
-/// Fills in connections, which are not part of the fleet's state.
-pub(super) fn connections(site: &AppState, rows: &mut [NodeRow]) {
+/// Adds connection states, which are not part of the fleet's state.
+pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     for row in rows {
-        row.connection = Some(site.connection(&row.node));
+        row.connection = Some(app.connection(&row.node));
     }
 }
 
-/// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let inventory = node.reported_inventory();
-    let gpus = inventory.and_then(|it| it.gpus.as_ref());
-    let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
+    let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
+    let first = gpus.and_then(|gpus| gpus.first()).and_then(|gpu| gpu.name.clone());
     let is_same =
-        |name: &String| gpus.into_iter().flatten().all(|it| it.name.as_ref() == Some(name));
+        |name: &String| gpus.into_iter().flatten().all(|gpu| gpu.name.as_ref() == Some(name));
     NodeRow {
         node: id.clone(),
         location: node.location.clone(),
         phase: node.phase(),
         since: node.phase.since(),
         reason: (&node.phase.rationale().reason.redacted(caller.scope())).into(),
-        gpus: gpus.map(|it| count(it.len())),
+        gpus: gpus.map(|gpus| count(gpus.len())),
         gpu: first.filter(is_same),
-        driver: inventory.and_then(|it| it.driver.clone()),
+        driver: inventory.and_then(|inventory| inventory.driver.clone()),
         findings: count(node.open_findings().count()),
-        worst: node.open_findings().map(|it| it.severity).max(),
-        order: node.orders.pending().map(|it| node.describe_order(&it.order.kind)),
-        deferred: node.phase.deferred().map(|it| (&it.reason.redacted(caller.scope())).into()),
+        worst: node.open_findings().map(|finding| finding.severity).max(),
+        order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
+        deferred: node
+            .phase
+            .deferred()
+            .map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
     }
@@ -136,34 +143,34 @@ pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Looks at a node that the caller sees.
+/// Reads a node that the caller sees.
 async fn with_node<T: Send + 'static>(
     call: &Call,
-    look: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
+    read: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let looked = call.site.brain.look(move |state| {
-        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
-        Some(look(state, &id, node))
+    let result = call.app.controller.read(move |state| {
+        let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
+        Some(read(state, &id, node))
     });
-    looked.await?.ok_or_else(|| Failure::no_node(name.as_str()))
+    result.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))
 }
 
-pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
-    let eyes = call.caller()?.clone();
-    let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&eyes, state, id, node);
-    let mut node = with_node(&call, look).await?;
-    node.connection = Some(call.site.connection(&node.node));
+pub(super) async fn get(call: Call) -> Result<Reply, Failure> {
+    let viewer = call.caller()?.clone();
+    let read = move |state: &FleetState, id: &NodeId, node: &Node| detail(&viewer, state, id, node);
+    let mut node = with_node(&call, read).await?;
+    node.connection = Some(call.app.connection(&node.node));
     Reply::json(&node)
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
-    let proof = |it: VerificationResult<'_>| VerificationView {
-        level: it.level,
-        passed: it.passed,
-        at: it.at,
-        evidence: it.evidence.to_owned(),
+    let verification = |result: VerificationResult<'_>| VerificationView {
+        level: result.level,
+        passed: result.passed,
+        at: result.at,
+        evidence: result.evidence.to_owned(),
     };
     let order = node.orders.pending().map(|pending| OrderView {
         generation: pending.order.generation,
@@ -172,7 +179,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
-    let repair = |it: &RepairAttempt| match it {
+    let repair = |attempt: &RepairAttempt| match attempt {
         RepairAttempt::Ordered { order, .. } => node.describe_order(order),
         RepairAttempt::ByHand { what } => format!("by hand: {what}"),
     };
@@ -183,22 +190,28 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         phase: node.phase(),
         since: node.phase.since(),
         rationale: (&node.phase.rationale().redacted(caller.scope())).into(),
-        deferred: node.phase.deferred().map(|it| (&it.redacted(caller.scope())).into()),
+        deferred: node.phase.deferred().map(|deferred| (&deferred.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
-        inventory: node.reported_inventory().map(|it| NodeInventory::clone(it)),
+        inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
-        findings_on: Some(node.open_findings().map(|it| node.words_of(&it.subject)).collect()),
+        findings_on: Some(
+            node.open_findings().map(|finding| node.words_of(&finding.subject)).collect(),
+        ),
         cordon: node.scheduling.cordon(),
         drained: node.scheduling.is_drained(),
-        hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
+        hold: hold.map(|hold| HoldView { by: hold.by.to_string(), reason: hold.reason.clone() }),
         order,
-        verifications: node.verification.results().map(proof).collect(),
-        requested_order: node.requests.requested_order.as_ref().map(|it| it.order.to_string()),
+        verifications: node.verification.results().map(verification).collect(),
+        requested_order: node
+            .requests
+            .requested_order
+            .as_ref()
+            .map(|requested_order| requested_order.order.to_string()),
         requested_order_results: node
             .requests
             .results
             .iter()
-            .map(|it| requested_order_view(caller, it))
+            .map(|result| requested_order_view(caller, result))
             .collect(),
         repairs: node.repairs.attempts().map(repair).collect(),
         quarantines: node.quarantines.clone(),
@@ -209,71 +222,82 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     }
 }
 
-/// What a node shares with others and is to blame.
+/// Domain faults of a node's failure domains.
 fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     let domains = node.location.domains();
     let found = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
-    found.map(|(_, it)| (&it.rationale.reason.redacted(caller.scope())).into()).collect()
+    found.map(|(_, fault)| (&fault.rationale.reason.redacted(caller.scope())).into()).collect()
 }
 
-fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> RequestedOrderView {
-    let (how, evidence) = match &ended.status {
+fn requested_order_view(caller: &Caller, result: &RequestedOrderResult) -> RequestedOrderView {
+    let (status, evidence) = match &result.status {
         OrderStatus::Done { evidence } => ("done", evidence.as_str()),
         OrderStatus::Failed { reason } => ("failed", reason.as_str()),
         OrderStatus::Refused { reason } => ("refused", reason.as_str()),
         OrderStatus::Accepted => ("failed", ""),
     };
-    let withdrawn = ended.cancelled.as_ref().map(|it| it.redacted(caller.scope()).to_string());
-    let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
+    let cancelled =
+        result.cancelled.as_ref().map(|cancelled| cancelled.redacted(caller.scope()).to_string());
+    let (status, evidence) = (status.to_owned(), cancelled.unwrap_or_else(|| evidence.to_owned()));
     RequestedOrderView {
-        code: ended.order.spec().code.to_owned(),
-        generation: ended.generation,
-        text: ended.order.to_string(),
-        status: how,
-        at: ended.at,
+        code: result.order.spec().code.to_owned(),
+        generation: result.generation,
+        text: result.order.to_string(),
+        status,
+        at: result.at,
         evidence,
     }
 }
 
-/// What else speaks against a node, whatever it stands there for.
-fn besides(caller: &Caller, node: &Node) -> Vec<String> {
+/// Other problems of a node, besides the reason for its phase.
+fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
-    let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
-    let silent = silent.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
-    let ended = node
+    let lost_heartbeat = lost_since.map(|since| format!("no heartbeat since {since:.0}"));
+    let lost_heartbeat =
+        lost_heartbeat.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
+    let failed = node
         .requests
         .results
         .iter()
-        .map(|it| requested_order_view(caller, it))
-        .filter(|it| it.status != "done");
-    let ended = ended.map(|it| {
-        format!("{}, asked for, {} at {:.0}: {}", it.text, it.status, it.at, it.evidence)
+        .map(|result| requested_order_view(caller, result))
+        .filter(|result| result.status != "done");
+    let failed = failed.map(|result| {
+        format!(
+            "operator-requested order {} {} at {:.0}: {}",
+            result.text, result.status, result.at, result.evidence
+        )
     });
-    let owed = node
+    let required = node
         .verification
         .required()
-        .map(|level| format!("it did not pass {level}, and has to before it comes back"));
-    silent.into_iter().chain(ended).chain(owed).collect()
+        .map(|level| format!("it failed {level}, which has to pass before it returns to service"));
+    lost_heartbeat.into_iter().chain(failed).chain(required).collect()
 }
 
-pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
-    let (now, eyes) = (call.site.brain.now(), call.caller()?.clone());
+pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
+    let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
-        let told = explain(state, id, eyes.scope())?;
-        // Those that it stands there for first, then what else is wrong with it by now.
+        let explanation = explain::explain(state, id, viewer.scope())?;
+        // First the findings that caused the phase, then other open ones.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
-            .filter(|it| {
-                it.kind == FindingKind::Fault || told.rationale.reason.findings().contains(&it.id)
+            .filter(|finding| {
+                finding.kind == FindingKind::Fault
+                    || explanation.rationale.reason.findings().contains(&finding.id)
             })
-            .partition(|it| told.rationale.reason.findings().contains(&it.id));
-        let said = |it: &Cow<'_, Finding>| {
-            let clears = if it.clears.is_empty() {
+            .partition(|finding| explanation.rationale.reason.findings().contains(&finding.id));
+        let describe = |finding: &Cow<'_, Finding>| {
+            let clears = if finding.clears.is_empty() {
                 String::new()
             } else {
-                format!(" It clears {}.", it.clears)
+                format!(" It clears {}.", finding.clears)
             };
-            format!("{} {}: {}{clears}", it.severity, node.words_of_finding(it), it.text)
+            format!(
+                "{} {}: {}{clears}",
+                finding.severity,
+                node.words_of_finding(finding),
+                finding.text
+            )
         };
         let frozen = state
             .freezes
@@ -281,36 +305,44 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             .filter(|(domain, freeze)| is_within(&node.location, domain) && freeze.until > now);
         Some(NodeExplanation {
             node: id.clone(),
-            phase: told.phase,
+            phase: explanation.phase,
             since: node.phase.since(),
-            findings: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
-            rationale: (&told.rationale).into(),
-            order: told.order,
-            deferred: told.deferred.as_ref().map(Into::into),
-            domain_faults: told.domain_faults.iter().map(Into::into).collect(),
+            findings: first
+                .iter()
+                .chain(&rest)
+                .map(describe)
+                .chain(other_problems(&viewer, node))
+                .collect(),
+            rationale: (&explanation.rationale).into(),
+            order: explanation.order,
+            deferred: explanation.deferred.as_ref().map(Into::into),
+            domain_faults: explanation.domain_faults.iter().map(Into::into).collect(),
             frozen: frozen
-                .map(|(domain, it)| {
-                    format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
+                .map(|(domain, freeze)| {
+                    format!(
+                        "{domain} by {} until {:.0}: {}",
+                        freeze.by, freeze.until, freeze.reason
+                    )
                 })
                 .collect(),
             connection: None,
         })
     });
-    let mut explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
-    explained.connection = Some(call.site.connection(&explained.node));
-    Reply::json(&explained)
+    let mut explanation = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
+    explanation.connection = Some(call.app.connection(&explanation.node));
+    Reply::json(&explanation)
 }
 
-/// `NODE/NUMBER`.
+/// Parses `NODE/NUMBER`.
 pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
     let parts =
         text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
-    parts.ok_or_else(|| Failure::wrong("`cursor` is none that was given as `next`"))
+    parts.ok_or_else(|| Failure::bad_request("`cursor` is not a `next` value of an earlier page"))
 }
 
 pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
-    let least: Option<Severity> = match call.query.text("severity") {
+    let filter = NodeFilter::from_query(&call.query)?;
+    let min_severity: Option<Severity> = match call.query.text("severity") {
         Some(word) => serde_json::from_value(serde_json::Value::String(word.to_owned())).ok(),
         None => None,
     };
@@ -319,18 +351,20 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let after = call.query.text("cursor").map(cursor).transpose()?;
     let limit = call.query.limit(PAGE);
     let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
-    let range = [from, only].map(|it| it.map_or(Bound::Unbounded, Bound::Included)).into();
+    let range = [from, only].map(|bound| bound.map_or(Bound::Unbounded, Bound::Included)).into();
     let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
         let text = filter.text.as_deref();
-        if !filter.takes_place(node) {
+        if !filter.matches_location(node) {
             return;
         }
         for finding in node.open_findings() {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
-            let is_meant = least.is_none_or(|it| finding.severity >= it)
-                && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
-                && text.is_none_or(|it| says(&finding, it) || id.as_str().contains(it));
-            if is_later && is_meant {
+            let is_selected = min_severity.is_none_or(|severity| finding.severity >= severity)
+                && code.as_ref().is_none_or(|code| finding.code.starts_with(code.as_str()))
+                && text.is_none_or(|other| {
+                    finding_matches(&finding, other) || id.as_str().contains(other)
+                });
+            if is_later && is_selected {
                 let on = Some(node.words_of(&finding.subject));
                 let finding = finding.into_owned();
                 found.push(FindingRow { node: id.clone(), on, finding });
@@ -338,10 +372,10 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
         }
     });
     let mut findings =
-        pagination::nodes(&call.site.brain, call.caller()?, range, limit, visit).await?;
+        pagination::nodes(&call.app.controller, call.caller()?, range, limit, visit).await?;
     let has_more = findings.len() > limit;
     findings.truncate(limit);
     let next = findings.last().filter(|_| has_more);
-    let next = next.map(|it| format!("{}/{}", it.node, it.finding.id));
+    let next = next.map(|row| format!("{}/{}", row.node, row.finding.id));
     Reply::json(&FindingPage { findings, next })
 }

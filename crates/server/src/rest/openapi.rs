@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the table of routes and the shapes of what is said.
+//! The OpenAPI document, generated from the routes and their schemas.
 
 use std::sync::LazyLock;
 
@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::failure::{Failure, STATUSES};
 use super::reply::{self, Reply};
-use super::routes::{Answer, Route, TABLE, path_parameter};
+use super::routes::{AnswerKind, Route, TABLE, path_parameter};
 
 static DOCUMENT: LazyLock<Vec<u8>> =
-    LazyLock::new(|| serde_json::to_vec(&whole()).unwrap_or_default());
+    LazyLock::new(|| serde_json::to_vec(&build_document()).unwrap_or_default());
 
 pub(super) async fn document(_: Call) -> Result<Reply, Failure> {
     Ok(Reply::bytes(reply::JSON, DOCUMENT.as_slice()))
 }
 
-fn whole() -> Value {
+fn build_document() -> Value {
     let mut shapes = Schemas::default();
     let problem = shapes.of::<Problem>();
     let mut paths: Map<String, Value> = Map::new();
@@ -32,7 +32,7 @@ fn whole() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Farrier", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The fleet: nodes, findings, what was decided and why, and what people ask for.",
+            "description": "The fleet: nodes, findings, decisions with their reasons, and operator requests.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "paths": paths,
@@ -45,15 +45,16 @@ fn whole() -> Value {
 
 fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
     let (status, media, shape) = match route.answer {
-        Answer::Json(shape) => ("200", reply::JSON, shape(shapes)),
-        Answer::Created(shape) => ("201", reply::JSON, shape(shapes)),
-        Answer::Other(media) => ("200", media, json!({ "type": "string" })),
+        AnswerKind::Json(shape) => ("200", reply::JSON, shape(shapes)),
+        AnswerKind::Created(shape) => ("201", reply::JSON, shape(shapes)),
+        AnswerKind::Other(media) => ("200", media, json!({ "type": "string" })),
     };
     let media = media.split(';').next().unwrap_or(media);
     let mut responses = Map::new();
-    let fine = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
-    responses.insert(status.to_owned(), fine);
-    for (status, about) in STATUSES.into_iter().filter(|(status, _)| can(route, *status)) {
+    let success = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
+    responses.insert(status.to_owned(), success);
+    for (status, about) in STATUSES.into_iter().filter(|(status, _)| can_fail_with(route, *status))
+    {
         let content = json!({ Problem::MEDIA_TYPE: { "schema": problem } });
         let failed = json!({ "description": about, "content": content });
         responses.insert(status.to_string(), failed);
@@ -68,9 +69,9 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
         let content = json!({ reply::JSON: { "schema": shape } });
         operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
     }
-    if let Some(deed) = route.deed {
+    if let Some(permission) = route.permission {
         operation["security"] = json!([{ "token": [] }]);
-        operation["description"] = json!(format!("{} {}", route.about, who(deed)));
+        operation["description"] = json!(format!("{} {}", route.about, roles_allowed(permission)));
     }
     operation
 }
@@ -79,25 +80,25 @@ fn parameters(route: &Route) -> Vec<Value> {
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut all: Vec<Value> = named
         .map(path_parameter)
-        .map(|it| {
-            json!({ "name": it.name, "in": "path", "required": true, "description": it.about,
-                "schema": it.shape() })
+        .map(|named| {
+            json!({ "name": named.name, "in": "path", "required": true, "description": named.about,
+                "schema": named.shape() })
         })
         .collect();
-    all.extend(route.query.iter().map(|it| {
-        json!({ "name": it.name, "in": "query", "description": it.about, "schema": it.shape() })
+    all.extend(route.query.iter().map(|route| {
+        json!({ "name": route.name, "in": "query", "description": route.about, "schema": route.shape() })
     }));
     if route.name == "followEvents" {
         all.push(json!({
-            "name": "Last-Event-ID", "in": "header", "description": "the last entry that was heard",
+            "name": "Last-Event-ID", "in": "header", "description": "the last entry received",
             "schema": { "type": "integer", "minimum": 0, "maximum": i64::MAX },
         }));
     }
     all
 }
 
-fn who(deed: Permission) -> &'static str {
-    match deed {
+fn roles_allowed(permission: Permission) -> &'static str {
+    match permission {
         Permission::Read => "Any role.",
         Permission::Operate => "Operators and admins, in their scope.",
         Permission::Approve => "Approvers and admins, in their scope.",
@@ -105,18 +106,18 @@ fn who(deed: Permission) -> &'static str {
     }
 }
 
-/// Whether a route can fail so.
-fn can(route: &Route, status: u16) -> bool {
+/// Whether a route can answer with this status.
+fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
-        401 | 403 | 429 => route.deed.is_some(),
+        401 | 403 | 429 => route.permission.is_some(),
         404 => {
             route.path.contains('{') || ["createToken", "freeze", "unfreeze"].contains(&route.name)
         }
         405 => false,
         409 => {
-            const MAY: [&str; 5] =
+            const CONFLICTING: [&str; 5] =
                 ["approveNode", "repairedNode", "verifyNode", "testNode", "tuneNode"];
-            route.asks_for_order || MAY.contains(&route.name)
+            route.requests_order || CONFLICTING.contains(&route.name)
         }
         415 => route.method != Method::GET,
         _ => true,
@@ -130,22 +131,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_there_and_every_shape_that_is_named() {
-        let document = whole();
+    fn every_route_and_schema_is_in_the_document() {
+        let document = build_document();
         let mut names = BTreeSet::new();
         for route in TABLE {
             let method = route.method.as_str().to_lowercase();
             let operation = &document["paths"][route.path][method];
             assert_eq!(operation["operationId"], route.name);
             assert!(names.insert(route.name), "{} is there twice", route.name);
-            assert_eq!(operation["security"].is_array(), route.deed.is_some(), "{}", route.name);
+            assert_eq!(
+                operation["security"].is_array(),
+                route.permission.is_some(),
+                "{}",
+                route.name
+            );
             assert_eq!(operation["requestBody"].is_object(), route.body.is_some());
         }
         let count: usize = document["paths"]
             .as_object()
             .unwrap()
             .values()
-            .map(|it| it.as_object().unwrap().len())
+            .map(|document| document.as_object().unwrap().len())
             .sum();
         assert_eq!(count, TABLE.len(), "and nothing else");
         let mut references = BTreeSet::new();
@@ -154,38 +160,45 @@ mod tests {
         let defined: BTreeSet<String> =
             shapes.keys().map(|name| format!("#/components/schemas/{name}")).collect();
         assert_eq!(references, defined);
-        assert!(shapes.values().all(|it| it["description"].is_string()), "each says what it is");
+        assert!(
+            shapes.values().all(|schema| schema["description"].is_string()),
+            "each has a description"
+        );
     }
 
     fn collect(value: &Value, references: &mut BTreeSet<String>) {
         match value {
             Value::Object(fields) => {
                 references.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
-                fields.values().for_each(|it| collect(it, references));
+                fields.values().for_each(|value| collect(value, references));
             }
-            Value::Array(items) => items.iter().for_each(|it| collect(it, references)),
+            Value::Array(items) => items.iter().for_each(|value| collect(value, references)),
             _ => {}
         }
     }
 
     #[test]
-    fn every_route_is_told_of() {
-        let told = include_str!("../../../../docs/api.md");
+    fn every_route_is_documented() {
+        let docs = include_str!("../../../../docs/api.md");
         for route in TABLE {
             let line = format!("| `{} {}` |", route.method, route.path);
-            assert!(told.contains(&line), "docs/api.md does not have {line}");
+            assert!(docs.contains(&line), "docs/api.md lacks {line}");
         }
         let lines =
-            told.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
+            docs.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
         assert_eq!(lines.count(), TABLE.len(), "and nothing else");
     }
 
     #[test]
-    fn what_changes_something_asks_for_more_than_reading_and_has_a_body() {
+    fn changes_require_a_body_and_more_than_read_permission() {
         for route in TABLE {
             let reads = route.method == Method::GET;
             assert_eq!(reads, route.body.is_none(), "{}", route.name);
-            assert!(reads || route.deed.is_some_and(|it| it != Permission::Read), "{}", route.name);
+            assert!(
+                reads || route.permission.is_some_and(|permission| permission != Permission::Read),
+                "{}",
+                route.name
+            );
         }
     }
 }

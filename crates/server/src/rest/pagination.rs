@@ -1,4 +1,4 @@
-//! The nodes of the fleet, some at a time: whoever reads many of them does not hold the brain up.
+//! Batched reads of the nodes, which do not block the controller.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,72 +9,74 @@ use super::caller::Caller;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// Nodes looked at in one turn of the brain: about a millisecond. A few in tests, whose fleets are small.
-pub(super) const STRIDE: usize = if cfg!(test) { 4 } else { 2000 };
+/// Nodes per batch, about a millisecond of the controller's time. Small in tests, whose fleets are
+/// small.
+pub(super) const BATCH_NODES: usize = if cfg!(test) { 4 } else { 2000 };
 
-/// What a visit makes of a node.
+/// Appends results for a node.
 pub(super) type Visit<T> = Arc<dyn Fn(&FleetState, &NodeId, &Node, &mut Vec<T>) + Send + Sync>;
 
-/// Visits the nodes that the caller sees, by name, until there are more than `want`, or no more nodes.
+/// Visits nodes visible to the caller in order of their names, until there are more than `want`
+/// results or no more nodes.
 pub(super) async fn nodes<T: Send + 'static>(
-    brain: &Controller,
+    controller: &Controller,
     caller: &Caller,
     (from, to): (Bound<NodeId>, Bound<NodeId>),
     want: usize,
     visit: Visit<T>,
 ) -> Result<Vec<T>, Failure> {
     let mut all = Vec::new();
-    let mut strides = Batches { brain, caller, range: Some((from, to)), visit };
+    let mut batches = Batches { controller, caller, range: Some((from, to)), visit };
     while all.len() <= want
-        && let Some(some) = strides.next(want - all.len()).await?
+        && let Some(some) = batches.next(want - all.len()).await?
     {
         all.extend(some);
     }
     Ok(all)
 }
 
-/// All nodes that the caller sees, a stride at a time.
 pub(super) struct Batches<'c, T> {
-    brain: &'c Controller,
+    controller: &'c Controller,
     caller: &'c Caller,
-    /// What is left; none where all was visited.
+    /// What is left. `None` at the end.
     range: Option<(Bound<NodeId>, Bound<NodeId>)>,
     visit: Visit<T>,
 }
 
 impl<'c, T: Send + 'static> Batches<'c, T> {
-    pub(super) fn new(brain: &'c Controller, caller: &'c Caller, visit: Visit<T>) -> Self {
-        Self { brain, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
+    pub(super) fn new(controller: &'c Controller, caller: &'c Caller, visit: Visit<T>) -> Self {
+        Self { controller, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
     }
 
-    /// What is made of the next nodes; none where all were visited. A stride ends where there is more than `want`.
+    /// Results of the next batch. `None` at the end. A batch ends early once it has more than
+    /// `want` results.
     pub(super) async fn next(&mut self, want: usize) -> Result<Option<Vec<T>>, Failure> {
         let Some((from, to)) = self.range.take().filter(|(from, to)| !is_empty(from, to)) else {
             return Ok(None);
         };
         let (visit, caller) = (Arc::clone(&self.visit), self.caller.clone());
         let until = to.clone();
-        let look = self.brain.look(move |state| {
+        let batch = self.controller.read(move |state| {
             let mut found = Vec::new();
-            let mut looked = 0;
+            let mut visited = 0;
             for (id, node) in state.nodes.range((from, to)) {
                 if caller.sees(&node.location) {
                     visit(state, id, node, &mut found);
                 }
-                looked += 1;
-                if found.len() > want || looked == STRIDE {
+                visited += 1;
+                if found.len() > want || visited == BATCH_NODES {
                     return (found, Some(id.clone()));
                 }
             }
             (found, None)
         });
-        let (found, last) = look.await?;
+        let (found, last) = batch.await?;
         self.range = last.map(|last| (Bound::Excluded(last), until));
         Ok(Some(found))
     }
 }
 
-/// A map has no range that ends before it begins.
+/// `BTreeMap::range` panics if the range ends before it starts.
 fn is_empty(from: &Bound<NodeId>, to: &Bound<NodeId>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

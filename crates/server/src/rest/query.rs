@@ -1,4 +1,4 @@
-//! What is asked for in a path and behind it: read by the route's own table, and nothing else is taken.
+//! Path and query parameters, checked against the route's table.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,25 +8,24 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 
-/// What a parameter may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
-    /// A name of a node, pool, rack or switch.
+pub(super) enum ParameterKind {
+    /// Name of a node, pool, rack or switch.
     Name,
-    /// BoundedText, up to 100 characters.
+    /// Up to 100 characters.
     Text,
-    /// A whole number.
-    Number { least: u64, most: u64 },
-    /// One of these.
-    Word(&'static [&'static str]),
+    Number {
+        min: u64,
+        max: u64,
+    },
+    OneOf(&'static [&'static str]),
 }
 
-/// A parameter in the path or the query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ParameterKind,
 }
 
 const TEXT_MAX: usize = 100;
@@ -36,70 +35,69 @@ impl Parameter {
         let wrong = |expected: String| {
             let shown: String = value.chars().take(64).collect();
             let shown = shown.escape_debug();
-            Err(Failure::wrong(format!("`{}` is `{shown}`: expected {expected}", self.name)))
+            Err(Failure::bad_request(format!("`{}` is `{shown}`: expected {expected}", self.name)))
         };
         match self.kind {
-            Kind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
-            Kind::Text
+            ParameterKind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
+            ParameterKind::Text
                 if value.chars().count() > TEXT_MAX || value.chars().any(char::is_control) =>
             {
                 wrong(format!("up to {TEXT_MAX} characters without control characters"))
             }
-            Kind::Number { least, most } => {
+            ParameterKind::Number { min, max } => {
                 let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
                 let is_within =
-                    is_digits && value.parse().is_ok_and(|it: u64| (least..=most).contains(&it));
-                if is_within { Ok(()) } else { wrong(format!("a number from {least} to {most}")) }
+                    is_digits && value.parse().is_ok_and(|value: u64| (min..=max).contains(&value));
+                if is_within { Ok(()) } else { wrong(format!("a number from {min} to {max}")) }
             }
-            Kind::Word(words) if !words.contains(&value) => {
+            ParameterKind::OneOf(words) if !words.contains(&value) => {
                 wrong(format!("one of {}", words.join(", ")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Its shape in the document.
     pub(super) fn shape(&self) -> Value {
         match self.kind {
-            Kind::Name => {
+            ParameterKind::Name => {
                 json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
             }
-            Kind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
+            ParameterKind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
                 "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" }),
-            Kind::Number { least, most } => {
-                json!({ "type": "integer", "minimum": least, "maximum": most })
+            ParameterKind::Number { min, max } => {
+                json!({ "type": "integer", "minimum": min, "maximum": max })
             }
-            Kind::Word(words) => json!({ "type": "string", "enum": words }),
+            ParameterKind::OneOf(words) => json!({ "type": "string", "enum": words }),
         }
     }
 }
 
-/// What was said, by name.
+/// Parsed parameters by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Params(BTreeMap<&'static str, String>);
 
 impl Params {
-    /// Reads a query; a parameter that the route does not have, or twice, is an error and not passed over.
+    /// Parses a query. Unknown and repeated parameters are errors.
     pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
-        let mut said = Self::default();
+        let mut params = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
-            let Some(parameter) = known.iter().find(|it| it.name == name) else {
+            let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
                 let shown: String = name.chars().take(64).collect();
-                let names: Vec<&str> = known.iter().map(|it| it.name).collect();
+                let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
                 let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                return Err(Failure::wrong(format!(
-                    "there is no parameter `{}` here; taken: {taken}",
+                return Err(Failure::bad_request(format!(
+                    "unknown parameter `{}`; accepted: {taken}",
                     shown.escape_debug()
                 )));
             };
             parameter.check(&value)?;
-            if said.0.insert(parameter.name, value).is_some() {
-                return Err(Failure::wrong(format!("`{name}` is given twice")));
+            if params.0.insert(parameter.name, value).is_some() {
+                return Err(Failure::bad_request(format!("`{name}` is repeated")));
             }
         }
-        Ok(said)
+        Ok(params)
     }
 
     pub(super) fn put(&mut self, parameter: &Parameter, text: &str) -> Result<(), Failure> {
@@ -117,27 +115,27 @@ impl Params {
         self.text(name)?.parse().ok()
     }
 
-    /// One that was checked, or is not there.
+    /// Parses a parameter, if present.
     pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure>
     where
         T::Err: std::fmt::Display,
     {
         let parsed = self.text(name).map(str::parse).transpose();
-        parsed.map_err(|err: T::Err| Failure::wrong(format!("`{name}`: {err}")))
+        parsed.map_err(|err: T::Err| Failure::bad_request(format!("`{name}`: {err}")))
     }
 
     pub(super) fn node(&self) -> Result<NodeId, Failure> {
-        self.parsed("node")?.ok_or_else(|| Failure::wrong("a node is missing"))
+        self.parsed("node")?.ok_or_else(|| Failure::bad_request("a node is missing"))
     }
 
-    pub(super) fn limit(&self, usual: usize) -> usize {
-        self.number("limit").and_then(|it| usize::try_from(it).ok()).unwrap_or(usual)
+    pub(super) fn limit(&self, default: usize) -> usize {
+        self.number("limit").and_then(|limit| usize::try_from(limit).ok()).unwrap_or(default)
     }
 }
 
-/// Takes the percent signs out.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Result<String, Failure> {
-    let wrong = || Failure::wrong("the path or query is not percent-encoded UTF-8");
+    let wrong = || Failure::bad_request("the path or query is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -145,7 +143,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
         match first {
             b'%' => {
                 let pair = rest.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-                let pair = pair.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                let pair = pair.filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 let pair = pair.ok_or_else(wrong)?;
                 bytes.push(u8::from_str_radix(pair, 16).map_err(|_| wrong())?);
                 rest = &rest[2..];
@@ -157,8 +155,8 @@ fn decoded(text: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A domain in the words of a body or a query.
-pub(super) fn kind_of(domain: &Domain) -> String {
+/// A domain as written in a body or a query.
+pub(super) fn domain_text(domain: &Domain) -> String {
     String::from(domain.clone())
 }
 
@@ -167,17 +165,17 @@ mod tests {
     use super::*;
 
     const KNOWN: &[Parameter] = &[
-        Parameter { name: "pool", about: "", kind: Kind::Name },
-        Parameter { name: "text", about: "", kind: Kind::Text },
-        Parameter { name: "limit", about: "", kind: Kind::Number { least: 1, most: 500 } },
-        Parameter { name: "kind", about: "", kind: Kind::Word(&["found", "moved"]) },
+        Parameter { name: "pool", about: "", kind: ParameterKind::Name },
+        Parameter { name: "text", about: "", kind: ParameterKind::Text },
+        Parameter { name: "limit", about: "", kind: ParameterKind::Number { min: 1, max: 500 } },
+        Parameter { name: "kind", about: "", kind: ParameterKind::OneOf(&["found", "moved"]) },
     ];
 
     #[test]
-    fn what_is_asked_for_is_checked_and_nothing_is_passed_over() {
-        let said = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
-        assert_eq!(said.text("text"), Some("Xid 79 on"));
-        assert_eq!((said.number("limit"), said.limit(3)), (Some(7), 7));
+    fn parameters_are_checked_and_unknown_ones_refused() {
+        let params = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
+        assert_eq!(params.text("text"), Some("Xid 79 on"));
+        assert_eq!((params.number("limit"), params.limit(3)), (Some(7), 7));
         assert!(Params::read("", KNOWN).unwrap().text("pool").is_none());
         for wrong in [
             "pools=a",

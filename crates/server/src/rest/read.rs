@@ -1,4 +1,4 @@
-//! A request as far as it can be read without a fleet, for whoever throws bytes at it.
+//! Request parsing without a fleet, for fuzzing.
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
@@ -7,32 +7,32 @@ use farrier_wire::rest::{
 };
 use hyper::Method;
 
-use super::body::body_of;
+use super::body::parse_body;
 use super::query::Params;
 use super::{nodes, routes};
 
-/// Whether path, query and body are read: a path of the table with what it takes, and a body that some path takes.
+/// Whether path and query match a route, and whether the body is valid for some route.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
-    let asked = Method::from_bytes(method).ok().and_then(|method| {
+    let is_route = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
-        let said = Params::read(query, found.route.query).ok()?;
-        said.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
+        let params = Params::read(query, found.route.query).ok()?;
+        params.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
     });
-    let policy = body_of::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
-    let asks = [
+    let policy = parse_body::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
+    let bodies = [
         policy,
-        body_of::<FreezeRequest>(body).is_ok(),
-        body_of::<HoldRequest>(body).is_ok(),
-        body_of::<EmptyRequest>(body).is_ok(),
-        body_of::<RepairedRequest>(body).is_ok(),
-        body_of::<RetireRequest>(body).is_ok(),
-        body_of::<UnfreezeRequest>(body).is_ok(),
-        body_of::<TokenRequest>(body).is_ok(),
-        body_of::<VerifyRequest>(body).is_ok(),
-        body_of::<DiagRequest>(body).is_ok(),
-        body_of::<TuneRequest>(body).is_ok(),
+        parse_body::<FreezeRequest>(body).is_ok(),
+        parse_body::<HoldRequest>(body).is_ok(),
+        parse_body::<EmptyRequest>(body).is_ok(),
+        parse_body::<RepairedRequest>(body).is_ok(),
+        parse_body::<RetireRequest>(body).is_ok(),
+        parse_body::<UnfreezeRequest>(body).is_ok(),
+        parse_body::<TokenRequest>(body).is_ok(),
+        parse_body::<VerifyRequest>(body).is_ok(),
+        parse_body::<DiagRequest>(body).is_ok(),
+        parse_body::<TuneRequest>(body).is_ok(),
     ];
-    (asked.is_some(), asks.contains(&true))
+    (is_route.is_some(), bodies.contains(&true))
 }
 
 #[cfg(test)]
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        // What is found by the fuzz target `rest`, and faster on every build: that nothing panics.
+        // The fuzz target `rest` covers the same, but this runs with every build: nothing panics.
         #[test]
-        fn no_request_is_too_strange(
+        fn no_request_panics(
             path in "(/api/v1/(nodes|findings|events|tokens|freezes|policy)?)?[ -~]{0,20}",
             query in "([a-z]{1,8}=[^&]{0,12}&?){0,4}",
             body in prop_oneof![
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_takes_is_read_and_nothing_else() {
+    fn valid_requests_are_parsed_and_others_refused() {
         let hold = br#"{"reason":"cable"}"#;
         assert_eq!(reads(b"POST", "/api/v1/nodes/gpu-1/hold", "", hold), (true, true));
         assert_eq!(reads(b"GET", "/api/v1/findings", "cursor=gpu-1%2F7", b""), (true, false));

@@ -1,7 +1,9 @@
-//! What of the log a caller sees: what is about nodes of theirs, and of what is about many the part that is theirs.
+//! Redacts the log for a caller: events about their nodes only, and their part of events about
+//! several.
 //!
-//! It goes by where a node stands now: whoever has it sees what happened to it since it enrolled. Nodes that were retired stand nowhere, and
-//! are seen by those who see the fleet, also after another node got their name.
+//! Visibility depends on a node's current location: whoever has it in scope sees its history since
+//! enrolment. Retired nodes have no location, and are only visible with the whole fleet as scope,
+//! also after another node got their name.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
@@ -11,32 +13,33 @@ use super::extent::Extent;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// The entries that the caller sees, as they see them.
-pub(super) async fn cut(
-    brain: &Controller,
+/// The visible entries, redacted.
+pub(super) async fn visible_entries(
+    controller: &Controller,
     caller: &Caller,
     entries: Vec<Entry>,
 ) -> Result<Vec<Entry>, Failure> {
     if caller.is_fleet_wide() {
-        let sees =
-            |it: &Entry| caller.sees_access() || !matches!(it.event, Event::AccessChanged { .. });
+        let sees = |entry: &Entry| {
+            caller.sees_access() || !matches!(entry.event, Event::AccessChanged { .. })
+        };
         return Ok(entries.into_iter().filter(sees).collect());
     }
-    let extent = if entries.iter().any(|it| is_of_domains(&it.event)) {
-        Extent::count(brain, caller).await?
+    let extent = if entries.iter().any(|entry| depends_on_extent(&entry.event)) {
+        Extent::count(controller, caller).await?
     } else {
         Extent::uncounted(caller)
     };
     let caller = caller.clone();
-    let seen = brain.look(move |state| {
-        let eyes = Redactor { state, caller: &caller, extent: &extent };
-        entries.into_iter().filter_map(|entry| eyes.seen(entry)).collect()
+    let visible = controller.read(move |state| {
+        let redactor = Redactor { state, caller: &caller, extent: &extent };
+        entries.into_iter().filter_map(|entry| redactor.redact(entry)).collect()
     });
-    Ok(seen.await?)
+    Ok(visible.await?)
 }
 
-/// Whether it depends on where the caller has nodes who sees what of it.
-fn is_of_domains(event: &Event) -> bool {
+/// Whether visibility depends on the domains of the caller's nodes.
+fn depends_on_extent(event: &Event) -> bool {
     matches!(
         event,
         Event::PolicySet { .. }
@@ -47,40 +50,39 @@ fn is_of_domains(event: &Event) -> bool {
     )
 }
 
-/// The caller's, for one look.
 struct Redactor<'s> {
     state: &'s FleetState,
     caller: &'s Caller,
-    /// Counted where one of the entries is of domains.
+    /// Counted only if an entry depends on it.
     extent: &'s Extent,
 }
 
 impl Redactor<'_> {
-    fn seen(&self, mut entry: Entry) -> Option<Entry> {
+    fn redact(&self, mut entry: Entry) -> Option<Entry> {
         let seq = entry.seq;
         let is_seen = match &mut entry.event {
             Event::AccessChanged { .. } => false,
             Event::Tick | Event::ClockStepped { .. } | Event::ControllerResumed { .. } => true,
             Event::PolicySet { policy } => {
-                **policy = policy_of(self.extent, policy);
+                **policy = visible_policy(self.extent, policy);
                 true
             }
             Event::DomainFaultDetected { nodes, rationale, .. } => {
-                nodes.retain(|id| self.is_ours(id, seq));
+                nodes.retain(|id| self.is_visible(id, seq));
                 *rationale = rationale.redacted(self.caller.scope());
                 !nodes.is_empty()
             }
             Event::Deferred { node, rationale } | Event::PhaseChanged { node, rationale, .. } => {
                 *rationale = rationale.redacted(self.caller.scope());
-                self.is_ours(node, seq)
+                self.is_visible(node, seq)
             }
             Event::OrderCancelled { node, reason, .. } => {
                 *reason = reason.redacted(self.caller.scope());
-                self.is_ours(node, seq)
+                self.is_visible(node, seq)
             }
             Event::OrderIssued { order } => {
                 order.reason = order.reason.redacted(self.caller.scope());
-                self.is_ours(&order.node, seq)
+                self.is_visible(&order.node, seq)
             }
             Event::DomainFaultCleared { domain, rationale } => {
                 *rationale = rationale.redacted(self.caller.scope());
@@ -90,20 +92,21 @@ impl Redactor<'_> {
                 request:
                     OperatorRequest::Freeze { domain, .. } | OperatorRequest::Unfreeze { domain },
             } => self.extent.touches(domain),
-            event => event.subject().is_some_and(|id| self.is_ours(id, seq)),
+            event => event.subject().is_some_and(|id| self.is_visible(id, seq)),
         };
         is_seen.then_some(entry)
     }
 
-    /// An entry from before the node enrolled is about another node of that name, whose owner may have been another.
-    fn is_ours(&self, id: &NodeId, seq: u64) -> bool {
+    /// An entry from before the enrolment is about an earlier node of that name, which may have had
+    /// another owner.
+    fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
-        node.is_some_and(|it| self.caller.sees(&it.location) && seq >= it.first_seq)
+        node.is_some_and(|node| self.caller.sees(&node.location) && seq >= node.first_seq)
     }
 }
 
-/// A policy without the pools of others.
-pub(super) fn policy_of(extent: &Extent, policy: &Policy) -> Policy {
+/// A policy without other pools.
+pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
     policy

@@ -1,4 +1,4 @@
-//! An answer on its way out.
+//! Answers.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tonic::body::Body;
 
-use super::answer_body::{AnswerBody, Content, Hold};
-use super::failure::{Failure, unwell};
-use super::limits::StreamPlace;
+use super::answer_body::{AnswerBody, AnswerHold, Content};
+use super::failure::{Failure, internal_error};
+use super::limits::StreamSlot;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const LINES: &str = "application/x-ndjson";
@@ -24,23 +24,23 @@ pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Pieces that may wait for a reader, each about [`crate::follow::READ_BYTES_MAX`] bytes: what comes after waits on disk.
+/// Queued chunks per reader, each about [`crate::log_tail::READ_BYTES_MAX`] bytes. The rest waits
+/// on disk.
 const PIECES_MAX: usize = 2;
 
-/// An answer.
 pub(super) struct Reply {
     status: StatusCode,
     media: &'static str,
     content: Content,
-    /// Of one that is written while it is read, in place of that for a short one.
-    stream_place: Option<Arc<StreamPlace>>,
-    /// Bytes of a stream, where they are known: a reader then sees that it was cut off.
+    /// For a stream, in place of an answer slot.
+    stream_slot: Option<Arc<StreamSlot>>,
+    /// Length of a stream, if known, so that a reader detects truncation.
     length: Option<u64>,
 }
 
 impl Reply {
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Failure> {
-        let bytes = serde_json::to_vec(value).map_err(|err| unwell(&err))?;
+        let bytes = serde_json::to_vec(value).map_err(|err| internal_error(&err))?;
         Ok(Self::bytes(JSON, bytes))
     }
 
@@ -50,31 +50,31 @@ impl Reply {
 
     pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
         let content = Content::Whole(bytes.into());
-        Self { status: StatusCode::OK, media, content, stream_place: None, length: None }
+        Self { status: StatusCode::OK, media, content, stream_slot: None, length: None }
     }
 
     pub(super) fn unavailable(text: &'static str) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, ..Self::bytes(TEXT, text) }
     }
 
-    /// One that is written while it is read.
+    /// A stream, and the sender for its chunks.
     pub(super) fn stream(
         media: &'static str,
-        place: &Arc<StreamPlace>,
+        slot: &Arc<StreamSlot>,
     ) -> (mpsc::Sender<Bytes>, Self) {
         let (send, pieces) = mpsc::channel(PIECES_MAX);
-        let (content, stream_place) = (Content::Written(pieces), Some(Arc::clone(place)));
-        (send, Self { status: StatusCode::OK, media, content, stream_place, length: None })
+        let (content, stream_slot) = (Content::Written(pieces), Some(Arc::clone(slot)));
+        (send, Self { status: StatusCode::OK, media, content, stream_slot, length: None })
     }
 
     pub(super) fn with_length(self, bytes: u64) -> Self {
         Self { length: Some(bytes), ..self }
     }
 
-    /// The response, which has what its request had until it was sent.
-    pub(super) fn into_response(self, hold: Option<Hold>) -> Response<Body> {
-        let hold = hold.map(|hold| match self.stream_place {
-            Some(place) => hold.of_stream(place),
+    /// The response. Its body holds `hold` until it is sent.
+    pub(super) fn into_response(self, hold: Option<AnswerHold>) -> Response<Body> {
+        let hold = hold.map(|hold| match self.stream_slot {
+            Some(slot) => hold.with_stream_slot(slot),
             None => hold,
         });
         let mut response = Response::new(Body::new(AnswerBody::new(self.content, hold)));
@@ -90,9 +90,8 @@ impl Reply {
     }
 }
 
-/// How many bytes of JSON a value is.
+/// Encoded size of a value as JSON.
 pub(super) fn json_bytes(value: &impl Serialize) -> usize {
-    /// Counts, and keeps nothing.
     struct Count(usize);
 
     impl Write for Count {
@@ -107,13 +106,12 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
     }
 
     let mut count = Count(0);
-    // What cannot be written is not sent either.
+    // An unserialisable value is not sent either.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
-/// A problem.
-pub(super) fn failed(failure: &Failure, hold: Option<Hold>) -> Response<Body> {
+pub(super) fn failed(failure: &Failure, hold: Option<AnswerHold>) -> Response<Body> {
     let bytes = serde_json::to_vec(&*failure.problem).unwrap_or_default();
     let status = StatusCode::from_u16(failure.problem.status);
     let reply = Reply {

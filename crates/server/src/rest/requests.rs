@@ -1,4 +1,5 @@
-//! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
+//! Operator requests. Each is logged with the caller's name before it is answered. Repeating one
+//! has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
@@ -13,110 +14,108 @@ use jiff::SignedDuration;
 
 use super::extent::Extent;
 use super::failure::Failure;
-use super::query::kind_of;
+use super::query::domain_text;
 use super::reply::Reply;
-use super::{Call, artifacts, finished, near};
+use super::{Call, artifacts, run_to_completion, similar};
 
-/// The longest freeze.
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// The node of the path, where the caller sees it and nothing speaks against what they want.
+/// The node in the path, if visible to the caller and not refused.
 async fn node(
     call: &Call,
     refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
 ) -> Result<NodeId, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let looked = call.site.brain.look(move |state: &FleetState| {
-        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
+    let refusal = call.app.controller.read(move |state: &FleetState| {
+        let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
         Some(refuse(node))
     });
-    match looked.await? {
-        None => Err(Failure::no_node(name.as_str())),
+    match refusal.await? {
+        None => Err(Failure::node_not_found(name.as_str())),
         Some(Some(failure)) => Err(failure),
         Some(None) => Ok(name),
     }
 }
 
-fn fine(_: &Node) -> Option<Failure> {
+fn always_allowed(_: &Node) -> Option<Failure> {
     None
 }
 
-/// A job that comes in the middle would be short of memory, and the GPU would seem slow.
-fn at_work(node: &Node) -> Option<Failure> {
-    let takes_work = node.phase().in_service() || node.phase() == NodePhase::Joining;
-    takes_work.then(|| {
-        let text = "it takes work, and is neither tested nor changed under it";
+/// A job that starts meanwhile would run out of memory, and make the GPU look slow.
+fn takes_work(node: &Node) -> Option<Failure> {
+    let accepts_jobs = node.phase().in_service() || node.phase() == NodePhase::Joining;
+    accepts_jobs.then(|| {
+        let text = "it accepts jobs, so it can be neither tested nor changed";
         Failure::conflict(text, HintCode::HoldAndDrain)
     })
 }
 
-/// No order reaches it: it would wait until its lease ends.
-fn revoked(node: &Node) -> Option<Failure> {
+/// An order would wait until its lease expires, because the node cannot connect.
+fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
-        let text = format!("its certificates were revoked at {at:.0}: no order reaches it");
+        let text = format!("its certificates were revoked at {at:.0}, so no order can reach it");
         Failure::conflict(text, HintCode::EnrolAgain)
     })
 }
 
-async fn take(call: &Call, event: Event) -> Result<Reply, Failure> {
+async fn submit(call: &Call, event: Event) -> Result<Reply, Failure> {
     let caller = call.caller()?;
-    let taken = call.site.brain.take(caller.actor(), event).await?;
-    Reply::json(&Done { changed: taken.is_logged() })
+    let outcome = call.app.controller.submit(caller.actor(), event).await?;
+    Reply::json(&Done { changed: outcome.is_logged() })
 }
 
-async fn ask(call: &Call, what: OperatorRequest) -> Result<Reply, Failure> {
-    take(call, Event::OperatorRequested { request: what }).await
+async fn submit_request(call: &Call, what: OperatorRequest) -> Result<Reply, Failure> {
+    submit(call, Event::OperatorRequested { request: what }).await
 }
 
 pub(super) async fn hold(call: Call) -> Result<Reply, Failure> {
     let HoldRequest { reason } = call.body()?;
-    let node = node(&call, fine).await?;
-    ask(&call, OperatorRequest::Hold { node, reason: reason.into_text() }).await
+    let node = node(&call, always_allowed).await?;
+    submit_request(&call, OperatorRequest::Hold { node, reason: reason.into_text() }).await
 }
 
 pub(super) async fn release(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
-    let node = node(&call, fine).await?;
-    ask(&call, OperatorRequest::Release { node }).await
+    call.expect_empty_body()?;
+    let node = node(&call, always_allowed).await?;
+    submit_request(&call, OperatorRequest::Release { node }).await
 }
 
 pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     let RepairedRequest { repair } = call.body()?;
     let refuse = |node: &Node| {
         (node.phase() == NodePhase::InService).then(|| {
-            let text = "it is in service: there is nothing to be repaired";
+            let text = "it is in service, so there is nothing to repair";
             Failure::conflict(text, HintCode::HoldOrWait)
         })
     };
     let node = node(&call, refuse).await?;
-    ask(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
+    submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Nobody approves beforehand: a repair that comes later would not wait.
+/// Approval in advance is refused: a later repair would run without waiting.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     let refuse = |node: &Node| {
         let waits = node.waits_for_approval() || node.repairs.is_approved();
-        (!waits)
-            .then(|| Failure::conflict("nothing there waits for approval", HintCode::SeeApproval))
+        (!waits).then(|| Failure::conflict("nothing waits for approval", HintCode::SeeApproval))
     };
     let node = node(&call, refuse).await?;
-    ask(&call, OperatorRequest::Approve { node }).await
+    submit_request(&call, OperatorRequest::Approve { node }).await
 }
 
 pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyRequest { level } = call.body()?;
-    // The higher rungs take the GPUs' memory.
+    // Higher levels use the GPUs' memory.
     let takes_gpus = matches!(level, VerificationLevel::V2 | VerificationLevel::V3);
-    let node = node(&call, if takes_gpus { at_work } else { fine }).await?;
-    ask(&call, OperatorRequest::Verify { node, level }).await
+    let node = node(&call, if takes_gpus { takes_work } else { always_allowed }).await?;
+    submit_request(&call, OperatorRequest::Verify { node, level }).await
 }
 
 pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
     let DiagRequest { level, minutes } = call.body()?;
     let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
-    // Only level 3 lasts as long as one likes.
+    // Only level 3 has a configurable duration.
     let minutes = if level == 3 { minutes.into() } else { 0 };
     requested_order(call, OrderKind::Diag { level, minutes }).await
 }
@@ -126,126 +125,137 @@ pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     requested_order(call, OrderKind::Tune { profile: profile.into_text() }).await
 }
 
-/// An order without parameters.
 pub(super) async fn order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     requested_order(call, what).await
 }
 
-/// One at a time: what waits is not put aside for the next.
+/// One at a time. There is no queue.
 async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
-    let wanted = what.clone();
+    let requested = what.clone();
     let needs_idle = what.spec().node == NodeUse::Idle;
     let refuse = move |node: &Node| {
         let other = node
             .requests
             .requested_order
             .as_ref()
-            .filter(|requested_order| requested_order.order != wanted);
+            .filter(|requested_order| requested_order.order != requested);
         let waits = other.map(|requested_order| {
             let text = format!(
-                "`{}`, asked for by {}, is not done yet",
+                "`{}`, requested by {}, is still pending",
                 requested_order.order, requested_order.by
             );
             Failure::conflict(text, HintCode::WaitForOrder)
         });
-        revoked(node).or_else(|| at_work(node).filter(|_| needs_idle)).or(waits)
+        certificate_revoked(node).or_else(|| takes_work(node).filter(|_| needs_idle)).or(waits)
     };
     let node = node(&call, refuse).await?;
-    ask(&call, OperatorRequest::RunOrder { node, order: what }).await
+    submit_request(&call, OperatorRequest::RunOrder { node, order: what }).await
 }
 
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
-    finished(async move {
+    run_to_completion(async move {
         let RetireRequest { reason } = call.body()?;
         let (node, caller) = (call.path.node()?, call.caller()?.clone());
-        // Nobody enrols under the name until it is free.
-        let _name = call.site.store.names.lock(&node).await;
+        // Locked until the name is free, so that no node enrols under it.
+        let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
-        let look = call.site.brain.look(move |state| {
+        let is_visible = call.app.controller.read(move |state| {
             let node = state.nodes.get(&id)?;
             Some((caller.sees(&node.location), node.first_seq))
         });
-        match look.await? {
-            Some((true, first_seq)) => {
+        match is_visible.await? {
+            Some(true) => {
                 let why = reason.into_text();
-                let reply = take(&call, Event::Retired { node: node.clone(), reason: why }).await?;
-                artifacts::forget(&call, node.clone(), first_seq).await;
-                call.site.stored(move |store| store.free_name(&node)).await?;
+                let reply =
+                    submit(&call, Event::Retired { node: node.clone(), reason: why }).await?;
+                artifacts::delete(&call, node.clone()).await;
+                call.app.with_store(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }
-            Some((false, _)) => Err(Failure::no_node(node.as_str())),
+            Some(false) => Err(Failure::node_not_found(node.as_str())),
             None => free_held_name(&call, node).await,
         }
     })
     .await
 }
 
-/// Frees the name of a node that is gone: whoever retired it was told that this failed. For those who might have retired it by its pool, which is
-/// all that is known of its place.
+/// Frees the name of a node that is already retired, after a retirement that failed halfway.
+/// Requires its pool in scope, because its location is unknown.
 async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let name = node.clone();
-    let freed = call.site.stored(move |store| {
+    let freed = call.app.with_store(move |store| {
         let pool = store.name_held_by(&name)?;
-        let is_theirs = pool.is_some_and(|it| caller.has_pool(&it));
+        let is_theirs = pool.is_some_and(|pool| caller.has_pool(&pool));
         if is_theirs { store.free_name(&name).map(|()| true) } else { Ok(false) }
     });
     if freed.await? {
         Reply::json(&Done { changed: true })
     } else {
-        Err(Failure::no_node(node.as_str()))
+        Err(Failure::node_not_found(node.as_str()))
     }
 }
 
-/// A rack or a switch is everybody's who has a node there, and what is said of it decides for their nodes too.
-pub(super) async fn place(call: Call) -> Result<Reply, Failure> {
+/// Racks and switches are shared, and their assignment affects other tenants' nodes.
+pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let LocationRequest { pool, tenant, site, rack, leaf, nvlink } = call.body()?;
-    let node = node(&call, fine).await?;
-    let place = Location { pool, tenant, site, rack, leaf, nvlink };
-    take(&call, Event::LocationChanged { node, location: place }).await
+    let node = node(&call, always_allowed).await?;
+    let location = Location { pool, tenant, site, rack, leaf, nvlink };
+    submit(&call, Event::LocationChanged { node, location }).await
 }
 
-/// What is frozen must be the caller's, all of it: others work there too.
-async fn owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
+/// The caller must own the whole domain, because a freeze affects all its nodes.
+async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
     let scope = caller.scope();
     if caller.is_fleet_wide() || domain == scope {
         return Ok(());
     }
-    let ours = Extent::count(&call.site.brain, caller).await?.members(domain);
-    let wanted = domain.clone();
-    let members =
-        call.site.brain.look(move |state| state.domain_counts.get(&wanted).map(|it| it.members));
+    let ours = Extent::count(&call.app.controller, caller).await?.members(domain);
+    let requested = domain.clone();
+    let members = call
+        .app
+        .controller
+        .read(move |state| state.domain_counts.get(&requested).map(|counts| counts.members));
     if ours > 0 && members.await? == Some(ours) {
         return Ok(());
     }
-    let (domain, scope) = (kind_of(domain), kind_of(scope));
-    Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
+    let (domain, scope) = (domain_text(domain), domain_text(scope));
+    Err(Failure::forbidden(format!("`{domain}` is not entirely in your scope `{scope}`")))
 }
 
-/// What is named must be there: a misspelt rack would be frozen, and nothing with it. Told are those of the caller's that look like it.
-async fn existing(call: &Call, domain: &Domain) -> Result<(), Failure> {
-    let (brain, caller, wanted) = (&call.site.brain, call.caller()?, domain.clone());
-    let is_there = brain.look(move |state| {
-        wanted == Domain::Fleet
-            || state.domain_counts.get(&wanted).is_some_and(|it| it.members > 0)
-            || state.freezes.contains_key(&wanted)
+/// The domain must exist: freezing a misspelt rack would have no effect. Suggests similar domains
+/// of the caller.
+async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
+    let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
+    let is_there = controller.read(move |state| {
+        requested == Domain::Fleet
+            || state.domain_counts.get(&requested).is_some_and(|counts| counts.members > 0)
+            || state.freezes.contains_key(&requested)
     });
     if is_there.await? {
         return Ok(());
     }
     let ours: Vec<Domain> = if caller.is_fleet_wide() {
-        brain.look(|state| state.domain_counts.keys().cloned().collect()).await?
+        controller.read(|state| state.domain_counts.keys().cloned().collect()).await?
     } else {
-        Extent::count(brain, caller).await?.counts().map(|(domain, _)| domain.clone()).collect()
+        Extent::count(controller, caller)
+            .await?
+            .counts()
+            .map(|(domain, _)| domain.clone())
+            .collect()
     };
-    let near = near::names(&kind_of(domain), ours.iter().map(kind_of));
+    let near = similar::names(&domain_text(domain), ours.iter().map(domain_text));
     let detail = match &near[..] {
-        [] => format!("no node stands in `{}`", kind_of(domain)),
+        [] => format!("no node is in `{}`", domain_text(domain)),
         near => {
-            format!("no node stands in `{}`; there is `{}`", kind_of(domain), near.join("`, `"))
+            format!(
+                "no node is in `{}`; did you mean `{}`?",
+                domain_text(domain),
+                near.join("`, `")
+            )
         }
     };
     Err(Failure::not_found(detail, HintCode::ListDomains))
@@ -253,27 +263,28 @@ async fn existing(call: &Call, domain: &Domain) -> Result<(), Failure> {
 
 pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
     let FreezeRequest { domain, for_s, until, reason } = call.body()?;
-    let now = call.site.brain.now();
+    let now = call.app.controller.now();
     let until = match (for_s, until) {
         (Some(seconds), None) => {
             let time = SignedDuration::from_secs(u32::from(seconds).into());
             now.checked_add(time).unwrap_or(now)
         }
         (None, Some(until)) => until,
-        _ => return Err(Failure::wrong("expected one of `for_s` and `until`")),
+        _ => return Err(Failure::bad_request("expected either `for_s` or `until`")),
     };
     let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
     if until <= now || !is_soon {
-        return Err(Failure::wrong("`until`: expected a time to come, within a year"));
+        return Err(Failure::bad_request("`until`: expected a time in the future, within a year"));
     }
-    owned(&call, &domain).await?;
-    existing(&call, &domain).await?;
-    ask(&call, OperatorRequest::Freeze { domain, until, reason: reason.into_text() }).await
+    check_owned(&call, &domain).await?;
+    check_exists(&call, &domain).await?;
+    submit_request(&call, OperatorRequest::Freeze { domain, until, reason: reason.into_text() })
+        .await
 }
 
 pub(super) async fn unfreeze(call: Call) -> Result<Reply, Failure> {
     let UnfreezeRequest { domain } = call.body()?;
-    owned(&call, &domain).await?;
-    existing(&call, &domain).await?;
-    ask(&call, OperatorRequest::Unfreeze { domain }).await
+    check_owned(&call, &domain).await?;
+    check_exists(&call, &domain).await?;
+    submit_request(&call, OperatorRequest::Unfreeze { domain }).await
 }

@@ -1,4 +1,5 @@
-//! Every path, once: who may, what is taken, what is answered, and by which handler. The OpenAPI document is made from it.
+//! The table of routes: permission, parameters, body, answer and handler of each path. The OpenAPI
+//! document is generated from it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,135 +16,137 @@ use serde_json::Value;
 
 use super::events::EVENT_KINDS;
 use super::failure::Failure;
-use super::query::{Kind, Parameter, Params};
+use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
     Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, requests, stream,
     tokens,
 };
 
-/// What answers.
-type Answering = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// The shape of a type.
 pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
 
-/// What is answered.
 #[derive(Clone, Copy)]
-pub(super) enum Answer {
-    /// JSON of this shape.
+pub(super) enum AnswerKind {
     Json(SchemaFn),
-    /// The same, for something that was made.
     Created(SchemaFn),
-    /// Something else, of this media type.
+    /// Of this media type.
     Other(&'static str),
 }
 
-/// A path with a method.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// Parts in braces are parameters.
+    /// Segments in braces are parameters.
     pub(super) path: &'static str,
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// None: anybody.
-    pub(super) deed: Option<Permission>,
+    /// `None` if no token is needed.
+    pub(super) permission: Option<Permission>,
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<SchemaFn>,
-    pub(super) answer: Answer,
-    /// Whether it asks for an order, which is refused while another waits.
-    pub(super) asks_for_order: bool,
-    pub(super) run: fn(Call) -> Answering,
+    pub(super) answer: AnswerKind,
+    /// Whether it requests an order, which conflicts with a pending one.
+    pub(super) requests_order: bool,
+    pub(super) run: fn(Call) -> HandlerFuture,
 }
 
-const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str) -> Parameter {
     Parameter { name, about, kind }
 }
 
-const NUMBER: Kind = Kind::Number { least: 0, most: i64::MAX as u64 };
-const LIMIT: Parameter =
-    parameter("limit", Kind::Number { least: 1, most: 500 }, "the most of one page");
-const CURSOR: Parameter = parameter("cursor", Kind::Text, "`next` of the page before");
-const STANDING: Kind = Kind::Word(&[
+const NUMBER: ParameterKind = ParameterKind::Number { min: 0, max: i64::MAX as u64 };
+const LIMIT: Parameter = parameter(
+    "limit",
+    ParameterKind::Number { min: 1, max: 500 },
+    "maximum number of items per page",
+);
+const CURSOR: Parameter = parameter("cursor", ParameterKind::Text, "`next` of the previous page");
+const PHASE_KIND: ParameterKind = ParameterKind::OneOf(&[
     "joining",
     "in-service",
     "suspect",
     "quarantined",
-    "in-repair",
+    "repairing",
     "verifying",
     "held",
 ]);
-const SEVERITY: Kind = Kind::Word(&["info", "warning", "critical", "fatal"]);
-const POOL: Parameter = parameter("pool", Kind::Name, "only of this pool");
-const RACK: Parameter = parameter("rack", Kind::Name, "only in this rack");
-const LEAF: Parameter = parameter("leaf", Kind::Name, "only behind this leaf switch");
-const STANDS: Parameter = parameter("phase", STANDING, "only those that stand so");
-const NODE: Parameter = parameter("node", Kind::Name, "only of this node");
-const KIND: Parameter = parameter("kind", Kind::Word(EVENT_KINDS), "only of this kind");
-const BY: Parameter =
-    parameter("by", Kind::Text, "only by this person; `farrier` is the server, `node NAME` a node");
-const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, the oldest first");
-const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, the newest first");
+const SEVERITY: ParameterKind = ParameterKind::OneOf(&["info", "warning", "critical", "fatal"]);
+const POOL: Parameter = parameter("pool", ParameterKind::Name, "only this pool");
+const RACK: Parameter = parameter("rack", ParameterKind::Name, "only this rack");
+const LEAF: Parameter = parameter("leaf", ParameterKind::Name, "only this leaf switch");
+const PHASE: Parameter = parameter("phase", PHASE_KIND, "only this phase");
+const NODE: Parameter = parameter("node", ParameterKind::Name, "only this node");
+const KIND: Parameter = parameter("kind", ParameterKind::OneOf(EVENT_KINDS), "only this kind");
+const BY: Parameter = parameter(
+    "by",
+    ParameterKind::Text,
+    "only by this user; `farrier` is the server, `node NAME` a node",
+);
+const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, oldest first");
+const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, newest first");
 
 const NODES: &[Parameter] = &[
     POOL,
     RACK,
     LEAF,
-    STANDS,
-    parameter("text", Kind::Text, "only where name, reason, driver, GPU or a finding reads so"),
-    parameter("cursor", Kind::Name, "`next` of the page before"),
+    PHASE,
+    parameter(
+        "text",
+        ParameterKind::Text,
+        "only if name, reason, driver, GPU or a finding contains this text",
+    ),
+    parameter("cursor", ParameterKind::Name, "`next` of the previous page"),
     LIMIT,
 ];
 const FINDINGS: &[Parameter] = &[
     POOL,
     RACK,
     LEAF,
-    STANDS,
+    PHASE,
     NODE,
-    parameter("severity", SEVERITY, "as bad as this, or worse"),
-    parameter("code", Kind::Text, "whose code begins so"),
-    parameter("text", Kind::Text, "only those that read so"),
+    parameter("severity", SEVERITY, "at least this severity"),
+    parameter("code", ParameterKind::Text, "only codes with this prefix"),
+    parameter("text", ParameterKind::Text, "only findings that contain this text"),
     CURSOR,
     LIMIT,
 ];
 const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
 const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
 const EXPORT: &[Parameter] = &[
-    parameter("what", Kind::Word(&["state", "log"]), "nodes as they are, or the log"),
+    parameter("what", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
     AFTER,
     NODE,
     KIND,
     BY,
 ];
 
-/// A parameter of a path, by its name.
 pub(super) fn path_parameter(name: &str) -> Parameter {
     match name {
         "id" => parameter("id", NUMBER, "the token's number"),
-        "generation" => parameter("generation", NUMBER, "the number of the order on its node"),
-        _ => parameter("node", Kind::Name, "the node"),
+        "generation" => parameter("generation", NUMBER, "the order's generation"),
+        _ => parameter("node", ParameterKind::Name, "the node"),
     }
 }
 
 macro_rules! route {
-    ($method:ident $path:literal, $name:literal, $deed:expr, $query:expr, $body:expr, $answer:expr,
+    ($method:ident $path:literal, $name:literal, $permission:expr, $query:expr, $body:expr, $answer:expr,
         $run:path, $about:literal) => {
         Route {
             method: Method::$method,
             path: $path,
             name: $name,
             about: $about,
-            deed: $deed,
+            permission: $permission,
             query: $query,
             body: $body,
             answer: $answer,
-            asks_for_order: false,
+            requests_order: false,
             run: |call| Box::pin($run(call)),
         }
     };
 }
 
-/// An operator's order without parameters.
 macro_rules! order_route {
     ($path:literal, $name:literal, $order:expr, $about:literal) => {
         Route {
@@ -151,11 +154,11 @@ macro_rules! order_route {
             path: $path,
             name: $name,
             about: $about,
-            deed: OPERATE,
+            permission: OPERATE,
             query: &[],
             body: body!(EmptyRequest),
             answer: json!(Done),
-            asks_for_order: true,
+            requests_order: true,
             run: |call| Box::pin(requests::order(call, $order)),
         }
     };
@@ -163,11 +166,10 @@ macro_rules! order_route {
 
 macro_rules! json {
     ($type:ty) => {
-        Answer::Json(Schemas::of::<$type>)
+        AnswerKind::Json(Schemas::of::<$type>)
     };
 }
 
-/// The body of a request.
 macro_rules! body {
     ($type:ty) => {
         Some(Schemas::of::<$type>)
@@ -179,94 +181,92 @@ const OPERATE: Option<Permission> = Some(Permission::Operate);
 const APPROVE: Option<Permission> = Some(Permission::Approve);
 const ADMINISTER: Option<Permission> = Some(Permission::Administer);
 
-/// The table.
 pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/nodes", "listNodes", READ, NODES, None, json!(NodePage), nodes::list,
-        "Nodes by name."),
-    route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::one,
-        "A node with all that is known of it."),
+        "Lists nodes by name."),
+    route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::get,
+        "Returns a node with all details."),
     route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(NodeExplanation),
-        nodes::explained, "Rationale a node stands where it stands, and what would change it."),
+        nodes::explain, "Explains a node's phase, and what would change it."),
     route!(GET "/api/v1/nodes/{node}/artifacts", "listArtifacts", OPERATE, &[], None,
-        json!(ArtifactList), artifacts::list, "Files that a node has sent for orders, the newest first."),
+        json!(ArtifactList), artifacts::list, "Lists the artifacts that a node sent for orders, newest first."),
     route!(GET "/api/v1/nodes/{node}/artifacts/{generation}", "getArtifact", OPERATE, &[], None,
-        Answer::Other(reply::GZIP), artifacts::download, "The file that a node has sent for an order."),
+        AnswerKind::Other(reply::GZIP), artifacts::download, "Downloads the artifact that a node sent for an order."),
     route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldRequest), json!(Done),
-        requests::hold, "Hold a node out of service."),
+        requests::hold, "Holds a node out of service."),
     route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(EmptyRequest),
-        json!(Done), requests::release, "A hold is over. The node is proven before it comes back."),
+        json!(Done), requests::release, "Releases a hold. The node is verified before it returns to service."),
     route!(POST "/api/v1/nodes/{node}/repaired", "repairedNode", OPERATE, &[], body!(RepairedRequest),
-        json!(Done), requests::repaired, "A node was repaired by hand, and may be proven."),
+        json!(Done), requests::repaired, "Records a manual repair. The node can then be verified."),
     route!(POST "/api/v1/nodes/{node}/verify", "verifyNode", OPERATE, &[], body!(VerifyRequest),
-        json!(Done), requests::verify, "What was proven of a node is to be proven again."),
+        json!(Done), requests::verify, "Verifies a node again at a level."),
     route!(POST "/api/v1/nodes/{node}/diag", "testNode", OPERATE, &[], body!(DiagRequest),
-        json!(Done), requests::diag, "The GPUs of a node are to be tested with work, once."),
+        json!(Done), requests::diag, "Runs a diag on a node's GPUs, once."),
     route!(POST "/api/v1/nodes/{node}/tune", "tuneNode", OPERATE, &[], body!(TuneRequest),
-        json!(Done), requests::tune, "A node is to be made right for its work, once."),
+        json!(Done), requests::tune, "Applies a tuning profile to a node, once."),
     order_route!(
         "/api/v1/nodes/{node}/logs",
         "collectLogs",
         OrderKind::CollectLogs,
-        "A node is to gather its logs and send them, once; `artifacts` then has them."
+        "Collects a node's logs, once. They are then in `artifacts`."
     ),
     route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(EmptyRequest),
-        json!(Done), requests::approve, "A repair that waits for a person may go on."),
+        json!(Done), requests::approve, "Approves a repair that waits for approval."),
     route!(PUT "/api/v1/nodes/{node}/location", "setNodeLocation", ADMINISTER, &[], body!(LocationRequest), json!(Done),
-        requests::place, "Where a node stands, and whose it is; by whoever has the whole fleet."),
+        requests::set_location, "Sets a node's location and tenant. Requires the whole fleet as scope."),
     route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireRequest),
-        json!(Done), requests::retire, "A node is gone for good."),
+        json!(Done), requests::retire, "Retires a node for good."),
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
-        json!(Done), tokens::revoke_node, "No certificate of a node counts any more."),
+        json!(Done), tokens::revoke_node, "Revokes a node's certificates."),
     route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),
-        nodes::findings, "Open findings by node and number."),
+        nodes::findings, "Lists open findings by node and number."),
     route!(GET "/api/v1/events", "listEvents", READ, EVENTS, None, json!(EventPage), events::list,
-        "The log: with `after` the oldest first, otherwise the newest first."),
+        "Lists the log: with `after` oldest first, otherwise newest first."),
     route!(GET "/api/v1/events/stream", "followEvents", READ, FOLLOW, None,
-        Answer::Other(reply::EVENTS), stream::follow,
-        "The log as it grows, as server-sent events, from `Last-Event-ID`, `after` or now on."),
+        AnswerKind::Other(reply::EVENTS), stream::follow,
+        "Streams the log as server-sent events, from `Last-Event-ID`, `after` or now on."),
     route!(GET "/api/v1/domains", "listDomains", READ, &[], None, json!(DomainList), fleet::domains,
-        "Pools, racks, switches: how many nodes, how many out of service, how many may be."),
+        "Lists pools, racks and switches with their nodes, nodes out of service, and disruption budgets."),
     route!(GET "/api/v1/domain-faults", "listDomainFaults", READ, &[], None, json!(DomainFaultList), fleet::domain_faults,
-        "What nodes share and is to blame."),
+        "Lists domain faults."),
     route!(GET "/api/v1/freezes", "listFreezes", READ, &[], None, json!(FreezeList), fleet::freezes,
-        "Where nothing may be changed."),
+        "Lists freezes."),
     route!(POST "/api/v1/freezes", "freeze", OPERATE, &[], body!(FreezeRequest), json!(Done), requests::freeze,
-        "No repair that changes anything, for a while."),
+        "Freezes a domain: no disruptive repairs for a time."),
     route!(POST "/api/v1/unfreezes", "unfreeze", OPERATE, &[], body!(UnfreezeRequest), json!(Done), requests::unfreeze,
-        "A freeze is over."),
+        "Ends a freeze."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
-        "GPU × driver × CUDA × framework, with end of support and exposure."),
+        "Returns the compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure."),
     route!(GET "/api/v1/policy", "getPolicy", READ, &[], None, json!(PolicyView), fleet::policy,
-        "The policy in force."),
+        "Returns the current policy."),
     route!(PUT "/api/v1/policy", "setPolicy", ADMINISTER, &[], body!(Policy), json!(Done),
-        fleet::set_policy, "Another policy, the whole of it. What is left out is as usual."),
+        fleet::set_policy, "Replaces the whole policy. Omitted keys get their defaults."),
     route!(GET "/api/v1/tokens", "listTokens", ADMINISTER, &[], None, json!(TokenList), tokens::list,
-        "Tokens that nodes join with."),
+        "Lists join tokens."),
     route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenRequest),
-        Answer::Created(Schemas::of::<TokenCreated>), tokens::create,
-        "A token for nodes to join with, shown this once."),
+        AnswerKind::Created(Schemas::of::<TokenCreated>), tokens::create,
+        "Creates a join token, shown only in this answer."),
     route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(EmptyRequest),
-        json!(Done), tokens::revoke, "Takes a token back."),
-    route!(GET "/api/v1/export", "export", READ, EXPORT, None, Answer::Other(reply::LINES),
-        export::export, "All nodes, or the whole log, as JSON lines."),
-    route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Who asks."),
+        json!(Done), tokens::revoke, "Revokes a join token."),
+    route!(GET "/api/v1/export", "export", READ, EXPORT, None, AnswerKind::Other(reply::LINES),
+        export::export, "Exports all nodes or the whole log as JSON lines."),
+    route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Returns the caller."),
     route!(GET "/api/v1/openapi.json", "getOpenapi", None, &[], None,
-        Answer::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
-        "This document."),
-    route!(GET "/metrics", "getMetrics", READ, &[], None, Answer::Other(reply::METRICS),
-        metrics::metrics, "For Prometheus, by whoever sees the whole fleet."),
-    route!(GET "/healthz", "getHealth", None, &[], None, Answer::Other(reply::TEXT), metrics::healthz,
-        "Whether the server serves."),
+        AnswerKind::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
+        "Returns this OpenAPI document."),
+    route!(GET "/metrics", "getMetrics", READ, &[], None, AnswerKind::Other(reply::METRICS),
+        metrics::metrics, "Prometheus metrics. Requires the whole fleet as scope."),
+    route!(GET "/healthz", "getHealth", None, &[], None, AnswerKind::Other(reply::TEXT), metrics::healthz,
+        "Health check."),
 ];
 
-/// A route that was found, and what its path says.
-pub(super) struct Found {
+pub(super) struct RouteMatch {
     pub(super) route: &'static Route,
     pub(super) path: Params,
 }
 
 impl Route {
-    /// The parts of the path that are parameters, where it is this one's.
+    /// The path's parameters, if it matches this route.
     fn matched<'p>(&self, path: &'p str) -> Option<Vec<(Parameter, &'p str)>> {
         let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
         let mut found = Vec::new();
@@ -284,8 +284,7 @@ impl Route {
     }
 }
 
-/// The route of a path and method.
-pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
+pub(super) fn find(method: &Method, path: &str) -> Result<RouteMatch, Failure> {
     let mut allowed: Vec<&str> = Vec::new();
     for route in TABLE {
         let Some(parts) = route.matched(path) else { continue };
@@ -297,11 +296,11 @@ pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
         for (parameter, part) in parts {
             path.put(&parameter, part)?;
         }
-        return Ok(Found { route, path });
+        return Ok(RouteMatch { route, path });
     }
     if allowed.is_empty() {
         let hint = "GET /api/v1/openapi.json lists every path";
         return Err(Failure::not_found("there is no such path", hint));
     }
-    Err(Failure::wrong_method(&allowed.join(", ")))
+    Err(Failure::method_not_allowed(&allowed.join(", ")))
 }

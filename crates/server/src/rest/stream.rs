@@ -1,5 +1,5 @@
-//! The log as it grows, as server-sent events: from where the reader was, each entry once and in order. What a reader has not taken is on
-//! disk and waits there; nobody else waits for them.
+//! The growing log as server-sent events: each entry once and in order, from the reader's position.
+//! Unread entries stay on disk, so a slow reader blocks nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,86 +9,90 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 use super::Call;
-use super::events::Filter;
+use super::events::EventFilter;
 use super::failure::Failure;
-use super::limits::{READ_WAIT, TOKEN_EVERY};
+use super::limits::{READ_TIMEOUT, TOKEN_CHECK_INTERVAL};
 use super::reply::{self, Reply};
 
-/// Entries of one piece, which is bounded in bytes too.
-const STEP: usize = 256;
-/// A reader hears that the server is there this often.
-const KEEP_ALIVE: Duration = TOKEN_EVERY;
+/// Entries per read, which is also limited in bytes.
+const STEP_ENTRIES: usize = 256;
+/// Interval of keep-alive comments.
+const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
-/// How a stream ended.
 #[derive(Debug)]
-enum End {
-    /// The reader is gone, or does not read.
+enum StreamEnd {
+    /// The reader is gone, or stalled.
     Reader,
-    /// The token holds no more.
     Token,
-    /// The server ends, or the log does not read.
+    /// The server is stopping, or the log is unreadable.
     Server,
 }
 
-/// Where the reader was: the header that browsers send, or a parameter; otherwise only what comes from now on.
+/// The reader's position: the `Last-Event-ID` header that browsers send, or `after`. Otherwise the
+/// current end.
 fn begin(call: &Call) -> Result<u64, Failure> {
-    let end = call.site.tail.end();
+    let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
         Some(value) => {
-            let value = value.to_str().ok().map(str::trim).filter(|it| !it.is_empty());
+            let value = value.to_str().ok().map(str::trim).filter(|value| !value.is_empty());
             let read = value.map(str::parse::<u64>);
-            let wrong = |_| Failure::wrong("`Last-Event-ID` is none that was sent");
+            let wrong = |_| Failure::bad_request("`Last-Event-ID` is not an event of this log");
             read.transpose().map_err(wrong)?
         }
         None => None,
     };
-    // Nobody was further than the log is: they read another one, and miss nothing of this.
+    // A position beyond the end belongs to another log.
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 
 pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = EventFilter::from_query(&call.query)?;
     let begin = begin(&call)?;
-    let place = Arc::new(call.stream_place()?);
-    let (out, reply) = Reply::stream(reply::EVENTS, &place);
+    let slot = Arc::new(call.stream_slot()?);
+    let (out, reply) = Reply::stream(reply::EVENTS, &slot);
     tokio::spawn(async move {
         let end = write(&call, &filter, begin, &out).await;
-        tracing::debug!(?end, "a reader of the log has ended");
-        drop(place);
+        tracing::debug!(?end, "a log stream ended");
+        drop(slot);
     });
     Ok(reply)
 }
 
-async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Bytes>) -> End {
-    let Ok(caller) = call.caller() else { return End::Token };
-    let mut tail = call.site.tail.clone();
-    let mut stopped = call.site.stopped.clone();
+async fn write(
+    call: &Call,
+    filter: &EventFilter,
+    begin: u64,
+    out: &mpsc::Sender<Bytes>,
+) -> StreamEnd {
+    let Ok(caller) = call.caller() else { return StreamEnd::Token };
+    let mut tail = call.app.tail.clone();
+    let mut stopped = call.app.stopped.clone();
     let mut at = begin;
-    let mut looked = tokio::time::Instant::now();
+    let mut checked = tokio::time::Instant::now();
     if let Err(end) = send(out, "retry: 2000\n\n".to_owned()).await {
         return end;
     }
     loop {
-        // One wait, however often it is looked at: it has its place among those who wait to read.
-        let mut next = std::pin::pin!(tail.next(at, STEP));
+        // One future across timeouts, because it keeps its place in the queue of readers.
+        let mut next = std::pin::pin!(tail.next(at, STEP_ENTRIES));
         let entries = loop {
             let waited = tokio::select! {
                 next = tokio::time::timeout(KEEP_ALIVE, &mut next) => next,
-                () = out.closed() => return End::Reader,
-                _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
+                () = out.closed() => return StreamEnd::Reader,
+                _ = stopped.wait_for(|stopped| *stopped) => return StreamEnd::Server,
             };
-            // Whoever lost their token meanwhile hears nothing more.
-            if waited.is_err() || looked.elapsed() >= TOKEN_EVERY {
-                looked = tokio::time::Instant::now();
-                match call.site.holder(caller.digest.clone()).await {
+            // A reader whose token became invalid gets nothing more.
+            if waited.is_err() || checked.elapsed() >= TOKEN_CHECK_INTERVAL {
+                checked = tokio::time::Instant::now();
+                match call.app.caller_for(caller.digest.clone()).await {
                     Ok(Some(_)) => {}
-                    Ok(None) => return End::Token,
-                    Err(_) => return End::Server,
+                    Ok(None) => return StreamEnd::Token,
+                    Err(_) => return StreamEnd::Server,
                 }
             }
             match waited {
                 Ok(Some(Ok(entries))) => break entries,
-                Ok(Some(Err(_)) | None) => return End::Server,
+                Ok(Some(Err(_)) | None) => return StreamEnd::Server,
                 Err(_) => {
                     if let Err(end) = send(out, ": here\n\n".to_owned()).await {
                         return end;
@@ -96,8 +100,10 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 }
             }
         };
-        let Some(last) = entries.last().map(|it| it.seq) else { return End::Server };
-        let Ok(rows) = filter.rows(&call.site, caller, entries).await else { return End::Server };
+        let Some(last) = entries.last().map(|entry| entry.seq) else { return StreamEnd::Server };
+        let Ok(rows) = filter.rows(&call.app, caller, entries).await else {
+            return StreamEnd::Server;
+        };
         at = last;
         if !rows.is_empty()
             && let Err(end) = send(out, rows.iter().map(event).collect()).await
@@ -107,15 +113,15 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
     }
 }
 
-/// One event. JSON has no line breaks of its own.
+/// JSON has no raw line breaks.
 fn event(row: &EventRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)
 }
 
-async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), End> {
-    match tokio::time::timeout(READ_WAIT, out.send(text.into())).await {
+async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), StreamEnd> {
+    match tokio::time::timeout(READ_TIMEOUT, out.send(text.into())).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(End::Reader),
+        _ => Err(StreamEnd::Reader),
     }
 }

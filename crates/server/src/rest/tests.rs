@@ -1,4 +1,5 @@
-//! Handlers on a small fleet, polled by hand: clients that go away before they are answered, and requests that wait for each other.
+//! Handlers on a small fleet, polled by hand: clients that disconnect early, and requests that wait
+//! for each other.
 
 mod isolation;
 
@@ -24,57 +25,56 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Params;
 use super::reply::Reply;
-use super::routes::{self, Found};
+use super::routes::{self, RouteMatch};
 use super::{AppState, Call, Rate, Rest, pagination, redact};
-use crate::access::{NewUser, Store, TokenDigest, TokenKind, User, Wanted};
-use crate::artifacts::{ArtifactStore, Record};
+use crate::access::{NewJoinToken, NewUser, Store, TokenDigest, TokenKind, User};
+use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
 use crate::controller::Controller;
-use crate::follow::Tail;
 use crate::ingest::{DisconnectReason, ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
+use crate::log_tail::LogTail;
 use crate::state_machine::StateMachine;
 
-/// A deadline ends a hang and says nothing about speed.
+/// Only bounds a hang.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// More often than a handler waits for the controller or the disk.
+/// More than a handler waits for the controller or the disk.
 const POLLS: usize = 6;
 
-struct World {
+struct Fixture {
     _folder: tempfile::TempDir,
     _stop: watch::Sender<bool>,
     rest: Rest,
-    /// Of a token that holds.
     token: TokenDigest,
 }
 
-impl World {
-    /// The node `a` of pool `train`, enrolled once. Nobody looks for changes that no request has brought into the log.
+impl Fixture {
+    /// Node `a` of pool `train`, enrolled once. No background task logs pending access changes.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+        let state_machine = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
-        let artifacts = Arc::new(ArtifactStore::open(folder.path(), Timestamp::now()).unwrap());
-        let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
+        let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
+        let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
-        let tail = Tail::new(path, end, core.damage());
-        let (brain, _ended) = Controller::spawn(
-            core,
-            Arc::clone(&roster),
+        let tail = LogTail::new(path, end, state_machine.damage());
+        let (controller, _ended) = Controller::spawn(
+            state_machine,
+            Arc::clone(&sessions),
             Arc::default(),
             log_end,
             ClockWatch::default(),
             None,
         )
         .unwrap();
-        let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
-        let site = AppState {
-            brain,
+        let audit = Audit::new(controller.clone(), Arc::clone(&store), Arc::clone(&sessions), 0);
+        let app = AppState {
+            controller,
             tail,
-            roster,
+            sessions,
             space: Arc::default(),
             heartbeat_interval: Duration::from_secs(10),
             store,
@@ -88,23 +88,24 @@ impl World {
         let now = Timestamp::now();
         let day = now + SignedDuration::from_hours(24);
         let person = NewUser::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
-        let (_, token) = site.store.add_person(&Actor::Server, &person, now).unwrap();
-        let rest = Rest::new(site, Rate::default());
-        let world = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
-        let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-        let token = world.site().store.create(&wanted, now).unwrap().digest();
-        world.site().store.join(&token, &node(), b"key", None, now).unwrap();
-        world.site().changes.bring().await.unwrap();
-        let enrolled = Event::Enrolled { node: node(), location: wanted.place };
-        world.site().brain.take(Actor::Server, enrolled).await.unwrap();
-        world
+        let (_, token) = app.store.add_user(&Actor::Server, &person, now).unwrap();
+        let rest = Rest::new(app, Rate::default());
+        let fixture = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
+        let request =
+            NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+        let token = fixture.app().store.create(&request, now).unwrap().digest();
+        fixture.app().store.join(&token, &node(), b"key", None, now).unwrap();
+        fixture.app().changes.log_pending().await.unwrap();
+        let enrolled = Event::Enrolled { node: node(), location: request.location };
+        fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
+        fixture
     }
 
-    fn site(&self) -> &AppState {
-        &self.rest.site
+    fn app(&self) -> &AppState {
+        &self.rest.app
     }
 
-    fn ask(
+    fn post(
         &self,
         path: &str,
         scope: &str,
@@ -113,7 +114,7 @@ impl World {
         self.request(&Method::POST, path, scope, body)
     }
 
-    /// A request of somebody who administers a scope.
+    /// A request of an admin of `scope`.
     fn request(
         &self,
         method: &Method,
@@ -122,9 +123,9 @@ impl World {
         body: &'static str,
     ) -> impl Future<Output = Result<Reply, Failure>> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let Found { route, path } = routes::find(method, path).unwrap();
+        let RouteMatch { route, path } = routes::find(method, path).unwrap();
         (route.run)(Call {
-            site: Arc::clone(&self.rest.site),
+            app: Arc::clone(&self.rest.app),
             rest: self.rest.clone(),
             caller: Some(self.caller(scope)),
             path,
@@ -135,75 +136,74 @@ impl World {
         })
     }
 
-    /// Somebody who administers a scope.
     fn caller(&self, scope: &str) -> Caller {
-        let person = User {
+        let user = User {
             token: 1,
             name: "ann".to_owned(),
             role: Role::Admin,
             scope: scope.parse::<Domain>().unwrap(),
             expires: Timestamp::MAX,
         };
-        Caller { person, digest: self.token.clone() }
+        Caller { user, digest: self.token.clone() }
     }
 
     async fn enrol(&self, name: &str, pool: &str, rack: &str) {
-        let mut place = Location::in_pool(pool.parse().unwrap());
-        place.rack = Some(rack.parse().unwrap());
-        let enrolled = Event::Enrolled { node: name.parse().unwrap(), location: place };
-        self.site().brain.take(Actor::Server, enrolled).await.unwrap();
+        let mut location = Location::in_pool(pool.parse().unwrap());
+        location.rack = Some(rack.parse().unwrap());
+        let enrolled = Event::Enrolled { node: name.parse().unwrap(), location };
+        self.app().controller.submit(Actor::Server, enrolled).await.unwrap();
     }
 
-    /// What comes of something that asks the controller only, and how often it asked.
-    async fn looks<T>(&self, asked: impl Future<Output = T>) -> (T, usize) {
-        let mut asked = Box::pin(asked);
-        let mut looks = 0;
+    /// The result of a future that only reads from the controller, and the number of reads.
+    async fn count_reads<T>(&self, future: impl Future<Output = T>) -> (T, usize) {
+        let mut future = Box::pin(future);
+        let mut reads = 0;
         loop {
-            // Of a controller that is busy it gets one answer for each poll.
-            let busy = self.busy().await;
-            let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
-            busy.end().await;
+            // A blocked controller answers once per poll.
+            let blocked = self.block_controller().await;
+            let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+            blocked.end().await;
             if let Poll::Ready(answer) = polled {
-                return (answer, looks);
+                return (answer, reads);
             }
-            looks += 1;
-            self.site().brain.look(|_| ()).await.unwrap();
+            reads += 1;
+            self.app().controller.read(|_| ()).await.unwrap();
         }
     }
 
-    /// The controller is busy: whatever is asked of it waits and is seen.
-    async fn busy(&self) -> Busy {
+    /// Blocks the controller, so that jobs queue up and can be counted.
+    async fn block_controller(&self) -> BlockedController {
         let (release, released) = mpsc::channel::<()>();
-        let (begun, has_begun) = tokio::sync::oneshot::channel();
-        let brain = self.site().brain.clone();
-        let looked = tokio::spawn(async move {
-            let look = brain.look(move |_| {
-                begun.send(()).unwrap();
+        let (started, has_started) = tokio::sync::oneshot::channel();
+        let controller = self.app().controller.clone();
+        let reader = tokio::spawn(async move {
+            let read = controller.read(move |_| {
+                started.send(()).unwrap();
                 released.recv().is_ok()
             });
-            look.await.unwrap()
+            read.await.unwrap()
         });
-        has_begun.await.unwrap();
-        Busy { release, looked }
+        has_started.await.unwrap();
+        BlockedController { release, reader }
     }
 
-    /// A request that is polled so often and dropped then. RangedU32 two polls what it waits for comes about.
+    /// Polls a request `polls` times, completing what it waits for in between, and drops it.
     async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
-        let mut answer = Box::pin(self.ask(path, "fleet", body));
+        let mut answer = Box::pin(self.post(path, "fleet", body));
         for _ in 0..polls {
             if is_answered(&mut answer).await {
                 return;
             }
-            self.site().brain.look(|_| ()).await.unwrap();
+            self.app().controller.read(|_| ()).await.unwrap();
         }
     }
 
     fn holds_name(&self) -> bool {
-        self.site().store.name_held_by(&node()).unwrap().is_some()
+        self.app().store.name_held_by(&node()).unwrap().is_some()
     }
 
-    async fn look(&self, is: fn(&FleetState) -> bool) -> bool {
-        self.site().brain.look(is).await.unwrap()
+    async fn read(&self, is: fn(&FleetState) -> bool) -> bool {
+        self.app().controller.read(is).await.unwrap()
     }
 
     async fn until(&self, is: impl AsyncFn(&Self) -> bool) -> bool {
@@ -218,20 +218,19 @@ impl World {
     }
 }
 
-/// A controller that is busy until this ends.
-struct Busy {
+/// Keeps the controller blocked.
+struct BlockedController {
     release: mpsc::Sender<()>,
-    looked: tokio::task::JoinHandle<bool>,
+    reader: tokio::task::JoinHandle<bool>,
 }
 
-impl Busy {
+impl BlockedController {
     async fn end(self) {
         self.release.send(()).unwrap();
-        assert!(self.looked.await.unwrap());
+        assert!(self.reader.await.unwrap());
     }
 }
 
-/// Polls a request once.
 async fn is_answered(answer: &mut (impl Future + Unpin)) -> bool {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *answer).poll(context).is_ready())).await
 }
@@ -243,91 +242,76 @@ fn node() -> NodeId {
 const RETIRE: (&str, &str) = ("/api/v1/nodes/a/retire", r#"{"reason":"sold"}"#);
 
 #[tokio::test]
-async fn a_retirement_frees_the_name_whenever_its_client_goes_away() {
+async fn a_retirement_frees_the_name_even_if_its_client_disconnects() {
     for polls in 1..=POLLS {
-        let world = World::new().await;
-        assert!(world.holds_name());
-        world.cancel(polls, RETIRE.0, RETIRE.1).await;
-        let is_done = world
-            .until(async |it| !it.holds_name() && it.look(|state| state.nodes.is_empty()).await)
+        let fixture = Fixture::new().await;
+        assert!(fixture.holds_name());
+        fixture.cancel(polls, RETIRE.0, RETIRE.1).await;
+        let is_done = fixture
+            .until(async |fixture| {
+                !fixture.holds_name() && fixture.read(|state| state.nodes.is_empty()).await
+            })
             .await;
         assert!(is_done, "not finished after {polls} polls");
     }
 }
 
 #[tokio::test]
-async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_away() {
-    // The first poll asks whether the caller sees the node: nothing is changed before that.
+async fn a_revocation_disconnects_and_is_logged_even_if_its_client_disconnects() {
+    // The first poll checks visibility. Nothing changes before that.
     for polls in 2..=POLLS {
-        let world = World::new().await;
-        let mut stream = world.site().roster.sit(&node(), Some(1));
-        world.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
+        let fixture = Fixture::new().await;
+        let mut stream = fixture.app().sessions.register(&node(), Some(1));
+        fixture.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
         let is_revoked =
             |state: &FleetState| state.nodes[&node()].liveness.certificate_revoked_at().is_some();
-        let is_done = world.until(async |it| it.look(is_revoked).await).await;
+        let is_done = fixture.until(async |fixture| fixture.read(is_revoked).await).await;
         assert!(is_done, "not finished after {polls} polls");
-        assert_eq!(stream.cut.try_recv(), Ok(DisconnectReason::Revoked));
+        assert_eq!(stream.disconnect.try_recv(), Ok(DisconnectReason::Revoked));
     }
 }
 
 #[tokio::test]
-async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
-    let world = World::new().await;
+async fn repeating_a_failed_retirement_frees_the_name() {
+    let fixture = Fixture::new().await;
     let retired = Event::Retired { node: node(), reason: "sold".to_owned() };
-    world.site().brain.take(Actor::Server, retired).await.unwrap();
+    fixture.app().controller.submit(Actor::Server, retired).await.unwrap();
     for scope in ["pool:serve", "tenant:train"] {
-        assert!(world.ask(RETIRE.0, scope, RETIRE.1).await.is_err());
-        assert!(world.holds_name(), "{scope} is not where the node was");
+        assert!(fixture.post(RETIRE.0, scope, RETIRE.1).await.is_err());
+        assert!(fixture.holds_name(), "{scope} is not the node's pool");
     }
-    assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_ok());
-    assert!(!world.holds_name());
-    assert!(world.ask(RETIRE.0, "fleet", RETIRE.1).await.is_err(), "there is nothing to retire");
-    // Of a node that is there.
-    let place = Location::in_pool("serve".parse().unwrap());
-    let enrolled = Event::Enrolled { node: node(), location: place };
-    world.site().brain.take(Actor::Server, enrolled).await.unwrap();
-    assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
-    assert!(world.look(|state| !state.nodes.is_empty()).await);
+    assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_ok());
+    assert!(!fixture.holds_name());
+    assert!(fixture.post(RETIRE.0, "fleet", RETIRE.1).await.is_err(), "there is nothing to retire");
+    let location = Location::in_pool("serve".parse().unwrap());
+    let enrolled = Event::Enrolled { node: node(), location };
+    fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
+    assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
+    assert!(fixture.read(|state| !state.nodes.is_empty()).await);
 }
 
+/// Only one request at a time collects matrix data in memory.
 #[tokio::test]
-async fn a_node_that_was_retired_leaves_no_artifact() {
-    let world = World::new().await;
-    let first_seq = world.site().brain.look(|state| state.nodes[&node()].first_seq).await.unwrap();
-    let (store, now) = (&world.site().artifacts, Timestamp::now());
-    let finish = |generation| {
-        let place = Location::in_pool("train".parse().unwrap());
-        let record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, now);
-        store.finish(&node(), &record, store.begin(generation).unwrap()).unwrap()
-    };
-    assert!(finish(1));
-    assert!(world.ask(RETIRE.0, "fleet", RETIRE.1).await.is_ok());
-    assert!(!finish(2), "it was on its way");
-    assert!(store.list(&node(), first_seq, now).unwrap().is_empty());
-}
-
-/// What an answer collects of the fleet is in memory for one request at a time.
-#[tokio::test]
-async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
-    let world = World::new().await;
-    let turn = Arc::clone(&world.rest.judgements).lock_owned().await;
-    let busy = world.busy().await;
-    let mut answer = Box::pin(world.request(&Method::GET, "/api/v1/matrix", "fleet", ""));
+async fn a_matrix_reads_no_node_before_it_has_the_lock() {
+    let fixture = Fixture::new().await;
+    let turn = Arc::clone(&fixture.rest.verdicts).lock_owned().await;
+    let blocked = fixture.block_controller().await;
+    let mut answer = Box::pin(fixture.request(&Method::GET, "/api/v1/matrix", "fleet", ""));
     assert!(!is_answered(&mut answer).await);
-    assert_eq!(world.site().brain.waiting(), 0);
+    assert_eq!(fixture.app().controller.waiting(), 0);
     drop(turn);
     assert!(!is_answered(&mut answer).await);
-    assert_eq!(world.site().brain.waiting(), 1);
-    busy.end().await;
+    assert_eq!(fixture.app().controller.waiting(), 1);
+    blocked.end().await;
     assert!(answer.await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is_there() {
-    let world = World::new().await;
-    let tail = world.site().tail.clone();
-    let mut turns = tail.all_turns().await;
-    let follow = world.request(&Method::GET, "/api/v1/events/stream?after=0", "fleet", "");
+async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
+    let fixture = Fixture::new().await;
+    let tail = fixture.app().tail.clone();
+    let mut permits = tail.all_permits().await;
+    let follow = fixture.request(&Method::GET, "/api/v1/events/stream?after=0", "fleet", "");
     let mut body =
         follow.await.unwrap_or_else(|_| panic!("a stream")).into_response(None).into_body();
     let mut next = async || {
@@ -335,33 +319,33 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
         String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
     };
     assert!(next().await.starts_with("retry"));
-    // It waits for longer than between two signs of life, and somebody else comes after it who keeps the turn.
+    // It waits longer than a keep-alive interval, and a later reader must not overtake it.
     assert_eq!(next().await, ": here\n\n");
-    let later = tokio::spawn(async move { tail.turn().await });
+    let later = tokio::spawn(async move { tail.permit().await });
     assert_eq!(next().await, ": here\n\n");
-    drop(turns.pop());
+    drop(permits.pop());
     assert!(next().await.starts_with("id: 1\n"));
     drop(later.await.unwrap());
 }
 
-/// However many domains there are, and whatever of them is asked for: each node is looked at once, and a few of them at a time.
+/// However many domains there are, each node is visited once, in batches.
 #[tokio::test]
-async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up() {
-    let world = World::new().await;
-    let strides = 3;
-    for number in 1..strides * pagination::STRIDE {
+async fn the_callers_domains_are_counted_in_one_batched_pass() {
+    let fixture = Fixture::new().await;
+    let batches = 3;
+    for number in 1..batches * pagination::BATCH_NODES {
         let pool = if number % 2 == 0 { "train" } else { "serve" };
-        world.enrol(&format!("n{number}"), pool, &format!("r{number}")).await;
+        fixture.enrol(&format!("n{number}"), pool, &format!("r{number}")).await;
     }
-    let brain = &world.site().brain;
-    let until = brain.now() + SignedDuration::from_hours(1);
+    let controller = &fixture.app().controller;
+    let until = controller.now() + SignedDuration::from_hours(1);
     for rack in 1..8 {
         let domain = format!("rack:r{rack}").parse().unwrap();
         let what = OperatorRequest::Freeze { domain, until, reason: "work".to_owned() };
-        brain.take(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
+        controller.submit(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
     }
-    // The pass, and at most two looks at the domains themselves.
-    let expected = strides + 1..=strides + 3;
+    // One pass, and at most two reads of the domains.
+    let expected = batches + 1..=batches + 3;
     let freeze = r#"{"domain":"pool:empty","for_s":60,"reason":"x"}"#;
     let other = r#"{"domain":"rack:r1","for_s":60,"reason":"x"}"#;
     for (method, path, scope, body, status) in [
@@ -370,61 +354,61 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
         (&Method::GET, "/api/v1/freezes", "pool:train", "", 200),
         (&Method::GET, "/api/v1/policy", "pool:train", "", 200),
     ] {
-        let (answer, looks) = world.looks(world.request(method, path, scope, body)).await;
+        let (answer, reads) = fixture.count_reads(fixture.request(method, path, scope, body)).await;
         let found = answer.err().map_or(200, |failure| failure.problem.status);
         assert_eq!(found, status, "{method} {path}");
-        assert!(expected.contains(&looks), "{method} {path}: {looks} looks");
+        assert!(expected.contains(&reads), "{method} {path}: {reads} reads");
     }
-    let entries = world.site().tail.read(0, 1000).await.unwrap();
-    let caller = world.caller("pool:train");
-    let (seen, looks) = world.looks(redact::cut(brain, &caller, entries)).await;
-    let Ok(seen) = seen else { panic!("the log is read") };
-    assert!(expected.contains(&looks), "{looks} looks");
-    let frozen = |it: &&farrier_fleet::fleet::Entry| {
-        matches!(&it.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
+    let entries = fixture.app().tail.read(0, 1000).await.unwrap();
+    let caller = fixture.caller("pool:train");
+    let (visible, reads) =
+        fixture.count_reads(redact::visible_entries(controller, &caller, entries)).await;
+    let Ok(visible) = visible else { panic!("the log is read") };
+    assert!(expected.contains(&reads), "{reads} reads");
+    let frozen = |entry: &&farrier_fleet::fleet::Entry| {
+        matches!(&entry.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
     };
-    assert_eq!(seen.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
+    assert_eq!(visible.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
 }
 
 #[tokio::test]
-async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
-    let world = World::new().await;
-    world.enrol("b", "train", "r1").await;
-    world.enrol("c", "serve", "r2").await;
+async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
+    let fixture = Fixture::new().await;
+    fixture.enrol("b", "train", "r1").await;
+    fixture.enrol("c", "serve", "r2").await;
     let misspelt = r#"{"domain":"rack:r3","reason":"x","for_s":60}"#;
-    let told = async |scope| {
-        let Err(failure) = world.ask("/api/v1/freezes", scope, misspelt).await else {
+    let detail_for = async |scope| {
+        let Err(failure) = fixture.post("/api/v1/freezes", scope, misspelt).await else {
             panic!("there is no such rack")
         };
         failure.problem.detail
     };
-    let detail = told("fleet").await;
+    let detail = detail_for("fleet").await;
     assert!(detail.contains("`rack:r1`, `rack:r2`"), "{detail}");
     let unfreeze = r#"{"domain":"pool:empt"}"#;
-    let Err(failure) = world.ask("/api/v1/unfreezes", "pool:empt", unfreeze).await else {
+    let Err(failure) = fixture.post("/api/v1/unfreezes", "pool:empt", unfreeze).await else {
         panic!("there is no such pool")
     };
     assert!(!failure.problem.detail.contains("there is"), "{}", failure.problem.detail);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_ends_with_its_token() {
+async fn an_export_ends_when_its_token_becomes_invalid() {
     for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
-        let world = World::new().await;
-        // It waits for its turn to read the log, or for the controller.
-        let turns = world.site().tail.all_turns().await;
-        let busy = world.busy().await;
-        let answer = world.request(&Method::GET, path, "fleet", "").await;
+        let fixture = Fixture::new().await;
+        let permits = fixture.app().tail.all_permits().await;
+        let blocked = fixture.block_controller().await;
+        let answer = fixture.request(&Method::GET, path, "fleet", "").await;
         let Ok(reply) = answer else { panic!("{path} is answered") };
         let mut body = reply.into_response(None).into_body();
         let (by, now) = (Actor::Server, Timestamp::now());
-        world.site().store.revoke_token_by(&by, TokenKind::User, 1, now).unwrap();
+        fixture.app().store.revoke_token_by(&by, TokenKind::User, 1, now).unwrap();
         let line = tokio::time::timeout(Duration::from_secs(11), body.frame()).await;
-        let Ok(Some(Ok(line))) = line else { panic!("{path} goes on: {line:?}") };
+        let Ok(Some(Ok(line))) = line else { panic!("{path} continues: {line:?}") };
         let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();
         assert!(line.contains(r#""status":401"#), "{line}");
         assert!(body.frame().await.is_none());
-        busy.end().await;
-        drop(turns);
+        blocked.end().await;
+        drop(permits);
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens that nodes join with, and certificates that count no more.
+//! Join tokens, and revocation of certificates.
 
 use farrier_fleet::fleet::{Location, Pool};
 use farrier_wire::rest::{Done, HintCode, TokenCreated, TokenList, TokenRequest, TokenRow};
@@ -7,73 +7,73 @@ use jiff::{SignedDuration, Timestamp};
 use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, finished};
-use crate::access::{Listed, Store, TokenKind, Wanted};
+use super::{Call, run_to_completion};
+use crate::access::{JoinTokenRow, NewJoinToken, Store, TokenKind};
 
-/// A token lets nodes into a pool: it is theirs who have that pool.
-fn is_of(caller: &Caller, token: &Listed) -> bool {
-    let pool: Option<Pool> = token.pool.as_deref().and_then(|it| it.parse().ok());
-    pool.is_some_and(|it| caller.has_pool(&it))
+/// A token belongs to those who have its pool in scope.
+fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
+    let pool: Option<Pool> = token.pool.as_deref().and_then(|pool| pool.parse().ok());
+    pool.is_some_and(|pool| caller.has_pool(&pool))
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let TokenRequest { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } =
         call.body()?;
-    let place = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
+    let location = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
     if !caller.has_pool(&pool) {
-        return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
+        return Err(Failure::forbidden(format!("pool {pool} is not in your scope")));
     }
-    if place.has_more_than_pool() {
+    if location.has_more_than_pool() {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
-    // A token for one node gives its name anew, wherever it stands: that must be the caller's too.
+    // A token for one node reassigns its name, so the node must be visible to the caller.
     if let Some(id) = node.clone() {
-        let eyes = caller.clone();
+        let viewer = caller.clone();
         let name = id.clone();
         let is_free = call
-            .site
-            .brain
-            .look(move |state| state.nodes.get(&id).is_none_or(|it| eyes.sees(&it.location)));
+            .app
+            .controller
+            .read(move |state| state.nodes.get(&id).is_none_or(|node| viewer.sees(&node.location)));
         if !is_free.await? {
-            return Err(Failure::no_node(name.as_str()));
+            return Err(Failure::node_not_found(name.as_str()));
         }
     }
     let now = Timestamp::now();
     let expires = now
         .checked_add(SignedDuration::from_secs(i64::from(expires_s)))
-        .map_err(|_| Failure::wrong("`expires_s` is too long"))?;
-    let wanted = Wanted { place, node, scope: caller.scope().clone(), expires, uses };
+        .map_err(|_| Failure::bad_request("`expires_s` is too long"))?;
+    let request = NewJoinToken { location, node, scope: caller.scope().clone(), expires, uses };
     let by = caller.actor();
-    let made = call.site.stored(move |store| store.create_by(&by, &wanted, now)).await?;
-    call.site.changes.bring().await?;
-    let (id, secret) = made;
+    let created = call.app.with_store(move |store| store.create_by(&by, &request, now)).await?;
+    call.app.changes.log_pending().await?;
+    let (id, secret) = created;
     Reply::created(&TokenCreated {
         id,
         token: secret.reveal().to_owned(),
         pool,
         expires,
         uses,
-        ca_fingerprint: call.site.fingerprint.clone(),
+        ca_fingerprint: call.app.fingerprint.clone(),
     })
 }
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
-    let tokens = call.site.stored(Store::list).await?;
-    let seen = tokens.into_iter().filter(|it| is_of(caller, it));
-    let tokens = seen.map(|it| row(it, now)).collect();
+    let tokens = call.app.with_store(Store::list).await?;
+    let visible = tokens.into_iter().filter(|token| is_in_scope(caller, token));
+    let tokens = visible.map(|token| row(token, now)).collect();
     Reply::json(&TokenList { tokens })
 }
 
-fn row(token: Listed, now: Timestamp) -> TokenRow {
+fn row(token: JoinTokenRow, now: Timestamp) -> TokenRow {
     TokenRow {
         id: token.id,
         state: token.state(now).to_owned(),
         pool: token.pool.unwrap_or_default(),
-        location: token.place,
+        location: token.location,
         node: token.node,
         expires: token.expires,
         uses_left: token.uses_left,
@@ -81,11 +81,11 @@ fn row(token: Listed, now: Timestamp) -> TokenRow {
 }
 
 pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     let caller = call.caller()?;
-    let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
-    let tokens = call.site.stored(Store::list).await?;
-    let found = tokens.into_iter().find(|it| it.id == id && is_of(caller, it));
+    let id = call.path.number("id").and_then(|path| i64::try_from(path).ok()).unwrap_or(i64::MAX);
+    let tokens = call.app.with_store(Store::list).await?;
+    let found = tokens.into_iter().find(|token| token.id == id && is_in_scope(caller, token));
     let Some(found) = found else {
         let text = format!("there is no token {id}");
         return Err(Failure::not_found(text, HintCode::ListTokens));
@@ -93,27 +93,27 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     let by = caller.actor();
     let revoke =
         move |store: &Store| store.revoke_token_by(&by, TokenKind::Join, id, Timestamp::now());
-    call.site.stored(revoke).await?;
-    call.site.changes.bring().await?;
+    call.app.with_store(revoke).await?;
+    call.app.changes.log_pending().await?;
     Reply::json(&Done { changed: !found.is_revoked })
 }
 
-/// No certificate of a node counts any more, and its stream ends.
+/// Revokes a node's certificates, and ends its session.
 pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
-    let (name, eyes) = (id.clone(), caller.clone());
-    let is_seen = call.site.brain.look(move |state| {
-        state.nodes.get(&name).map_or(eyes.is_fleet_wide(), |it| eyes.sees(&it.location))
+    let (name, viewer) = (id.clone(), caller.clone());
+    let is_seen = call.app.controller.read(move |state| {
+        state.nodes.get(&name).map_or(viewer.is_fleet_wide(), |node| viewer.sees(&node.location))
     });
     if !is_seen.await? {
-        return Err(Failure::no_node(id.as_str()));
+        return Err(Failure::node_not_found(id.as_str()));
     }
     let by = caller.actor();
-    finished(async move {
-        call.site.stored(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
-        // Cuts the stream first.
-        call.site.changes.bring().await?;
+    run_to_completion(async move {
+        call.app.with_store(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
+        // Disconnects the session first.
+        call.app.changes.log_pending().await?;
         Reply::json(&Done { changed: true })
     })
     .await

@@ -1,5 +1,5 @@
-//! From a socket to somebody with a name, or without one. Nothing is held for a stranger who says nothing but a place in a room where the one
-//! that waits longest goes when it is full; a turn, of which there are few, is for those for whom there is something to compute.
+//! TLS handshakes. Unauthenticated connections that wait for the client share a pool of 4,096
+//! slots that evicts the oldest, and at most 256 handshakes compute at once.
 
 use std::io;
 use std::sync::Arc;
@@ -12,30 +12,29 @@ use tokio_rustls::server::TlsStream;
 
 use super::slot_pool::SlotPool;
 use super::tls::Tls;
-use super::{HANDSHAKE_WAIT, Peer};
+use super::{HANDSHAKE_TIMEOUT, Peer};
 use crate::counters::HandshakeFailure;
 
-/// Those who have said nothing yet, or have not answered: a fifth of all connections. An honest client is here for as long as a packet takes.
+/// Connections that wait for the client: a fifth of all. An honest client needs a slot for one
+/// round trip.
 const WAITING_MAX: usize = 4096;
-/// Handshakes at a time: each costs a millisecond of a core.
-const TURNS_MAX: usize = 256;
-/// How long a turn lasts, of which a client that answers across an ocean needs half.
-const TURN_WAIT: Duration = Duration::from_millis(250);
+/// Concurrent handshake computations. Each costs a millisecond of a core.
+const COMPUTE_MAX: usize = 256;
+/// Timeout of a compute permit. A client on another continent needs half of it.
+const COMPUTE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Why somebody was not let in.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
-    #[error("the handshake took too long")]
+    #[error("the handshake timed out")]
     Slow,
-    #[error("too many others wait")]
+    #[error("too many connections wait for a handshake")]
     Displaced,
     #[error(transparent)]
     Tls(#[from] io::Error),
 }
 
 impl HandshakeError {
-    /// What it is counted as.
-    pub(super) fn counted_as(&self) -> HandshakeFailure {
+    pub(super) fn metric(&self) -> HandshakeFailure {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match self {
             Self::Slow => HandshakeFailure::Slow,
@@ -50,16 +49,15 @@ impl HandshakeError {
     }
 }
 
-/// Where connections come in.
 #[derive(Debug)]
 pub(super) struct HandshakeGate {
     waiting: Arc<SlotPool<()>>,
-    turns: Semaphore,
+    compute: Semaphore,
 }
 
 impl HandshakeGate {
     pub(super) fn new() -> Self {
-        Self { waiting: SlotPool::new(WAITING_MAX), turns: Semaphore::new(TURNS_MAX) }
+        Self { waiting: SlotPool::new(WAITING_MAX), compute: Semaphore::new(COMPUTE_MAX) }
     }
 
     pub(super) async fn enter(
@@ -67,27 +65,27 @@ impl HandshakeGate {
         tls: &Tls,
         socket: TcpStream,
     ) -> Result<(TlsStream<TcpStream>, Peer), HandshakeError> {
-        let hello = self.wait(timeout(HANDSHAKE_WAIT, Tls::hello(socket))).await?;
+        let hello = self.wait(timeout(HANDSHAKE_TIMEOUT, Tls::hello(socket))).await?;
         let hello = hello.map_err(|_| HandshakeError::Slow)??;
-        let turn = self.turns.acquire().await;
-        let shaken = timeout(HANDSHAKE_WAIT, tls.shake(hello));
-        tokio::pin!(shaken);
-        let soon = timeout(TURN_WAIT, shaken.as_mut()).await;
-        drop(turn);
-        let shaken = match soon {
-            Ok(shaken) => shaken,
-            // It is the client's turn now.
-            Err(_) => self.wait(shaken).await?,
+        let permit = self.compute.acquire().await;
+        let handshake = timeout(HANDSHAKE_TIMEOUT, tls.handshake(hello));
+        tokio::pin!(handshake);
+        let result = timeout(COMPUTE_TIMEOUT, handshake.as_mut()).await;
+        drop(permit);
+        let handshake = match result {
+            Ok(handshake) => handshake,
+            // Now the client has to answer.
+            Err(_) => self.wait(handshake).await?,
         };
-        Ok(shaken.map_err(|_| HandshakeError::Slow)??)
+        Ok(handshake.map_err(|_| HandshakeError::Slow)??)
     }
 
-    /// Waits for a client, unless too many do.
+    /// Waits for the client, unless the pool evicts it.
     async fn wait<T>(&self, client: impl Future<Output = T>) -> Result<T, HandshakeError> {
-        let mut guest = self.waiting.enter(());
+        let mut slot = self.waiting.acquire(());
         tokio::select! {
             done = client => Ok(done),
-            () = guest.displaced() => Err(HandshakeError::Displaced),
+            () = slot.evicted() => Err(HandshakeError::Displaced),
         }
     }
 }

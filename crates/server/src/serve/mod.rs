@@ -1,4 +1,5 @@
-//! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
+//! Accepts connections and dispatches requests: limits connections, times handshakes out, and
+//! attaches the peer's identity to each request.
 
 mod activity;
 mod handshake_gate;
@@ -40,84 +41,82 @@ use crate::agents::Service as Agents;
 use crate::counters::Counters;
 use crate::rest::Rest;
 
-/// Connections at a time; each costs some tens of kilobytes.
+/// Concurrent connections. Each costs tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
-/// How long a handshake may take, and a client to send its first request's head.
-const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// How long a connection may stay after the last request of somebody known was answered, unless somebody wants it otherwise: places are few.
-pub(crate) const ABSENT_WAIT: Duration = Duration::from_secs(30);
-/// Connections at a time of those whom nobody knows yet: a fifth of all.
-const STRANGERS_MAX: usize = 4096;
-/// Connections at a time of one node: it needs one, and after its network was gone those before are there until their pings fail.
+/// Timeout of a handshake, and of the first request's headers.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Default idle timeout for connections without an authenticated request.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Concurrent unauthenticated connections: a fifth of all.
+const UNAUTHENTICATED_MAX: usize = 4096;
+/// Concurrent connections per node. It needs one, but after a network failure old ones remain until
+/// their pings time out.
 const NODE_CONNECTIONS_MAX: usize = 4;
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_WAIT: Duration = Duration::from_secs(20);
-/// What may be on its way to a stream that is not read.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// What of an answer to somebody without a certificate waits for its connection: one that is as small has no place among its token's any more.
+/// HTTP/2 send buffer of an unauthenticated connection. An answer this small no longer holds a slot
+/// of its token.
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
-/// What a connection over HTTP/1 that is not authenticated may have read and not understood yet.
+/// HTTP/1 read buffer of an unauthenticated connection.
 const UNAUTHENTICATED_BUFFER_BYTES: usize = 32 << 10;
 
-/// What one connection may have open.
+/// Limits of one connection.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionLimits {
     streams: u32,
-    /// What may be on its way to all of its streams, over HTTP/2.
+    /// HTTP/2 receive window of the connection.
     window_bytes: u32,
-    /// What of an answer waits for its connection, over HTTP/2.
+    /// HTTP/2 send buffer.
     send_bytes: usize,
-    /// Whether it is that of an admitted node, or of this machine.
+    /// Whether the peer is an admitted node, or local.
     is_authenticated: bool,
 }
 
-/// A node needs one stream, and one to renew its certificate.
+/// A node needs a session stream, and one to renew its certificate.
 const NODE_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 64,
     window_bytes: WINDOW_BYTES * 16,
     send_bytes: WINDOW_BYTES as usize,
     is_authenticated: true,
 };
-/// On loopback without TLS a simulation has many nodes on one connection.
+/// Without TLS, on loopback, a simulation runs many nodes over one connection.
 const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
-/// Somebody who enrols, or a person whose token comes with each request.
+/// For enrolments, and for users, whose token comes with each request.
 const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 8,
     window_bytes: WINDOW_BYTES,
     send_bytes: UNAUTHENTICATED_SEND_BYTES,
     is_authenticated: false,
 };
-/// How long connections are given to end.
-const END_WAIT: Duration = Duration::from_secs(3);
+/// How long connections may take to finish at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who is at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Somebody on this machine, where that is enough.
+    /// A local peer, on a server without TLS.
     Local,
-    /// Somebody without a certificate.
-    Nobody,
-    /// A node, by its certificate.
+    /// No certificate.
+    Unauthenticated,
     Node(NodePeer),
-    /// Somebody with a certificate of ours that names no node.
-    Unknown,
+    /// A certificate of this authority that names no node.
+    UnknownCertificate,
 }
 
-/// What a node's certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodePeer {
     pub(crate) identity: Identity,
-    /// Until when it counts.
+    /// When it expires.
     pub(crate) until: Timestamp,
 }
 
-/// Where agents' calls begin; everything else is people's.
+/// Path prefix of the gRPC service. Everything else is REST.
 const AGENTS_PATH: &str = "/farrier.v1.Agents/";
-/// The call that is refused before anything of it is read.
+/// Refused before its body is read if the peer is unauthenticated.
 const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
-/// Who answers.
 #[derive(Clone)]
 struct Services {
     agents: AgentsServer<Agents>,
@@ -139,12 +138,12 @@ impl Services {
             agents: server(MESSAGE_BYTES_MAX),
             unauthenticated: server(unauthenticated::MESSAGE_BYTES_MAX),
             requests: Arc::new(unauthenticated::Requests::new()),
-            counters: Arc::clone(&agents.desk.counters),
+            counters: Arc::clone(&agents.context.counters),
             rest,
         }
     }
 
-    /// Answers the call of an agent.
+    /// Answers a gRPC call.
     async fn call(
         &mut self,
         request: hyper::Request<Incoming>,
@@ -162,7 +161,7 @@ impl Services {
                     self.unauthenticated.call(whole).await
                 }
                 Err(err) => {
-                    self.counters.request_failed(err.counted_as());
+                    self.counters.request_failed(err.metric());
                     return Status::from(err).into_http();
                 }
             }
@@ -171,66 +170,67 @@ impl Services {
     }
 }
 
-/// Who may stay.
-struct Listener {
-    door: HandshakeGate,
+/// Limits shared by all connections.
+struct SharedLimits {
+    handshakes: HandshakeGate,
     store: Arc<Store>,
     counters: Arc<Counters>,
-    strangers: Arc<SlotPool<()>>,
+    unauthenticated: Arc<SlotPool<()>>,
     nodes: Arc<SlotPool<NodeId>>,
-    absent_wait: Duration,
+    idle_timeout: Duration,
 }
 
-impl Listener {
-    /// The node of a certificate that counts. Where that cannot be looked up it does: a disk that fails must not look like a fleet that was
-    /// revoked, and each request is looked at again.
-    fn node_of(&self, peer: &Peer) -> Option<NodeId> {
+impl SharedLimits {
+    /// The node of an admitted certificate. Fails open if the access store is unreadable: a failing
+    /// disk must not look like a revoked fleet, and each request is checked again.
+    fn admitted_node(&self, peer: &Peer) -> Option<NodeId> {
         let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
-    /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
-    async fn outstayed(&self, node: Option<NodeId>, presence: &ConnectionActivity) {
+    /// Returns when a connection has to close. A node without an open stream idles out like any
+    /// other peer, and a revoked node counts as unauthenticated.
+    async fn until_closed(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
-            let mut guest = self.nodes.enter(node);
+            let mut slot = self.nodes.acquire(node);
             tokio::select! {
-                () = guest.displaced() => (),
-                () = presence.absent_for(self.absent_wait) => (),
+                () = slot.evicted() => (),
+                () = activity.idle_for(self.idle_timeout) => (),
             }
             return;
         }
-        let mut guest = self.strangers.enter(());
+        let mut slot = self.unauthenticated.acquire(());
         tokio::select! {
-            () = guest.displaced() => if !presence.is_known() { return },
-            () = presence.absent_for(self.absent_wait) => return,
+            () = slot.evicted() => if !activity.is_authenticated() { return },
+            () = activity.idle_for(self.idle_timeout) => return,
         }
-        presence.absent_for(self.absent_wait).await;
+        activity.idle_for(self.idle_timeout).await;
     }
 }
 
-/// Accepts until it is told to stop; then ends what there is.
+/// Accepts connections until `stop`, then shuts them down.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     agents: Agents,
     rest: Rest,
-    absent_wait: Duration,
+    idle_timeout: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let hall = Arc::new(Listener {
-        door: HandshakeGate::new(),
+    let shared = Arc::new(SharedLimits {
+        handshakes: HandshakeGate::new(),
         store: Arc::clone(&agents.store),
-        counters: Arc::clone(&agents.desk.counters),
-        strangers: SlotPool::new(STRANGERS_MAX),
+        counters: Arc::clone(&agents.context.counters),
+        unauthenticated: SlotPool::new(UNAUTHENTICATED_MAX),
         nodes: SlotPool::new(NODE_CONNECTIONS_MAX),
-        absent_wait,
+        idle_timeout,
     });
-    let front = Services::new(&agents, rest);
+    let services = Services::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
-        // With all places taken nobody is accepted; the kernel lets them wait.
-        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { break };
+        // At the limit, the kernel's backlog queues new connections.
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -238,24 +238,25 @@ pub(crate) async fn run(
         let (socket, from) = match accepted {
             Ok(accepted) => accepted,
             Err(err) => {
-                passing(&err).await;
+                back_off_accept(&err).await;
                 continue;
             }
         };
         while tasks.try_join_next().is_some() {}
-        let (tls, front, stop) = (tls.clone(), front.clone(), stop.clone());
-        let hall = Arc::clone(&hall);
+        let (tls, services, stop) = (tls.clone(), services.clone(), stop.clone());
+        let shared = Arc::clone(&shared);
         tasks.spawn(async move {
-            let _place = place;
-            connection(socket, from, tls, front, &hall, stop).await;
+            let _permit = permit;
+            connection(socket, from, tls, services, &shared, stop).await;
         });
     }
     let all = async { while tasks.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(END_WAIT, all).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
 }
 
-/// Too many open files pass; a peer that is gone before it is accepted is no matter.
-async fn passing(err: &io::Error) {
+/// Backs off, for instance when out of file descriptors. A peer that is already gone needs no
+/// back-off.
+async fn back_off_accept(err: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(err.kind(), ConnectionAborted | ConnectionReset) {
         tracing::error!(%err, "failed to accept a connection");
@@ -267,44 +268,45 @@ async fn connection(
     socket: TcpStream,
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
-    front: Services,
-    hall: &Listener,
+    services: Services,
+    shared: &SharedLimits,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
-    let presence = Arc::new(ConnectionActivity::new());
+    let activity = Arc::new(ConnectionActivity::new());
     let Some(tls) = tls else {
-        return serve(socket, Peer::Local, front, presence, PLAIN_LIMITS, stop).await;
+        return serve(socket, Peer::Local, services, activity, PLAIN_LIMITS, stop).await;
     };
-    match hall.door.enter(&tls, socket).await {
+    match shared.handshakes.enter(&tls, socket).await {
         Ok((stream, peer)) => {
-            let node = hall.node_of(&peer);
+            let node = shared.admitted_node(&peer);
             let limits = if node.is_some() { NODE_LIMITS } else { UNAUTHENTICATED_LIMITS };
-            let served = serve(stream, peer, front, Arc::clone(&presence), limits, stop);
+            let served = serve(stream, peer, services, Arc::clone(&activity), limits, stop);
             tokio::select! {
                 () = served => (),
-                () = hall.outstayed(node, &presence) => (),
+                () = shared.until_closed(node, &activity) => (),
             }
         }
         Err(err) => {
-            hall.counters.handshake_failed(from, err.counted_as());
-            tracing::debug!(%from, %err, "a TLS handshake has failed");
+            shared.counters.handshake_failed(from, err.metric());
+            tracing::debug!(%from, %err, "TLS handshake failed");
         }
     }
 }
 
-/// A node is present while it is answered, which a stream is until it ends; whoever was refused is not.
-fn attended(
+/// Marks the connection active until the answer's body ends, which for a stream is its whole life.
+/// Refused calls do not count.
+fn track_activity(
     answer: hyper::Response<Body>,
-    presence: &Arc<ConnectionActivity>,
+    activity: &Arc<ConnectionActivity>,
 ) -> hyper::Response<Body> {
     if answer.headers().contains_key(Status::GRPC_STATUS) {
         return answer;
     }
-    let present = ActiveRequest::new(presence);
+    let active = ActiveRequest::new(activity);
     answer.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _present = &present;
+            let _present = &active;
             frame
         }))
     })
@@ -313,25 +315,25 @@ fn attended(
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    front: Services,
-    presence: Arc<ConnectionActivity>,
+    services: Services,
+    activity: Arc<ConnectionActivity>,
     limits: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        let (mut front, presence) = (front.clone(), Arc::clone(&presence));
-        // Boxed: hyper keeps room for the whole of it for as long as a stream is open.
+        let (mut services, activity) = (services.clone(), Arc::clone(&activity));
+        // Boxed: hyper reserves space for the future as long as a stream is open.
         Box::pin(async move {
             Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
-                attended(front.call(request, limits.is_authenticated).await, &presence)
+                track_activity(services.call(request, limits.is_authenticated).await, &activity)
             } else {
-                front.rest.answer(request, &presence).await
+                services.rest.answer(request, &activity).await
             })
         })
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_WAIT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
     if !limits.is_authenticated {
         builder.http1().max_buf_size(UNAUTHENTICATED_BUFFER_BYTES);
     }
@@ -343,8 +345,8 @@ async fn serve(
         .initial_connection_window_size(limits.window_bytes)
         .max_send_buf_size(limits.send_bytes)
         .max_header_list_size(HEADERS_BYTES_MAX)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_WAIT);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let stopped = async {
@@ -358,6 +360,6 @@ async fn serve(
         }
     };
     if let Err(err) = ended {
-        tracing::debug!(%err, "a connection has ended");
+        tracing::debug!(%err, "connection ended with an error");
     }
 }

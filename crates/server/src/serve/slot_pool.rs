@@ -1,77 +1,76 @@
-//! Room for so many and no more: whoever comes when it is full takes the place of the one that is there longest.
+//! A bounded pool of slots per key. At capacity, a new slot evicts the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Guests of one kind, the oldest first.
+/// Slots of one key by age.
 type Slots = BTreeMap<u64, oneshot::Sender<()>>;
 
-/// Room for so many of each kind.
 #[derive(Debug)]
 pub(super) struct SlotPool<K: Ord> {
-    most: usize,
-    inside: Mutex<Inside<K>>,
+    capacity: usize,
+    state: Mutex<PoolState<K>>,
 }
 
 #[derive(Debug)]
-struct Inside<K: Ord> {
-    /// Guests that there ever were.
+struct PoolState<K: Ord> {
+    /// Slots ever taken.
     count: u64,
-    guests: BTreeMap<K, Slots>,
+    slots: BTreeMap<K, Slots>,
 }
 
-/// Somebody who is inside, for as long as this lives and nobody takes the place.
+/// A slot, until it is dropped or evicted.
 #[derive(Debug)]
 pub(super) struct Slot<K: Ord> {
-    room: Arc<SlotPool<K>>,
-    kind: K,
+    pool: Arc<SlotPool<K>>,
+    key: K,
     number: u64,
-    place: oneshot::Receiver<()>,
+    evicted: oneshot::Receiver<()>,
 }
 
 impl<K: Ord + Clone> SlotPool<K> {
-    pub(super) fn new(most: usize) -> Arc<Self> {
-        let inside = Inside { count: 0, guests: BTreeMap::new() };
-        Arc::new(Self { most, inside: Mutex::new(inside) })
+    pub(super) fn new(capacity: usize) -> Arc<Self> {
+        let state = PoolState { count: 0, slots: BTreeMap::new() };
+        Arc::new(Self { capacity, state: Mutex::new(state) })
     }
 
-    pub(super) fn enter(self: &Arc<Self>, kind: K) -> Slot<K> {
-        let (held, place) = oneshot::channel();
-        let mut inside = self.inside();
-        inside.count += 1;
-        let number = inside.count;
-        let guests = inside.guests.entry(kind.clone()).or_default();
-        while guests.len() >= self.most {
-            guests.pop_first();
+    pub(super) fn acquire(self: &Arc<Self>, key: K) -> Slot<K> {
+        let (hold, evicted) = oneshot::channel();
+        let mut state = self.state();
+        state.count += 1;
+        let number = state.count;
+        let slots = state.slots.entry(key.clone()).or_default();
+        while slots.len() >= self.capacity {
+            slots.pop_first();
         }
-        guests.insert(number, held);
-        drop(inside);
-        Slot { room: Arc::clone(self), kind, number, place }
+        slots.insert(number, hold);
+        drop(state);
+        Slot { pool: Arc::clone(self), key, number, evicted }
     }
 }
 
 impl<K: Ord> SlotPool<K> {
-    fn inside(&self) -> MutexGuard<'_, Inside<K>> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Ord> Slot<K> {
-    /// Returns when somebody else has the place. To be asked once.
-    pub(super) async fn displaced(&mut self) {
-        let _ = (&mut self.place).await;
+    /// Returns when the slot is evicted. Await it once.
+    pub(super) async fn evicted(&mut self) {
+        let _ = (&mut self.evicted).await;
     }
 }
 
 impl<K: Ord> Drop for Slot<K> {
     fn drop(&mut self) {
-        let mut inside = self.room.inside();
-        if let Some(guests) = inside.guests.get_mut(&self.kind) {
-            guests.remove(&self.number);
-            if guests.is_empty() {
-                inside.guests.remove(&self.kind);
+        let mut state = self.pool.state();
+        if let Some(slots) = state.slots.get_mut(&self.key) {
+            slots.remove(&self.number);
+            if slots.is_empty() {
+                state.slots.remove(&self.key);
             }
         }
     }
@@ -81,22 +80,22 @@ impl<K: Ord> Drop for Slot<K> {
 mod tests {
     use super::*;
 
-    fn is_displaced(guest: &mut Slot<&str>) -> bool {
-        matches!(guest.place.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+    fn is_evicted(slot: &mut Slot<&str>) -> bool {
+        matches!(slot.evicted.try_recv(), Err(oneshot::error::TryRecvError::Closed))
     }
 
     #[test]
-    fn the_oldest_of_a_kind_goes_for_the_newest_and_whoever_leaves_makes_room() {
-        let room = SlotPool::new(2);
-        let (mut first, mut second) = (room.enter("a"), room.enter("a"));
-        let mut other = room.enter("b");
-        let mut third = room.enter("a");
-        let all = [&mut first, &mut second, &mut third, &mut other].map(is_displaced);
+    fn a_new_slot_evicts_the_oldest_of_its_key_and_dropping_one_frees_it() {
+        let pool = SlotPool::new(2);
+        let (mut first, mut second) = (pool.acquire("a"), pool.acquire("a"));
+        let mut other = pool.acquire("b");
+        let mut third = pool.acquire("a");
+        let all = [&mut first, &mut second, &mut third, &mut other].map(is_evicted);
         assert_eq!(all, [true, false, false, false]);
         drop(second);
-        let mut fourth = room.enter("a");
-        assert_eq!([&mut third, &mut fourth].map(is_displaced), [false, false]);
+        let mut fourth = pool.acquire("a");
+        assert_eq!([&mut third, &mut fourth].map(is_evicted), [false, false]);
         drop((first, third, fourth, other));
-        assert!(room.inside().guests.is_empty(), "nobody is counted on");
+        assert!(pool.state().slots.is_empty(), "no slot is left behind");
     }
 }

@@ -1,4 +1,5 @@
-//! TLS 1.3 with the fleet's own authority. A certificate is asked for and not demanded: a node that enrols has none yet.
+//! TLS 1.3 with the fleet's own certificate authority. Client certificates are requested but
+//! optional: a node that enrols has none yet.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,33 +22,28 @@ use webpki::{EndEntityCert, KeyUsage};
 use super::{NodePeer, Peer};
 use crate::access::{Authority, AuthorityError};
 
-/// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The server has no certificate.
-    #[error("failed to make the server's certificate")]
+    #[error("failed to issue the server's certificate")]
     Certificate(#[from] AuthorityError),
-    /// The parts do not fit.
-    #[error("failed to set TLS up")]
+    #[error("failed to configure TLS")]
     Rustls(#[from] rustls::Error),
-    /// The authority's certificate cannot be trusted.
-    #[error("the authority's certificate cannot be used")]
+    #[error("the authority's certificate is unusable")]
     Authority(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// What accepts.
 pub(crate) struct Tls {
     config: Arc<ServerConfig>,
-    own: Arc<Own>,
+    own: Arc<CurrentCertificate>,
     authority: Arc<Authority>,
     names: Vec<String>,
 }
 
-/// The server's own certificate; replaced while it runs.
+/// The server's own certificate, replaced while running.
 #[derive(Debug)]
-struct Own(RwLock<Arc<CertifiedKey>>);
+struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Own {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -62,65 +58,68 @@ impl Tls {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
                 .allow_unauthenticated()
                 .build()?;
-        let own = Arc::new(Own(RwLock::new(certificate(&authority, &names)?)));
+        let own = Arc::new(CurrentCertificate(RwLock::new(certificate(&authority, &names)?)));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
-        // Agents speak HTTP/2 only; of people's programs not all do.
+        // Agents use HTTP/2 only, but REST clients may not.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // A session that is taken up again would not ask whether the certificate has expired since.
+        // No session resumption: it would skip the check whether a certificate has expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), own, authority, names })
     }
 
-    /// A new certificate of the server's own.
+    /// Replaces the server's own certificate.
     pub(crate) fn renew(&self) -> Result<(), TlsError> {
         let new = certificate(&self.authority, &self.names)?;
         *self.own.0.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// Waits for what a client says first; nothing is computed for it.
+    /// Reads the ClientHello, without computing anything.
     pub(super) async fn hello(socket: TcpStream) -> io::Result<StartHandshake<TcpStream>> {
         LazyConfigAcceptor::new(Acceptor::default(), socket).await
     }
 
-    /// The rest of the handshake, and who that is.
-    pub(super) async fn shake(
+    /// Completes the handshake, and identifies the peer.
+    pub(super) async fn handshake(
         &self,
         hello: StartHandshake<TcpStream>,
     ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let stream = hello.into_stream(Arc::clone(&self.config)).await?;
         let certificates = stream.get_ref().1.peer_certificates();
-        let peer = certificates.and_then(|all| all.first()).map_or(Peer::Nobody, named);
+        let peer = certificates
+            .and_then(|all| all.first())
+            .map_or(Peer::Unauthenticated, peer_from_certificate);
         Ok((stream, peer))
     }
 }
 
-/// The chain has the authority's certificate too: a node that enrols knows only its fingerprint.
+/// Includes the authority's certificate in the chain: a node that enrols knows only its
+/// fingerprint.
 fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, TlsError> {
     let (own, key) = authority.certify_server(names, Timestamp::now())?;
     let key = provider::sign::any_ecdsa_type(&key.into())?;
     Ok(Arc::new(CertifiedKey::new(vec![own, authority.certificate().clone()], key)))
 }
 
-/// The node that a certificate names; its signature and dates were checked in the handshake.
-fn named(certificate: &CertificateDer<'_>) -> Peer {
-    match (Identity::of_certificate(certificate), end(certificate)) {
+/// The node that a certificate names. The handshake has verified its signature and dates.
+fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
+    match (Identity::of_certificate(certificate), not_after(certificate)) {
         (Ok(identity), Some(until)) => Peer::Node(NodePeer { identity, until }),
-        _ => Peer::Unknown,
+        _ => Peer::UnknownCertificate,
     }
 }
 
-/// Until when a certificate counts: what its verifier says of it at the end of all days, so that nobody else has to read ASN.1.
-fn end(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+/// The expiry date, from the verifier's own error at the end of time. This avoids parsing ASN.1.
+fn not_after(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let usage = KeyUsage::client_auth();
-    let judged = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
-    let Err(webpki::Error::CertExpired { not_after, .. }) = judged else { return None };
+    let result = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
+    let Err(webpki::Error::CertExpired { not_after, .. }) = result else { return None };
     Timestamp::from_second(i64::try_from(not_after.as_secs()).ok()?).ok()
 }
 
@@ -132,21 +131,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_certificate_is_read_from_it() {
+    fn the_expiry_is_read_from_the_certificate() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let authority = Authority::open(folder.path(), now).unwrap();
         let identity: Identity = "farrier:node:a?3".parse().unwrap();
         let point = NodeKey::generate().unwrap().prove(Purpose::Renew).unwrap().point;
-        // Dates from 2050 on are written otherwise than those before it.
+        // X.509 encodes dates from 2050 on differently.
         for years in [0, 1, 60] {
             let life = SignedDuration::from_hours(years * 366 * 24 + 1);
             let issued = authority.certify(&identity, &point, life, now).unwrap();
             let until = Timestamp::from_second(issued.not_after.as_second()).unwrap();
             let peer = NodePeer { identity: identity.clone(), until };
-            assert_eq!(named(&issued.certificate), Peer::Node(peer));
+            assert_eq!(peer_from_certificate(&issued.certificate), Peer::Node(peer));
         }
-        assert_eq!(named(authority.certificate()), Peer::Unknown, "it names no node");
-        assert_eq!(named(&CertificateDer::from(&b"nothing"[..])), Peer::Unknown);
+        assert_eq!(
+            peer_from_certificate(authority.certificate()),
+            Peer::UnknownCertificate,
+            "it names no node"
+        );
+        assert_eq!(
+            peer_from_certificate(&CertificateDer::from(&b"nothing"[..])),
+            Peer::UnknownCertificate
+        );
     }
 }

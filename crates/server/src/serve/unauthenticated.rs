@@ -1,7 +1,7 @@
-//! Requests of peers without an admitted certificate: an enrolment, or a call that is refused. Anybody who reaches the port can
-//! begin one, so a message is small, comes whole before it is decoded, and only so many are read at once: together they hold
-//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes at most. When there are too many, the one that takes longest goes: whoever
-//! begins many and ends none keeps nobody from enrolling.
+//! Requests of peers without an admitted certificate: enrolments, or calls that are refused. Anyone
+//! who reaches the port can send them, so messages are small, read completely before decoding, and
+//! limited in number. Together they hold at most [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes. At
+//! the limit, the oldest is evicted, so unfinished requests do not block enrolments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,21 @@ use crate::counters::RequestFailure;
 
 /// An enrolment has some hundred bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// What gRPC puts before a message: whether it is compressed, and its length.
+/// gRPC's message prefix: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Requests that are read at once: 64 MiB in all.
+/// Concurrent requests, 64 MiB together.
 const REQUESTS_MAX: usize = 1024;
-/// How long a request may take to come.
-const REQUEST_WAIT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a request was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReadError {
     #[error("a message without a certificate has at most {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("the message did not come in time")]
+    #[error("the message did not arrive in time")]
     Slow,
-    #[error("too many requests without a certificate are on their way; try again")]
+    #[error("too many concurrent requests without a certificate; try again")]
     Displaced,
-    #[error("the message was cut off")]
+    #[error("the message was truncated")]
     CutOff,
 }
 
@@ -49,7 +47,7 @@ impl From<ReadError> for Status {
 }
 
 impl ReadError {
-    pub(super) fn counted_as(self) -> RequestFailure {
+    pub(super) fn metric(self) -> RequestFailure {
         match self {
             Self::TooLarge => RequestFailure::TooLarge,
             Self::Slow => RequestFailure::Slow,
@@ -59,40 +57,39 @@ impl ReadError {
     }
 }
 
-/// Requests that are being read.
 #[derive(Debug)]
 pub(super) struct Requests {
-    room: Arc<SlotPool<()>>,
+    pool: Arc<SlotPool<()>>,
 }
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self::with_room_for(REQUESTS_MAX)
+        Self::with_capacity(REQUESTS_MAX)
     }
 
-    fn with_room_for(requests: usize) -> Self {
-        Self { room: SlotPool::new(requests) }
+    fn with_capacity(requests: usize) -> Self {
+        Self { pool: SlotPool::new(requests) }
     }
 
-    /// The whole body of a request.
+    /// Reads a whole body.
     pub(super) async fn read(
         &self,
         body: impl Body<Data = Bytes> + Unpin,
     ) -> Result<Bytes, ReadError> {
-        let mut guest = self.room.enter(());
+        let mut slot = self.pool.acquire(());
         tokio::select! {
-            read = timeout(REQUEST_WAIT, whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
-            () = guest.displaced() => Err(ReadError::Displaced),
+            read = timeout(REQUEST_TIMEOUT, read_whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
+            () = slot.evicted() => Err(ReadError::Displaced),
         }
     }
 }
 
-/// Copies what comes: a frame of one byte may keep a whole receive buffer in memory.
-async fn whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
+/// Copies the data: a one-byte frame may pin a whole receive buffer.
+async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ReadError::CutOff)?;
-        let data = frame.data_ref().map_or(&[][..], |it| it);
+        let data = frame.data_ref().map_or(&[][..], |data| data);
         if bytes.len() + data.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
             return Err(ReadError::TooLarge);
         }
@@ -114,14 +111,13 @@ mod tests {
 
     use super::*;
 
-    /// A body that never ends.
     fn unfinished(bytes: usize) -> impl Body<Data = Bytes> + Unpin {
         let data = Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; bytes])));
         StreamBody::new(tokio_stream::iter([data]).chain(tokio_stream::pending()))
     }
 
     #[test]
-    fn the_largest_enrolment_is_a_small_part_of_what_is_taken() {
+    fn the_largest_enrolment_is_far_below_the_limit() {
         let node = "n".repeat(253);
         let token = format!("fjoin_{}", "t".repeat(128));
         let purpose = Purpose::Enrol { node: &node, token: &token };
@@ -132,25 +128,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_comes_whole_or_not_at_all_and_in_time() {
+    async fn a_message_is_read_completely_and_in_time() {
         let requests = Requests::new();
         let largest = PREFIX_BYTES + MESSAGE_BYTES_MAX;
         let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
-        assert_eq!(read.map(|it| it.len()), Ok(largest));
+        assert_eq!(read.map(|other| other.len()), Ok(largest));
         let large = requests.read(unfinished(largest + 1)).await;
-        assert_eq!(large, Err(ReadError::TooLarge), "without a wait for the rest");
+        assert_eq!(large, Err(ReadError::TooLarge), "without waiting for the rest");
         assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_too_many_the_oldest_goes_and_what_comes_whole_is_read() {
-        let requests = Arc::new(Requests::with_room_for(2));
+    async fn the_oldest_request_is_evicted_and_complete_ones_are_read() {
+        let requests = Arc::new(Requests::with_capacity(2));
         let begin = || {
             let requests = Arc::clone(&requests);
             tokio::spawn(async move { requests.read(unfinished(100)).await })
         };
         let (first, second) = (begin(), begin());
-        // Both have begun.
+        // Lets both start.
         tokio::task::yield_now().await;
         let read = requests.read(Full::new(Bytes::from_static(b"enrol"))).await;
         assert_eq!(read.as_deref(), Ok(&b"enrol"[..]));

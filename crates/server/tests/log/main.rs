@@ -1,7 +1,7 @@
-//! What every log promises, shown on each that there is.
+//! Guarantees of the log.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod meanwhile;
+mod concurrent;
 mod recorded;
 mod recorded_demo;
 
@@ -12,7 +12,7 @@ use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, Location, No
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
     Anchor, Archived, Hash, Head, IntegrityError, Log, LogError, RecordedHead, Snapshot, archive,
-    joined, recorded_head, replace_head, verify,
+    check_joined, recorded_head, replace_head, verify,
 };
 use farrier_server::state_machine::StateMachine;
 use jiff::{SignedDuration, Timestamp};
@@ -28,8 +28,8 @@ fn node(number: u64) -> NodeId {
 }
 
 fn entry(seq: u64) -> Entry {
-    let place = Location::in_pool("train".parse().unwrap());
-    let event = Event::Enrolled { node: node(seq), location: place };
+    let location = Location::in_pool("train".parse().unwrap());
+    let event = Event::Enrolled { node: node(seq), location };
     Entry { seq, batch: seq, at: at(0), by: Actor::Server, logic: LOGIC_VERSION, event }
 }
 
@@ -37,7 +37,7 @@ fn entries(from: u64, to: u64) -> Vec<Entry> {
     (from..=to).map(entry).collect()
 }
 
-/// A log with a writer and so many entries.
+/// A log with a writer and `count` entries.
 fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -47,19 +47,20 @@ fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
 }
 
 #[test]
-fn what_was_appended_is_there_after_it_was_opened_anew() {
+fn appended_entries_survive_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     drop(log);
     let log = SqliteLog::open(&folder.path().join("log")).unwrap();
     assert_eq!(log.head().unwrap(), head);
-    let read: Vec<Entry> = log.read(2, 2).unwrap().iter().map(|it| it.entry().unwrap()).collect();
+    let read: Vec<Entry> =
+        log.read(2, 2).unwrap().iter().map(|stored| stored.entry().unwrap()).collect();
     assert_eq!(read, entries(3, 4));
     assert_eq!(verify(&log).unwrap(), Ok(head));
 }
 
 #[test]
-fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing() {
+fn gaps_and_stale_heads_are_refused_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = written(&folder, 3);
     let gap = [entry(4), entry(6)];
@@ -68,12 +69,12 @@ fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing()
     let old = Head { seq: 2, ..head };
     assert!(matches!(
         log.append(&old, &[entry(3)]),
-        Err(LogError::Moved { expected: 2, found: 3 })
+        Err(LogError::ConcurrentWrite { expected: 2, found: 3 })
     ));
 }
 
 #[test]
-fn a_writer_of_an_epoch_that_is_over_is_refused() {
+fn a_fenced_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = written(&folder, 3);
     let mut other = SqliteLog::open(&folder.path().join("log")).unwrap();
@@ -82,7 +83,7 @@ fn a_writer_of_an_epoch_that_is_over_is_refused() {
     assert!(matches!(refused, Err(LogError::Fenced { epoch: 1, current: 2 })), "{refused:?}");
 }
 
-/// Entries in batches of two, of which each is a minute younger than the one before.
+/// Entries in batches of two, each a minute younger than the one before.
 fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -96,35 +97,35 @@ fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
 }
 
 #[test]
-fn what_is_old_is_moved_and_the_chain_goes_on() {
+fn old_entries_are_archived_and_the_chain_continues() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 20);
     let file = |name: &str| folder.path().join(name);
     let moved = archive(&mut log, at(60 * 6), &file("first")).unwrap().unwrap();
     let Archived::Moved { from: 1, through: first } = moved else { panic!("{moved:?}") };
-    assert_eq!((first.seq, log.anchor().unwrap()), (6, first), "a batch is not torn");
+    assert_eq!((first.seq, log.anchor().unwrap()), (6, first), "a batch is not split");
     assert_eq!(archive(&mut log, at(60 * 6), &file("none")).unwrap(), Ok(Archived::Nothing));
     let moved = archive(&mut log, at(60 * 12), &file("second")).unwrap().unwrap();
     let Archived::Moved { from: 7, through: second } = moved else { panic!("{moved:?}") };
     assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
-    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is whole");
+    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is intact");
     let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
-    assert!(parts.iter().all(|it| verify(it).unwrap().is_ok()));
-    let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|it| it.seq);
+    assert!(parts.iter().all(|tally| verify(tally).unwrap().is_ok()));
+    let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|stored| stored.seq);
     let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
     assert_eq!(all, (1..=20).collect::<Vec<u64>>());
-    assert_eq!(joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
-    assert_eq!(joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
-    assert_eq!(joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Twice(1)));
-    // Each begins with what those before it lead to, and the rest is folded on that.
-    let numbers = |log: &dyn Log| log.beginning().unwrap().nodes.len();
+    assert_eq!(check_joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
+    assert_eq!(check_joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
+    assert_eq!(check_joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Duplicate(1)));
+    // Each part starts with the state of the parts before it.
+    let numbers = |log: &dyn Log| log.base_state().unwrap().nodes.len();
     assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
-    let core = StateMachine::open(Box::new(log)).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (20, 20));
+    let state_machine = StateMachine::open(Box::new(log)).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (20, 20));
 }
 
 #[test]
-fn all_of_a_log_may_be_old_and_it_is_written_on() {
+fn a_fully_archived_log_can_be_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 4);
     archive(&mut log, at(100_000), &folder.path().join("all")).unwrap().unwrap();
@@ -132,12 +133,16 @@ fn all_of_a_log_may_be_old_and_it_is_written_on() {
     log.append(&head, &[entry(5)]).unwrap();
     let copy = folder.path().join("copy");
     log.back_up(&copy).unwrap();
-    let core = StateMachine::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (5, 5), "a backup has its beginning");
+    let state_machine = StateMachine::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
+    assert_eq!(
+        (state_machine.state().seq, state_machine.state().nodes.len()),
+        (5, 5),
+        "a backup has the base snapshot"
+    );
 }
 
 #[test]
-fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
+fn a_crash_during_truncation_leaves_a_log_with_the_right_base() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = written(&folder, 10_000);
     let path = folder.path().join("log");
@@ -150,19 +155,19 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
     let mut count = edited.prepare("SELECT count(*) FROM entries").unwrap();
     let mut left = || count.query_row([], |row| row.get::<_, u64>(0)).unwrap();
     let after = left();
-    assert!((4001..10_000).contains(&after), "piece by piece: {after}");
-    // Nothing of what is left is seen.
+    assert!((4001..10_000).contains(&after), "in parts: {after}");
+    // Leftovers are invisible.
     let anchor = Anchor { seq: 10_000, hash: log.head().unwrap().hash };
     assert_eq!(log.anchor().unwrap(), anchor);
     assert_eq!(log.read(0, 100).unwrap(), []);
     assert!(verify(&log).unwrap().is_ok());
-    let mut core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (10_000, 10_000));
+    let mut state_machine = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (10_000, 10_000));
     let event = entry(10_001).event;
-    core.commit(vec![(Actor::Server, event)], at(2)).unwrap();
+    state_machine.commit(vec![(Actor::Server, event)], at(2)).unwrap();
     assert_eq!(log.read(0, 1).unwrap()[0].seq, 10_001);
     assert!(verify(&log).unwrap().is_ok());
-    // Whoever comes next cleans up, whether there is something to move or not.
+    // The next writer cleans up, whether or not there is something to move.
     edited.execute_batch("DROP TRIGGER die").unwrap();
     let none = folder.path().join("none");
     assert_eq!(archive(&mut log, all, &none).unwrap(), Ok(Archived::Nothing));
@@ -170,20 +175,20 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
 }
 
 #[test]
-fn half_a_log_is_not_folded() {
+fn a_log_without_its_base_snapshot_is_not_folded() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 20);
     let state = FleetState { seq: 12, ..FleetState::default() };
     let other = Snapshot { state, hash: head.hash };
-    assert!(matches!(log.forget(&other), Err(LogError::NotOurs(12))));
+    assert!(matches!(log.truncate(&other), Err(LogError::WrongLog(12))));
     archive(&mut log, at(60 * 12), &folder.path().join("old")).unwrap().unwrap();
     edit(&folder, "UPDATE anchor SET state = x'7b'");
     let opened = StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
-    assert!(matches!(opened.err(), Some(LogError::Beheaded(12))));
+    assert!(matches!(opened.err(), Some(LogError::MissingBaseSnapshot(12))));
 }
 
 #[test]
-fn a_log_from_before_there_were_archives_reads_and_is_written_on() {
+fn a_log_of_format_1_is_read_and_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     drop(log);
@@ -203,10 +208,10 @@ fn edit(folder: &TempDir, statement: &str) {
 }
 
 #[test]
-fn an_edited_row_is_found() {
-    for (statement, flaw) in [
+fn an_edited_row_is_detected() {
+    for (statement, error) in [
         (
-            "UPDATE entries SET bytes = replace(bytes, 'train', 'brain') WHERE seq = 3",
+            "UPDATE entries SET bytes = replace(bytes, 'train', 'drain') WHERE seq = 3",
             IntegrityError::Changed(3),
         ),
         ("UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", IntegrityError::Changed(5)),
@@ -215,122 +220,127 @@ fn an_edited_row_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let (log, _) = written(&folder, 5);
         edit(&folder, statement);
-        assert_eq!(verify(&log).unwrap(), Err(flaw), "{statement}");
+        assert_eq!(verify(&log).unwrap(), Err(error), "{statement}");
     }
 }
 
 #[test]
-fn a_kept_state_that_does_not_read_is_passed_over() {
+fn a_damaged_snapshot_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [2, 4] {
         let state = FleetState { seq, ..FleetState::default() };
-        log.keep(&Snapshot { state, hash: head.hash }).unwrap();
+        log.write_snapshot(&Snapshot { state, hash: head.hash }).unwrap();
     }
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 4);
-    // Cut off, as by a disk that is full, and then changed.
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 4);
+    // Truncated, as by a full disk, and then changed.
     let path = folder.path().join("log.state");
     let mut bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
-    let at = bytes.iter().position(|it| *it == b'4').unwrap();
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
+    let at = bytes.iter().position(|bytes| *bytes == b'4').unwrap();
     bytes[at] = b'5';
     std::fs::write(&path, &bytes).unwrap();
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
 }
 
 #[test]
-fn a_file_of_something_else_is_refused() {
+fn another_programs_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE mine (a)").unwrap();
     let error = SqliteLog::open(&path).unwrap_err().to_string();
-    assert!(error.contains("a database of something else"), "{error}");
+    assert!(error.contains("another program's database"), "{error}");
     assert!(SqliteLog::open_to_read(Path::new("/nonexistent/log")).is_err());
 }
 
 #[test]
-fn a_backup_is_whole() {
+fn a_backup_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     let to = folder.path().join("copy");
     log.back_up(&to).unwrap();
     let copy = SqliteLog::open_to_read(&to).unwrap();
     assert_eq!(verify(&copy).unwrap(), Ok(head));
-    assert!(log.back_up(&to).is_err(), "a copy is not written over");
+    assert!(log.back_up(&to).is_err(), "an existing file is not overwritten");
 }
 
 #[test]
-fn a_core_that_is_opened_anew_knows_what_it_knew() {
+fn a_reopened_state_machine_has_the_same_state() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap()
     };
-    let mut core = open();
-    core.commit(
-        vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })],
-        at(0),
-    )
-    .unwrap();
+    let mut state_machine = open();
+    state_machine
+        .commit(
+            vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })],
+            at(0),
+        )
+        .unwrap();
     for number in 1..=20 {
         let event = entry(number).event;
-        let done = core.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
-        assert!(done.entries.len() >= 2, "it is verified: {:?}", done.entries);
-        let sizes: Vec<usize> = done.entries.iter().map(|it| it.encode().unwrap().len()).collect();
+        let done =
+            state_machine.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
+        assert!(done.entries.len() >= 2, "verification is ordered: {:?}", done.entries);
+        let sizes: Vec<usize> =
+            done.entries.iter().map(|entry| entry.encode().unwrap().len()).collect();
         assert_eq!(done.entry_bytes, sizes);
         if number == 10 {
-            core.keep().unwrap();
+            state_machine.write_snapshot().unwrap();
         }
     }
-    let (state, head) = (core.state().clone(), core.head());
-    drop(core);
-    let core = open();
+    let (state, head) = (state_machine.state().clone(), state_machine.head());
+    drop(state_machine);
+    let state_machine = open();
     let bytes = |state: &FleetState| serde_json::to_vec(state).unwrap();
-    assert_eq!(bytes(core.state()), bytes(&state));
-    assert_eq!((core.head().seq, core.head().hash), (head.seq, head.hash));
-    assert_eq!(core.head().epoch, head.epoch + 1);
+    assert_eq!(bytes(state_machine.state()), bytes(&state));
+    assert_eq!((state_machine.head().seq, state_machine.head().hash), (head.seq, head.hash));
+    assert_eq!(state_machine.head().epoch, head.epoch + 1);
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_take_the_log_back() {
+fn a_clock_set_back_does_not_set_the_log_time_back() {
     let folder = tempfile::tempdir().unwrap();
-    let mut core =
+    let mut state_machine =
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
-    core.commit(vec![(Actor::Server, Event::Tick)], at(100)).unwrap();
-    let done = core.commit(vec![(Actor::Server, Event::Tick)], at(5)).unwrap();
+    state_machine.commit(vec![(Actor::Server, Event::Tick)], at(100)).unwrap();
+    let done = state_machine.commit(vec![(Actor::Server, Event::Tick)], at(5)).unwrap();
     assert_eq!(done.entries[0].at, at(100));
 }
 
 #[test]
-fn a_state_of_another_log_is_not_folded_on() {
+fn a_snapshot_of_another_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
-        log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
-            .unwrap();
+        log.write_snapshot(&Snapshot {
+            state: FleetState { seq, ..FleetState::default() },
+            hash: head.hash,
+        })
+        .unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let refused = StateMachine::open(Box::new(log)).err();
-        let is_told =
-            matches!(refused, Some(LogError::OlderThanState { kept, found: 5 }) if kept == seq);
+        let is_told = matches!(refused, Some(LogError::OlderThanSnapshot { snapshot, found: 5 }) if snapshot == seq);
         assert!(is_told, "{refused:?}");
         let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-        assert_eq!(log.head().unwrap(), head, "no writer took it over");
+        assert_eq!(log.head().unwrap(), head, "no writer took over");
     }
 }
 
 #[test]
-fn what_was_acknowledged_must_be_there_and_more_may_be() {
+fn acknowledged_entries_must_exist_and_more_may() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let open = || StateMachine::open(Box::new(SqliteLog::open(&path).unwrap()));
-    let mut core = open().unwrap();
+    let mut state_machine = open().unwrap();
     for number in 1..=5 {
         let input = (Actor::Server, entry(number).event);
-        core.commit(vec![input], at(number.cast_signed())).unwrap();
+        state_machine.commit(vec![input], at(number.cast_signed())).unwrap();
     }
-    let head = core.head();
-    drop(core);
+    let head = state_machine.head();
+    drop(state_machine);
     let recorded = recorded_head(&path).unwrap().unwrap();
     assert_eq!((recorded.seq, recorded.hash), (head.seq, head.hash), "with every commit");
     let check = |recorded: RecordedHead| {
@@ -339,17 +349,17 @@ fn what_was_acknowledged_must_be_there_and_more_may_be() {
     };
     let ahead = check(RecordedHead { seq: head.seq + 1, ..recorded });
     assert!(matches!(ahead, Err(LogError::Truncated { .. })), "{ahead:?}");
-    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    let (said, found) = (head.seq + 1, head.seq);
-    assert_eq!(flaw, Err(IntegrityError::Truncated { recorded: said, found }));
+    let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    let (content, found) = (head.seq + 1, head.seq);
+    assert_eq!(error, Err(IntegrityError::Truncated { recorded: content, found }));
     let other = check(RecordedHead { hash: Hash::genesis(), ..recorded });
     assert!(matches!(other, Err(LogError::Replaced(_))), "{other:?}");
-    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    assert_eq!(flaw, Err(IntegrityError::Replaced(head.seq)));
+    let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    assert_eq!(error, Err(IntegrityError::Replaced(head.seq)));
     let log = SqliteLog::open(&path).unwrap();
     let before = log.read(1, 1).unwrap()[0].clone();
     check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
-    // What is in an archive is not looked for in the log.
+    // An archived entry is not expected in the log.
     drop(log);
     replace_head(&path, &RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
     let mut log = SqliteLog::open(&path).unwrap();

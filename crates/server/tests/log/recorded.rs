@@ -1,7 +1,8 @@
-//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` to
-//! `states_v3.jsonl` hold states with every field, as they were written then.
+//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v3.jsonl`
+//! hold states with every field, as they were written then.
 //!
-//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`) and never changed or taken away.
+//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`), and never
+//! changed or removed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,10 +28,10 @@ const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
 const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
 
-/// As the file of a log has it.
-const FORM_V1: &str = "farrier state 1\n";
-const FORM_V2: &str = "farrier state 2\n";
-const FORM: &str = "farrier state 3\n";
+/// As stored in a log.
+const HEADER_V1: &str = "farrier state 1\n";
+const HEADER_V2: &str = "farrier state 2\n";
+const HEADER: &str = "farrier state 3\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
@@ -44,7 +45,7 @@ fn reason() -> Reason {
     Reason::VerificationFailed { level: VerificationLevel::V0, evidence, findings: vec![7] }
 }
 
-fn place() -> Location {
+fn location() -> Location {
     Location {
         pool: "train".parse().unwrap(),
         tenant: "lab".parse().ok(),
@@ -55,7 +56,7 @@ fn place() -> Location {
     }
 }
 
-fn makeup(gpus: &[&str]) -> NodeInventory {
+fn inventory(gpus: &[&str]) -> NodeInventory {
     let gpu = |uuid: &&str| GpuInventory {
         uuid: GpuUuid((*uuid).to_owned()),
         name: Some("NVIDIA H200".to_owned()),
@@ -125,7 +126,6 @@ fn policy() -> Policy {
     policy
 }
 
-/// Folds events, one entry each.
 #[derive(Default)]
 struct Folded {
     state: FleetState,
@@ -190,12 +190,12 @@ impl Folded {
     fn past(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
         let verify = |rung| OrderKind::Verify { level: rung };
-        self.fold(1, Event::Enrolled { node: node(), location: place() });
+        self.fold(1, Event::Enrolled { node: node(), location: location() });
         self.fold(
             1,
-            Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1", "GPU-2"]) },
+            Event::InventoryReported { node: node(), inventory: inventory(&["GPU-1", "GPU-2"]) },
         );
-        self.fold(2, Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1"]) });
+        self.fold(2, Event::InventoryReported { node: node(), inventory: inventory(&["GPU-1"]) });
         self.enter(id, 3, NodePhase::InService);
         let record = Record { journal: "j1".to_owned(), number: 3 };
         self.fold(4, Event::FindingsSnapshot { node: node(), record, open: vec![finding()] });
@@ -247,7 +247,7 @@ impl Folded {
     }
 }
 
-/// A state with every field told.
+/// A state with every field set.
 fn sample() -> FleetState {
     let mut log = Folded::default();
     log.fold(0, Event::PolicySet { policy: Box::new(policy()) });
@@ -256,9 +256,9 @@ fn sample() -> FleetState {
         log.past(&id, number);
         log.present(&id, number);
     }
-    log.fold(26, Event::Enrolled { node: node(9), location: place() });
+    log.fold(26, Event::Enrolled { node: node(9), location: location() });
     log.fold(27, Event::Retired { node: node(9), reason: "sold".to_owned() });
-    for (index, domain) in place().domains().into_iter().enumerate() {
+    for (index, domain) in location().domains().into_iter().enumerate() {
         let freeze = OperatorRequest::Freeze {
             domain: domain.clone(),
             until: at(90),
@@ -272,7 +272,6 @@ fn sample() -> FleetState {
     log.state
 }
 
-/// The sample has every field at least once.
 #[test]
 fn every_field_of_a_node_is_recorded() {
     let state = serde_json::to_value(sample()).unwrap();
@@ -281,7 +280,7 @@ fn every_field_of_a_node_is_recorded() {
     for node in nodes.values() {
         for (part, value) in node.as_object().unwrap() {
             fields.insert(part.clone());
-            for name in value.as_object().into_iter().flat_map(|it| it.keys()) {
+            for name in value.as_object().into_iter().flat_map(|value| value.keys()) {
                 fields.insert(format!("{part}.{name}"));
             }
         }
@@ -289,10 +288,12 @@ fn every_field_of_a_node_is_recorded() {
     let expected = [
         "first_in_service_at",
         "first_seq",
-        "inventory.makeup",
+        "inventory.reported",
         "inventory.missing_gpus",
         "liveness.certificate-revoked",
         "liveness.heartbeat-lost",
+        "location.pool",
+        "next_deadline",
         "orders.failures",
         "orders.generation",
         "orders.pending",
@@ -300,8 +301,7 @@ fn every_field_of_a_node_is_recorded() {
         "phase.phase",
         "phase.since",
         "phase.uncounted_s",
-        "phase.why",
-        "place.pool",
+        "phase.rationale",
         "quarantines",
         "repairs.approved",
         "repairs.earlier",
@@ -309,57 +309,118 @@ fn every_field_of_a_node_is_recorded() {
         "repairs.unverified",
         "reports.journal",
         "reports.trouble",
-        "requests.errand",
-        "requests.errands_ended",
         "requests.hold",
+        "requests.requested_order",
+        "requests.results",
         "scheduling.cordoned",
-        "symptoms.silence",
+        "symptoms.heartbeat-lost",
         "verification.failure",
         "verification.v0",
         "verification.v1",
         "verification.v2",
-        "wake",
     ];
     for name in expected {
-        assert!(fields.contains(name), "{name} is in no node");
+        assert!(fields.contains(name), "no node has {name}");
     }
 }
 
-/// What a log that begins with these bytes begins with.
+/// The base state of a log with this base snapshot.
 fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     let path = folder.path().join("log");
     drop(log);
-    let digest = Hash::of(bytes);
+    let digest = Hash::digest(bytes);
     let row = rusqlite::params![head.seq, head.hash.0, bytes, digest.0];
     let edited = rusqlite::Connection::open(&path).unwrap();
     edited.execute("INSERT INTO anchor VALUES (1, ?1, ?2, ?3, ?4)", row).unwrap();
-    SqliteLog::open(&path).unwrap().beginning()
+    SqliteLog::open(&path).unwrap().base_state()
 }
 
-/// Whether all that was written is there still; more may be.
+/// Names in recorded states that were renamed since: the key above them, or `*`, the old name and
+/// the new one.
+const RENAMED: [(&str, &str, &str); 34] = [
+    ("failures", "why", "reason"),
+    ("refused", "why", "reason"),
+    ("*", "why", "rationale"),
+    ("requested_order", "what", "order"),
+    ("results", "what", "order"),
+    ("by-hand", "what", "what"),
+    ("acknowledge-repair", "what", "repair"),
+    ("*", "what", "kind"),
+    ("results", "answer", "status"),
+    ("results", "withdrawn", "cancelled"),
+    ("verify", "rung", "level"),
+    ("*", "approve_reboot", "reboot_needs_approval"),
+    ("*", "blame", "common_cause"),
+    ("*", "blamed", "domain_faults"),
+    ("*", "breakers", "disruption_budgets"),
+    ("*", "drain_wait_s", "drain_timeout_s"),
+    ("*", "errand", "requested_order"),
+    ("*", "errands_ended", "results"),
+    ("*", "in-repair", "repairing"),
+    ("*", "makeup", "reported"),
+    ("*", "note-repair", "acknowledge-repair"),
+    ("*", "ours", "by-farrier"),
+    ("*", "person", "user"),
+    ("*", "place", "location"),
+    ("*", "prove", "required_verifications"),
+    ("*", "retry_s", "retry_backoff_s"),
+    ("*", "silence", "heartbeat-lost"),
+    ("*", "silent_s", "heartbeat_timeout_s"),
+    ("*", "suspect_s", "suspect_timeout_s"),
+    ("*", "tallies", "domain_counts"),
+    ("*", "theirs", "external"),
+    ("*", "tries", "max_attempts"),
+    ("*", "wake", "next_deadline"),
+    ("*", "wakes", "deadlines"),
+];
+
+/// A recorded value under its present names.
+fn renamed(above: &str, value: &Value) -> Value {
+    let new_name = |name: &str| {
+        let rename = RENAMED
+            .iter()
+            .find(|(parent, old, _)| (*parent == "*" || *parent == above) && *old == name);
+        rename.map_or(name, |(_, _, new)| new).to_owned()
+    };
+    match value {
+        Value::Object(fields) => {
+            let rename = |(name, value): (&String, &Value)| {
+                let name = new_name(name);
+                let value = renamed(&name, value);
+                (name, value)
+            };
+            Value::Object(fields.iter().map(rename).collect())
+        }
+        Value::Array(items) => items.iter().map(|item| renamed(above, item)).collect(),
+        Value::String(text) => new_name(text).into(),
+        _ => value.clone(),
+    }
+}
+
+/// Whether everything recorded is still there. There may be more.
 fn holds(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
-            then.iter().all(|(name, it)| now.get(name).is_some_and(|now| holds(now, it)))
+            then.iter().all(|(name, then)| now.get(name).is_some_and(|now| holds(now, then)))
         }
         (Value::Array(now), Value::Array(then)) => {
-            now.len() == then.len() && now.iter().zip(then).all(|(now, it)| holds(now, it))
+            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| holds(now, then))
         }
         _ => now == then,
     }
 }
 
 #[test]
-fn a_state_that_is_written_today_is_recorded() {
+fn the_current_state_format_is_recorded() {
     let line = serde_json::to_string(&sample()).unwrap();
-    if RECORDED.lines().any(|it| it == line) {
+    if RECORDED.lines().any(|other| other == line) {
         return;
     }
     assert!(
         std::env::var_os("FARRIER_BLESS").is_some(),
-        "states have another form than what is recorded"
+        "states differ in form from what is recorded"
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
@@ -368,18 +429,18 @@ fn a_state_that_is_written_today_is_recorded() {
 }
 
 #[test]
-fn a_state_that_was_written_ever_still_reads() {
+fn every_recorded_state_still_reads() {
     for recorded in [RECORDED, RECORDED_V2, RECORDED_V1] {
         assert!(!recorded.is_empty());
     }
     for line in RECORDED.lines() {
-        let then: Value = serde_json::from_str(line).unwrap();
-        let state = begun_with(format!("{FORM}{line}").as_bytes()).unwrap();
+        let then = renamed("", &serde_json::from_str(line).unwrap());
+        let state = begun_with(format!("{HEADER}{line}").as_bytes()).unwrap();
         let now = serde_json::to_value(&state).unwrap();
         assert!(holds(&now, &then), "something is lost: {now}");
     }
-    // Before it had a version it was the state and nothing else.
-    let old = [(RECORDED_V2, FORM_V2), (RECORDED_V1, FORM_V1), (RECORDED_V1, "")];
+    // Before format 1 there was no header.
+    let old = [(RECORDED_V2, HEADER_V2), (RECORDED_V1, HEADER_V1), (RECORDED_V1, "")];
     for (recorded, form) in old {
         for line in recorded.lines() {
             let then: Value = serde_json::from_str(line).unwrap();
@@ -388,20 +449,24 @@ fn a_state_that_was_written_ever_still_reads() {
                 holds_what_it_was(node, &then["nodes"][id.as_str()]);
             }
             let now = serde_json::to_value(&state).unwrap();
-            // Nodes are compared above, domains counted again, and blame has a reason in words in
-            // format 1.
-            for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "wakes"] {
+            // Nodes are compared above, domains are counted again, and in format 1 domain faults
+            // have a sentence as reason.
+            let then = renamed("", &then);
+            for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "deadlines"] {
                 assert!(holds(&now[name], &then[name]), "{name} is lost: {now}");
             }
         }
     }
 }
 
-/// A node of a state of format 1 or 2, as it is now: all that can be so together is kept.
+/// A node of format 1 or 2 after conversion: everything consistent is kept.
 fn holds_what_it_was(node: &Node, then: &Value) {
-    let is = |name: &str, now: Value| assert_eq!(now, then[name], "{name}");
-    let time = |it: Option<jiff::Timestamp>| serde_json::to_value(it).unwrap();
-    let text = |it: Option<&str>| serde_json::to_value(it).unwrap();
+    let is = |name: &str, now: Value| {
+        let above = if name == "errand" { "requested_order" } else { name };
+        assert_eq!(now, renamed(above, &then[name]), "{name}");
+    };
+    let time = |other: Option<jiff::Timestamp>| serde_json::to_value(other).unwrap();
+    let text = |value: Option<&str>| serde_json::to_value(value).unwrap();
     is("standing", serde_json::to_value(node.phase()).unwrap());
     is("since", time(Some(node.phase.since())));
     is("silent_since", time(node.liveness.heartbeat_lost_since()));
@@ -425,13 +490,13 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     let pending = node.orders.pending().unwrap();
     assert_eq!(pending.accepted, then["order"]["accepted"].as_bool().unwrap());
     assert_eq!((&pending.faults, &then["order"]["order"]["generation"]), (&None, &Value::from(4)));
-    // What cannot be so together: drained without a cordon, a request of a node that is out, a
-    // level that passed and is required.
+    // Inconsistent: drained without a cordon, a request of a retired node, a level that both passed
+    // and is required.
     let drained = node.scheduling.is_cordoned() && then["drained"] == true;
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
     assert_eq!(requested, node.phase().in_service() && then["prove_now"].is_string());
-    let failures = node.orders.failures().map_or(0, |it| it.count.get());
+    let failures = node.orders.failures().map_or(0, |failure| failure.count.get());
     assert_eq!(failures, if then["failed_order"].is_null() { 0 } else { 2 });
     for result in node.verification.results() {
         assert!(result.passed && result.evidence == "all is well");
@@ -442,8 +507,8 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     assert_eq!(required, owed.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
-/// For which faults a node was repaired is not read from texts: what was done then is not done
-/// again for any.
+/// The faults that a repair was for are not parsed from sentences, so a recorded repair is not
+/// repeated for any fault.
 #[test]
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();
@@ -466,15 +531,15 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     of_node["findings"]["7"]["action"] = "reboot-node".into();
     line["freezes"] = serde_json::json!({});
     line["blamed"] = serde_json::json!({});
-    let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let dirty = BTreeSet::from([id.clone()]);
     let decided = decide(&state, &dirty, at(100)).events;
     let [Event::Deferred { rationale, .. }] = decided.as_slice() else { panic!("{decided:?}") };
     assert_eq!(rationale.unblocked_by, UnblockedBy::OperatorRepair, "{rationale:?}");
-    // The same node without the repair is rebooted.
+    // Without that repair the node is rebooted.
     line["nodes"][id.as_str()]["repairs"] = serde_json::json!([]);
-    let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let decided = decide(&state, &dirty, at(100)).events;
     let [Event::OrderIssued { order }] = decided.as_slice() else { panic!("{decided:?}") };
@@ -482,9 +547,9 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
 }
 
 #[test]
-fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
+fn sentences_of_format_1_and_their_deadlines_are_kept() {
     let line = RECORDED_V1.lines().last().unwrap();
-    let state = begun_with(format!("{FORM_V1}{line}").as_bytes()).unwrap();
+    let state = begun_with(format!("{HEADER_V1}{line}").as_bytes()).unwrap();
     let node = &state.nodes[&node(1)];
     let why = node.phase.rationale();
     assert_eq!(why.reason.to_string(), "Xid 79 on GPU 3");
@@ -496,9 +561,10 @@ fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
     assert_eq!(node.orders.failures().unwrap().reason.to_string(), "job 5 runs on");
 }
 
-/// A state of format 1 does not say which nodes were in service. A node that was held then must leave the count of its domains again.
+/// Format 1 does not say which nodes were in service. A node held at that time must leave its
+/// domains' count again.
 #[test]
-fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
+fn nodes_of_format_1_are_counted_by_current_rules() {
     let entry = |seq, at, event| {
         let logic = LOGIC_VERSION;
         Entry { seq, batch: seq, at, by: Actor::Server, logic, event }
@@ -509,20 +575,20 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
         let event = Event::PhaseChanged { node: node(number), to, rationale: why() };
         state.apply(&entry(5, at(2), event));
     };
-    // As the version before wrote it, and counted: every node that is not in service.
+    // As the earlier version wrote and counted it: every node that is not in service.
     let mut written: Value = serde_json::from_str(RECORDED_V1.lines().next().unwrap()).unwrap();
     let one = written["nodes"]["n1"].clone();
     let mut nodes = serde_json::Map::new();
     for (number, standing) in [(1, "held"), (2, "in-service"), (3, "joining")] {
-        let mut it = one.clone();
-        it["place"] = serde_json::to_value(&place).unwrap();
-        it["standing"] = standing.into();
-        it["quarantines"] = serde_json::json!([]);
-        nodes.insert(node(number).to_string(), it);
+        let mut node_v1 = one.clone();
+        node_v1["place"] = serde_json::to_value(&place).unwrap();
+        node_v1["standing"] = standing.into();
+        node_v1["quarantines"] = serde_json::json!([]);
+        nodes.insert(node(number).to_string(), node_v1);
     }
     written["nodes"] = nodes.into();
     written["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
-    let mut state = begun_with(format!("{FORM_V1}{written}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V1}{written}").as_bytes()).unwrap();
     assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
     moved(&mut state, 2, NodePhase::Held);
     assert_eq!(
@@ -536,18 +602,18 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
 }
 
 #[test]
-fn a_log_begins_with_the_version_of_its_state() {
+fn a_base_snapshot_starts_with_its_version() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = written(&folder, 5);
     let old = folder.path().join("old");
     farrier_server::log::archive(&mut log, at(1), &old).unwrap().unwrap();
     let file = rusqlite::Connection::open(folder.path().join("log")).unwrap();
     let bytes: Vec<u8> = file.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
-    let state = log.beginning().unwrap();
-    let meant = format!("{FORM}{}", serde_json::to_string(&state).unwrap());
+    let state = log.base_state().unwrap();
+    let meant = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), meant);
     let later = begun_with(meant.replacen('3', "4", 1).as_bytes()).unwrap_err().to_string();
-    assert!(later.contains("of a later version"), "{later}");
+    assert!(later.contains("by a later version"), "{later}");
     let nothing = begun_with(b"farrier").unwrap_err();
-    assert!(matches!(nothing, LogError::Beheaded(5)), "{nothing}");
+    assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");
 }

@@ -1,22 +1,22 @@
-//! The log of a `farrier demo` as format 1 wrote it: a whole database of then is read, verified by its hashes and folded.
+//! The log of a `farrier demo` in format 1: a whole old database is read, verified and folded.
 
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 use farrier_server::state_machine::StateMachine;
 
 const DEMO: &[u8] = include_bytes!("testdata/demo_v1.log");
-/// What `farrier server backup` printed for it.
+/// Printed by `farrier server backup`.
 const HASH: &str = "f09ad7916249fa1fb56d4584ef422160d31e5b7ab4904799e1418e5b61fe2077";
 
 #[test]
-fn the_log_of_a_demo_of_format_1_is_read_verified_and_folded() {
+fn a_demo_log_of_format_1_is_read_verified_and_folded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     std::fs::write(&path, DEMO).unwrap();
     let log = SqliteLog::open(&path).unwrap();
     let head = verify(&log).unwrap().unwrap();
     assert_eq!((head.seq, head.hash.to_string()), (693, HASH.to_owned()));
-    let core = StateMachine::open(Box::new(log)).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (693, 64));
-    assert!(core.state().nodes.values().any(|it| !it.quarantines.is_empty()));
+    let state_machine = StateMachine::open(Box::new(log)).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (693, 64));
+    assert!(state_machine.state().nodes.values().any(|node| !node.quarantines.is_empty()));
 }

@@ -1,4 +1,5 @@
-//! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes carry orders out, a person mends what no order can.
+//! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes execute orders, and a
+//! person repairs the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,27 +14,27 @@ use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a person takes to come with a spare part.
+/// How long a person takes to bring a spare part.
 const PERSON: SignedDuration = SignedDuration::from_hours(4);
 
-/// How soon a node that is gone is missed.
+/// After this, a missing node's heartbeat is lost.
 const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
 struct World {
     core: StateMachine,
     fleet: SimFleet,
     now: Timestamp,
-    /// Orders that were given; each once.
+    /// Orders issued, each once.
     ordered: BTreeSet<(NodeId, u64)>,
-    /// Nodes that are gone, since when, and whether the server knows.
+    /// Disconnected nodes: since when, and whether the server knows.
     gone: BTreeMap<NodeId, (Timestamp, bool)>,
-    /// When a person comes to a node.
+    /// When a person arrives at a node.
     called: BTreeMap<NodeId, Timestamp>,
-    /// Ill nodes, since when.
+    /// Faulty nodes, since when.
     ill: BTreeMap<NodeId, Timestamp>,
-    /// The longest that an ill node stayed in service, and where.
+    /// The longest time that a faulty node stayed in service.
     longest: Option<(SignedDuration, NodeId)>,
-    /// Seconds of all nodes in service, and of all.
+    /// Node-seconds in service, and in total.
     served_s: (i64, i64),
 }
 
@@ -52,8 +53,11 @@ impl World {
             longest: None,
             served_s: (0, 0),
         };
-        let join = |(node, place): (&NodeId, &_)| {
-            (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
+        let join = |(node, location): (&NodeId, &_)| {
+            (
+                Actor::Server,
+                Event::Enrolled { node: node.clone(), location: Clone::clone(location) },
+            )
         };
         let joined = world.fleet.locations().map(join).collect();
         world.commit(joined);
@@ -61,7 +65,7 @@ impl World {
     }
 
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) {
-        let committed = self.core.commit(inputs, self.now).unwrap();
+        let committed = self.state_machine.commit(inputs, self.now).unwrap();
         let orders: Vec<Order> = committed
             .entries
             .into_iter()
@@ -77,9 +81,9 @@ impl World {
         }
     }
 
-    /// One step: to the next moment at which anything happens.
+    /// Advances to the next event.
     fn step(&mut self, end: Timestamp) {
-        let wake = self.core.state().deadlines.first().map(|(at, _)| *at);
+        let wake = self.state_machine.state().deadlines.first().map(|(at, _)| *at);
         let missed =
             self.gone.values().filter(|(_, known)| !known).map(|(at, _)| *at + MISSED).min();
         let person = self.called.values().min().copied();
@@ -100,7 +104,7 @@ impl World {
         self.hold_to_promises();
     }
 
-    /// What the server notices by itself: who is not heard, and who is again.
+    /// Events that the server detects itself: lost and restored heartbeats.
     fn silence(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
         for (id, _) in self.fleet.locations() {
@@ -128,9 +132,9 @@ impl World {
         events
     }
 
-    /// A person is called to what no order mends, comes after a while, and says so.
+    /// A person is called for what no order repairs, arrives later, and records the repair.
     fn people(&mut self) -> Vec<(Actor, Event)> {
-        for (id, node) in &self.core.state().nodes {
+        for (id, node) in &self.state_machine.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
             if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now + PERSON);
@@ -156,7 +160,7 @@ impl World {
 
     fn account(&mut self, next: Timestamp) {
         let seconds = next.duration_since(self.now).as_secs();
-        let nodes = self.core.state().nodes.values();
+        let nodes = self.state_machine.state().nodes.values();
         let (mut served, mut all) = (0, 0);
         for node in nodes {
             all += 1;
@@ -167,7 +171,7 @@ impl World {
     }
 
     fn hold_to_promises(&mut self) {
-        let state = self.core.state();
+        let state = self.state_machine.state();
         for (domain, tally) in &state.domain_counts {
             if let Some(breaker) = state.policy.disruption_budgets.get(&domain.kind()) {
                 let limit = breaker.limit(tally.members);
@@ -194,16 +198,16 @@ impl World {
 
 fn run(plan: &FleetSpec, days: i64, folder: &std::path::Path) -> World {
     let log = SqliteLog::open(&folder.join("log")).unwrap();
-    let mut world = World::new(plan.clone(), Box::new(log));
-    let end = world.now + SignedDuration::from_hours(24 * days);
-    while world.now < end {
-        world.step(end);
+    let mut fleet = SimulatedFleet::new(plan.clone(), Box::new(log));
+    let end = fleet.now + SignedDuration::from_hours(24 * days);
+    while fleet.now < end {
+        fleet.step(end);
     }
-    world
+    fleet
 }
 
 #[test]
-fn a_month_of_faults_is_found_mended_and_proven() {
+fn a_month_of_faults_is_detected_repaired_and_verified() {
     let folder = tempfile::tempdir().unwrap();
     let plan = FleetSpec {
         seed: 7,
@@ -212,8 +216,8 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         mean_switch_failure_interval_s: 10 * 86_400,
         ..FleetSpec::default()
     };
-    let world = run(&plan, 30, folder.path());
-    let state = world.core.state();
+    let fleet = run(&plan, 30, folder.path());
+    let state = fleet.state_machine.state();
     let out: Vec<_> = state
         .nodes
         .iter()
@@ -221,16 +225,17 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         .map(|(id, it)| format!("{id}: {} because {}", it.phase(), it.phase.rationale().reason))
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
-    assert!(world.longest.is_none(), "an ill node stayed in service for {:?}", world.longest);
-    let (served, all) = world.served_s;
+    assert!(fleet.longest.is_none(), "a faulty node stayed in service for {:?}", fleet.longest);
+    let (served, all) = fleet.served_s;
     assert!(1000 * served > 970 * all, "nodes were in service {served} s of {all} s");
     let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    let repaired = replayed(&log, &world);
+    let repaired = replayed(&log, &fleet);
     assert!(repaired > 50, "only {repaired} nodes came back from repair");
 }
 
-/// The log on disk is whole, and leads to the same decisions and the same state. How often a node came back from repair.
-fn replayed(log: &SqliteLog, world: &World) -> usize {
+/// The log on disk is intact, and replays to the same decisions and state. Returns how often a node
+/// came back from repair.
+fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
     verify(log).unwrap().unwrap();
     let mut replay = Replay::default();
     let (mut seq, mut returned) = (0, 0);
@@ -248,7 +253,7 @@ fn replayed(log: &SqliteLog, world: &World) -> usize {
     }
     let state = replay.finish().unwrap();
     let bytes = |state| serde_json::to_vec(state).unwrap();
-    assert_eq!(bytes(&state), bytes(world.core.state()));
+    assert_eq!(bytes(&state), bytes(fleet.state_machine.state()));
     returned
 }
 
@@ -258,7 +263,7 @@ fn a_seed_decides_everything() {
         FleetSpec { seed: 3, nodes: 24, mean_fault_interval_s: 5 * 86_400, ..FleetSpec::default() };
     let head = |_: u32| {
         let folder = tempfile::tempdir().unwrap();
-        run(&plan, 5, folder.path()).core.head()
+        run(&plan, 5, folder.path()).state_machine.head()
     };
     assert_eq!(head(1).hash, head(2).hash);
 }

@@ -1,4 +1,4 @@
-//! Tokens that hold no more, that are another's, and what is written down of it.
+//! Invalid and foreign tokens, and the log of access changes.
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
@@ -8,35 +8,35 @@ use farrier_wire::client::{RestClient, fingerprint, pinned};
 use farrier_wire::rest::{Me, NodePage};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::office::Office;
-use crate::world::{TestServer, until};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{TestServer, until};
 
-fn changes(office: &Office) -> Vec<(Actor, AccessChange)> {
+fn changes(fleet: &TestFleet) -> Vec<(Actor, AccessChange)> {
     let change = |entry: Entry| match entry.event {
         Event::AccessChanged { change, .. } => Some((entry.by, change)),
         _ => None,
     };
-    office.site.entries().into_iter().filter_map(change).collect()
+    fleet.server.entries().into_iter().filter_map(change).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_alike() {
-    let office = Office::open().await;
-    let good = office.token("ann", Role::Viewer, "fleet");
-    assert_eq!(office.get("/api/v1/me", &good).await["name"], "ann");
-    let expired = office.token_for("bob", Role::Admin, "fleet", SignedDuration::from_secs(-1));
-    let joins = office.site.token(None, 1);
+async fn invalid_tokens_are_refused_alike() {
+    let fleet = TestFleet::open().await;
+    let good = fleet.token("ann", Role::Viewer, "fleet");
+    assert_eq!(fleet.get("/api/v1/me", &good).await["name"], "ann");
+    let expired = fleet.token_for("bob", Role::Admin, "fleet", SignedDuration::from_secs(-1));
+    let joins = fleet.server.token(None, 1);
     let by = Actor::User("local:test".to_owned());
-    office.site.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
-    let mut told = Vec::new();
+    fleet.server.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
+    let mut problems = Vec::new();
     for token in [good.as_str(), &expired, &joins, "", "x", &"y".repeat(5000), &good[..20]] {
-        let answer = office.ask("GET", "/api/v1/nodes", Some(token), None).await;
+        let answer = fleet.send("GET", "/api/v1/nodes", Some(token), None).await;
         answer.assert_problem(401);
-        told.push(answer.body);
+        problems.push(answer.body);
     }
-    told.dedup();
-    assert_eq!(told.len(), 1, "nobody learns which exist: {told:?}");
-    // Another scheme, two tokens, none.
+    problems.dedup();
+    assert_eq!(problems.len(), 1, "the problems differ: {problems:?}");
+    // Another scheme, two tokens, no token.
     let head = "GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     for lines in [
         format!("Authorization: Basic {good}\r\n"),
@@ -45,97 +45,100 @@ async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_ali
         "Authorization: Bearer \u{fc}\r\n".to_owned(),
     ] {
         let text = format!("{head}{lines}\r\n");
-        let address = office.site.address;
-        let answer =
-            tokio::task::spawn_blocking(move || crate::office::exchange(address, text.as_bytes()));
+        let address = fleet.server.address;
+        let answer = tokio::task::spawn_blocking(move || {
+            crate::test_fleet::exchange(address, text.as_bytes())
+        });
         answer.await.unwrap().assert_problem(401);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_speak_is_in_the_log_whoever_changed_it_and_once() {
-    let mut office = Office::open().await;
-    // By the command line beside a server that runs.
-    let admin = office.token("ann", Role::Admin, "fleet");
-    until("it is in the log", || !changes(&office).is_empty()).await;
-    // By the interface: in the log before it is answered.
-    let made = office.post("/api/v1/tokens", &admin, r#"{"pool":"train","uses":4}"#).await;
+async fn access_changes_are_logged_once_whoever_made_them() {
+    let mut fleet = TestFleet::open().await;
+    // By the command line, beside a running server.
+    let admin = fleet.token("ann", Role::Admin, "fleet");
+    until("it is in the log", || !changes(&fleet).is_empty()).await;
+    // Over REST: logged before it is answered.
+    let made = fleet.post("/api/v1/tokens", &admin, r#"{"pool":"train","uses":4}"#).await;
     assert_eq!(made.status, 201, "{made:?}");
     let id = made.json()["id"].as_i64().unwrap();
     let secret = made.json()["token"].as_str().unwrap().to_owned();
-    assert_eq!(changes(&office).len(), 2);
+    assert_eq!(changes(&fleet).len(), 2);
     for changed in [true, false] {
-        let revoked = office.post(&format!("/api/v1/tokens/{id}/revoke"), &admin, "{}").await;
+        let revoked = fleet.post(&format!("/api/v1/tokens/{id}/revoke"), &admin, "{}").await;
         assert_eq!(revoked.json()["changed"], changed, "{revoked:?}");
     }
-    let seen = changes(&office);
+    let logged = changes(&fleet);
     let ann = Actor::User("ann".to_owned());
     assert!(
-        matches!(&seen[0], (Actor::User(by), AccessChange::UserAdded { name, role: Role::Admin, .. })
+        matches!(&logged[0], (Actor::User(by), AccessChange::UserAdded { name, role: Role::Admin, .. })
         if by == "local:test" && name == "ann")
     );
-    assert!(matches!(&seen[1], (by, AccessChange::JoinTokenCreated { uses: 4, .. }) if *by == ann));
     assert!(
-        matches!(&seen[2], (by, AccessChange::TokenRevoked { token, .. }) if *by == ann && *token == id)
+        matches!(&logged[1], (by, AccessChange::JoinTokenCreated { uses: 4, .. }) if *by == ann)
     );
-    assert_eq!(seen.len(), 3);
-    // A server that is started anew does not write it down again; nor is a change lost that was made while none ran.
-    office.site.running.take().unwrap().stop().await.unwrap();
-    office.token("bob", Role::Viewer, "fleet");
-    office.site.start(None).await;
-    until("the change made meanwhile is in the log", || changes(&office).len() == 4).await;
-    // No secret is anywhere.
+    assert!(
+        matches!(&logged[2], (by, AccessChange::TokenRevoked { token, .. }) if *by == ann && *token == id)
+    );
+    assert_eq!(logged.len(), 3);
+    // A restart does not log it again, and changes made while no server ran are not lost.
+    fleet.server.running.take().unwrap().stop().await.unwrap();
+    fleet.token("bob", Role::Viewer, "fleet");
+    fleet.server.start(None).await;
+    until("the change made meanwhile is in the log", || changes(&fleet).len() == 4).await;
+    // No secret is logged.
     for name in ["log", "log-wal", "access", "access-wal"] {
-        let bytes = std::fs::read(office.site.dir().join(name)).unwrap_or_default();
+        let bytes = std::fs::read(fleet.server.dir().join(name)).unwrap_or_default();
         for secret in [&secret, &admin] {
-            assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
+            assert!(
+                !bytes.windows(secret.len()).any(|window| window == secret.as_bytes()),
+                "{name}"
+            );
         }
     }
-    office.site.assert_whole();
+    fleet.server.assert_whole();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_those_who_administer_the_fleet_see_who_may_speak() {
-    let office = Office::open().await;
-    let admin = office.token("ann", Role::Admin, "fleet");
-    let viewer = office.token("bob", Role::Viewer, "fleet");
-    let scoped = office.token("eve", Role::Admin, "pool:train");
-    until("they are in the log", || changes(&office).len() == 3).await;
-    // Readers are told of an entry a moment after it is on disk.
-    let end = office.site.entries().last().unwrap().seq;
-    until("readers are told of them", || office.site.running().tail().end() >= end).await;
+async fn only_fleet_wide_admins_see_access_changes() {
+    let fleet = TestFleet::open().await;
+    let admin = fleet.token("ann", Role::Admin, "fleet");
+    let viewer = fleet.token("bob", Role::Viewer, "fleet");
+    let scoped = fleet.token("eve", Role::Admin, "pool:train");
+    until("they are in the log", || changes(&fleet).len() == 3).await;
+    // Readers see an entry shortly after it is durable.
+    let end = fleet.server.entries().last().unwrap().seq;
+    until("readers see them", || fleet.server.running().tail().end() >= end).await;
     for (token, count) in [(&admin, 3), (&viewer, 0), (&scoped, 0)] {
-        let page = office.get("/api/v1/events?kind=access", token).await;
+        let page = fleet.get("/api/v1/events?kind=access-changed", token).await;
         assert_eq!(page["events"].as_array().unwrap().len(), count);
     }
-    // Tokens of another pool are not there for whoever has one pool.
-    office.post("/api/v1/tokens", &admin, r#"{"pool":"serve"}"#).await;
-    let own = office.post("/api/v1/tokens", &scoped, r#"{"pool":"train"}"#).await;
+    // Tokens of other pools are invisible.
+    fleet.post("/api/v1/tokens", &admin, r#"{"pool":"serve"}"#).await;
+    let own = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train"}"#).await;
     assert_eq!(own.status, 201, "{own:?}");
-    let listed = office.get("/api/v1/tokens", &scoped).await;
+    let listed = fleet.get("/api/v1/tokens", &scoped).await;
     let pools: Vec<&str> = listed["tokens"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["pool"].as_str().unwrap())
+        .map(|row| row["pool"].as_str().unwrap())
         .collect();
     assert_eq!(pools, ["train"]);
     let others = listed["tokens"][0]["id"].as_i64().unwrap() - 1;
-    office
-        .post(&format!("/api/v1/tokens/{others}/revoke"), &scoped, "{}")
-        .await
-        .assert_problem(404);
-    // Nor does a token for one node give the name of another's node away.
-    let stolen = office.post("/api/v1/tokens", &scoped, r#"{"pool":"train","node":"c"}"#).await;
+    fleet.post(&format!("/api/v1/tokens/{others}/revoke"), &scoped, "{}").await.assert_problem(404);
+    // A token for one node cannot take over another pool's node.
+    let stolen = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train","node":"c"}"#).await;
     stolen.assert_problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls_with_the_fingerprint_and_no_other() {
-    let office = Office::with(TestServer::with_tls().await).await;
-    let token = office.token("ann", Role::Viewer, "fleet");
-    let url = office.site.url().parse().unwrap();
-    let right = fingerprint(office.site.running().fingerprint()).unwrap();
+async fn tls_requires_the_right_fingerprint() {
+    let fleet = TestFleet::with(TestServer::with_tls().await).await;
+    let token = fleet.token("ann", Role::Viewer, "fleet");
+    let url = fleet.server.url().parse().unwrap();
+    let right = fingerprint(fleet.server.running().fingerprint()).unwrap();
     let mut asker = RestClient::connect(&url, pinned(right).unwrap(), &token).await.unwrap();
     assert_eq!(asker.get::<Me>("/api/v1/me").await.unwrap().name, "ann");
     let page: NodePage = asker.get("/api/v1/nodes").await.unwrap();

@@ -1,17 +1,17 @@
-//! What people and programs ask of the server over its real port: who may what, what is seen, what is refused, and how.
+//! The REST API over a real port: permissions, visibility and refusals.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
-mod asks;
-mod follow;
-mod hostile;
+mod malformed;
 mod matrix;
-mod office;
-mod pages;
+mod pagination;
 mod protocol;
 mod reads;
+mod requests;
 mod roles;
-mod unread;
-#[path = "../wire/world.rs"]
+mod stream;
+mod test_fleet;
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
+mod unread_answers;

@@ -1,4 +1,4 @@
-//! The matrix of a fleet with a node whose inventory has as many names as a message can have.
+//! The matrix with a node whose inventory has as many names as a message can hold.
 
 use farrier_fleet::fleet::Role;
 use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory};
@@ -6,8 +6,8 @@ use farrier_fleet::health::GpuUuid;
 use farrier_wire::limits::{FRAMEWORKS_MAX, GPUS_MAX};
 use serde_json::json;
 
-use crate::office::Office;
-use crate::world::node;
+use crate::test_fleet::TestFleet;
+use crate::test_server::node;
 
 fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     let gpu = |at: usize| GpuInventory {
@@ -26,17 +26,18 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     }
 }
 
-/// The server and all that is asked of it share one thread of the runtime. That judging leaves it free, however long it takes,
-/// is in the tests of `judgements`.
+/// The server and its clients share one thread. The tests of `compatibility` check that evaluation
+/// leaves it free.
 #[tokio::test]
-async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
-    let office = Office::open().await;
-    office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
+async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
+    let fleet = TestFleet::open().await;
+    fleet.report_inventory("a", Some("NVIDIA H200"), Some("580.95.05")).await;
     let inventory = inventory(GPUS_MAX, FRAMEWORKS_MAX);
-    office.told(Event::InventoryReported { node: node("b"), inventory }).await;
-    let token = office.token("vic", Role::Viewer, "fleet");
-    let asked = async || office.get("/api/v1/matrix", &token).await;
-    let (matrix, again, ()) = tokio::join!(asked(), asked(), office.found("a", 1));
+    fleet.submit(Event::InventoryReported { node: node("b"), inventory }).await;
+    let token = fleet.token("vic", Role::Viewer, "fleet");
+    let matrix_request = async || fleet.get("/api/v1/matrix", &token).await;
+    let (matrix, again, ()) =
+        tokio::join!(matrix_request(), matrix_request(), fleet.report_finding("a", 1));
     assert_eq!(matrix, again);
     let left_out = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
     assert_eq!(matrix["left_out"], left_out, "{}", matrix["left_out"]);
@@ -46,18 +47,18 @@ async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
     assert_eq!((&rows[0]["verdict"], &rows[0]["reasons"]), (&json!("ok"), &json!([])));
     let cut = &rows[1];
     assert_eq!(cut["frameworks"].as_array().unwrap().len(), 32, "{cut}");
-    assert_eq!(cut["verdict"], "unknown", "what was not judged did not pass: {cut}");
+    assert_eq!(cut["verdict"], "unknown", "an unchecked framework has not passed: {cut}");
     let reasons = cut["reasons"].as_array().unwrap();
-    let more = "224 more frameworks are not judged: a row lists 32 at most";
-    assert!(reasons.iter().any(|it| it == more), "{cut}");
+    let more = "224 more frameworks are not checked: the limit is 32 per row";
+    assert!(reasons.iter().any(|reason| reason == more), "{cut}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ordinary_fleet_is_whole() {
-    let office = Office::open().await;
-    office.told(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
-    let token = office.token("vic", Role::Viewer, "fleet");
-    let matrix = office.get("/api/v1/matrix", &token).await;
+async fn an_ordinary_fleet_is_complete() {
+    let fleet = TestFleet::open().await;
+    fleet.submit(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
+    let token = fleet.token("vic", Role::Viewer, "fleet");
+    let matrix = fleet.get("/api/v1/matrix", &token).await;
     assert_eq!((&matrix["left_out"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));
     assert_eq!(matrix["rows"].as_array().unwrap().len(), 16);
 }

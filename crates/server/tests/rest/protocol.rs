@@ -1,4 +1,4 @@
-//! What HTTP/2 clients hear of a refusal, what a body may not have, and limits that do not get in each other's way.
+//! HTTP/2 refusals, invalid bodies, and independent limits.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,14 +8,14 @@ use farrier_wire::client::{RestClient, RestError, no_tls};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::office::Office;
-use crate::world::{PATIENCE, until};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{PATIENCE, until};
 
-async fn asker(office: &Office, token: &str) -> RestClient {
-    RestClient::connect(&office.site.url().parse().unwrap(), no_tls(), token).await.unwrap()
+async fn asker(fleet: &TestFleet, token: &str) -> RestClient {
+    RestClient::connect(&fleet.server.url().parse().unwrap(), no_tls(), token).await.unwrap()
 }
 
-/// The status of a refusal that came whole.
+/// The status of a complete refusal.
 fn status(answer: Result<Value, RestError>) -> Result<u16, RestError> {
     match answer {
         Ok(_) => Ok(200),
@@ -25,35 +25,34 @@ fn status(answer: Result<Value, RestError>) -> Result<u16, RestError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_comes_whole_over_http2_whatever_of_the_body_was_not_read() {
-    let office = Office::open().await;
-    let viewer = office.token("vic", Role::Viewer, "fleet");
-    let admin = office.token("ann", Role::Admin, "fleet");
+async fn a_refusal_is_complete_over_http2_whatever_of_the_body_was_not_read() {
+    let fleet = TestFleet::open().await;
+    let viewer = fleet.token("vic", Role::Viewer, "fleet");
+    let admin = fleet.token("ann", Role::Admin, "fleet");
     let path = "/api/v1/nodes/a/hold";
-    // Larger than what may be on its way, smaller than what is taken; and larger than that.
+    // Larger than the window but within the limit, and beyond the limit.
     let [some, much] = [600 << 10, 3 << 20].map(|bytes| json!({ "reason": "a".repeat(bytes) }));
     for (token, body, expected) in
         [(&viewer, &some, 403), (&viewer, &much, 403), (&admin, &much, 413), (&admin, &some, 400)]
     {
-        let mut asker = asker(&office, token).await;
+        let mut asker = asker(&fleet, token).await;
         for round in 0..5 {
             let found = status(asker.post(path, body).await);
             let whole = found.as_ref().is_ok_and(|found| *found == expected);
             assert!(whole, "{expected} in round {round}: {found:?}");
         }
     }
-    let mut nobody = asker(&office, "fperson_wrong").await;
+    let mut nobody = asker(&fleet, "fperson_wrong").await;
     for _ in 0..5 {
         let found = status(nobody.post(path, &some).await);
         assert!(matches!(found, Ok(401)), "{found:?}");
         let found = status(nobody.post("/nowhere", &some).await);
         assert!(matches!(found, Ok(404)), "{found:?}");
     }
-    // The connection is good for more.
-    assert_eq!(status(asker(&office, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
+    // The connection stays usable.
+    assert_eq!(status(asker(&fleet, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
 }
 
-/// One frame of HTTP/2.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = length[1..].to_vec();
@@ -72,7 +71,6 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
-/// The kind, flags and stream of the next frame.
 fn next_frame(socket: &mut TcpStream) -> (u8, u8, u32) {
     let mut head = [0; 9];
     socket.read_exact(&mut head).unwrap();
@@ -82,7 +80,8 @@ fn next_frame(socket: &mut TcpStream) -> (u8, u8, u32) {
     (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]))
 }
 
-/// Asks over HTTP/2 with a body that goes on after the answer has come; whether the stream was reset before it was at its end.
+/// Sends a body that continues after the answer. Returns whether the stream was reset before the
+/// body ended.
 fn is_reset_early(address: SocketAddr, token: &str) -> bool {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -119,7 +118,7 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
         stream == 1 && (kind == RESET || kind == DATA && flags & END_STREAM != 0)
     };
     read_until(&mut socket, &is_answered);
-    // Whatever else was said of the stream comes before the answer to a ping.
+    // Everything about the stream comes before the answer to a ping.
     socket.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
     read_until(&mut socket, &|(kind, flags, _)| kind == PING && flags & ACK != 0);
     socket.write_all(&frame(DATA, END_STREAM, 1, b"\"cable\"}")).unwrap();
@@ -127,22 +126,22 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_not_reset_under_a_body_that_is_still_sent() {
-    let office = Office::open().await;
-    let address = office.site.address;
+async fn a_stream_is_not_reset_while_its_body_is_still_sent() {
+    let fleet = TestFleet::open().await;
+    let address = fleet.server.address;
     for (name, role) in [("vic", Role::Viewer), ("ann", Role::Approver)] {
-        let token = office.token(name, role, "fleet");
+        let token = fleet.token(name, role, "fleet");
         let early = tokio::task::spawn_blocking(move || is_reset_early(address, &token));
         assert!(!early.await.unwrap(), "{name}: the stream was reset");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+async fn a_repeated_key_in_a_body_is_refused_by_name() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let hold = r#"{"reason":"one","reason":"two"}"#;
-    let policy = office.get("/api/v1/policy", &token).await["policy"].clone();
+    let policy = fleet.get("/api/v1/policy", &token).await["policy"].clone();
     let pools = |text: &str| {
         let mut policy = policy.clone();
         policy["pools"] = json!("POOLS");
@@ -158,12 +157,12 @@ async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
         ("PUT", "/api/v1/policy", &twice, "train"),
         ("PUT", "/api/v1/policy", &inside, "heartbeat_timeout_s"),
     ] {
-        let answer = office.ask(method, path, Some(&token), Some(body)).await;
+        let answer = fleet.send(method, path, Some(&token), Some(body)).await;
         answer.assert_problem(400);
         assert!(answer.body.contains(&format!("`{key}`")), "{answer:?}");
     }
     let valid = pools(&format!(r#"{{"train":{one}}}"#));
-    let answer = office.ask("PUT", "/api/v1/policy", Some(&token), Some(&valid)).await;
+    let answer = fleet.send("PUT", "/api/v1/policy", Some(&token), Some(&valid)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
@@ -184,37 +183,37 @@ fn first_line(socket: &mut TcpStream) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_a_token_leave_room_for_its_requests_and_have_a_limit_of_their_own() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Viewer, "fleet");
-    let address = office.site.address;
+async fn streams_and_requests_of_a_token_have_separate_limits() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Viewer, "fleet");
+    let address = fleet.server.address;
     let mut open: Vec<TcpStream> = (0..16).map(|_| stream(address, &token)).collect();
     for socket in &mut open {
         assert_eq!(first_line(socket), "HTTP/1.1 200");
     }
     for _ in 0..20 {
-        let answer = office.ask("GET", "/api/v1/me", Some(&token), None).await;
+        let answer = fleet.send("GET", "/api/v1/me", Some(&token), None).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let more = office.ask("GET", "/api/v1/events/stream", Some(&token), None).await;
+    let more = fleet.send("GET", "/api/v1/events/stream", Some(&token), None).await;
     more.assert_problem(429);
-    assert!(more.body.contains("16 streams"), "{more:?}");
+    assert!(more.body.contains("16 concurrent streams"), "{more:?}");
     drop(open);
     let freed = || {
         let mut socket = stream(address, &token);
         first_line(&mut socket) == "HTTP/1.1 200"
     };
-    until("a place is free again", freed).await;
+    until("a slot is free again", freed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_is_there_is_frozen() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Operator, "fleet");
+async fn only_existing_domains_are_frozen() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Operator, "fleet");
     let until = Timestamp::now() + SignedDuration::from_hours(1);
     let ask = async |domain: &str| {
         let body = json!({ "domain": domain, "until": until, "reason": "work" }).to_string();
-        office.post("/api/v1/freezes", &token, &body).await
+        fleet.post("/api/v1/freezes", &token, &body).await
     };
     for (domain, near) in [("rack:r11", "rack:r1"), ("pool:trian", "pool:train")] {
         let answer = ask(domain).await;
@@ -228,7 +227,7 @@ async fn only_what_is_there_is_frozen() {
         assert_eq!(ask(domain).await.status, 200, "{domain}");
     }
     let unfreeze = |domain: &str| json!({ "domain": domain }).to_string();
-    office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
-    let thawed = office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
+    fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
+    let thawed = fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
     assert_eq!(thawed.json(), json!({ "changed": true }));
 }

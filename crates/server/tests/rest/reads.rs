@@ -1,4 +1,4 @@
-//! What is seen: filters, pages, and the part of the fleet that is a caller's.
+//! Reads: filters, pages and scopes.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -7,15 +7,15 @@ use farrier_fleet::fleet::{NodePhase, Policy, Rationale, Reason, Role, Unblocked
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::office::Office;
-use crate::world::{Member, TestServer, node};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{TestNode, TestServer, node};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn filters_cut_and_a_scope_cuts_what_is_left() {
-    let office = Office::open().await;
-    office.found("a", 1).await;
-    office.seen("b", Some("NVIDIA H200"), Some("580.95.05")).await;
-    let all = office.token("ann", Role::Viewer, "fleet");
+async fn filters_apply_within_the_scope() {
+    let fleet = TestFleet::open().await;
+    fleet.report_finding("a", 1).await;
+    fleet.report_inventory("b", Some("NVIDIA H200"), Some("580.95.05")).await;
+    let all = fleet.token("ann", Role::Viewer, "fleet");
     for (query, names) in [
         ("", vec!["a", "b", "c"]),
         ("?pool=train", vec!["a", "b"]),
@@ -27,8 +27,8 @@ async fn filters_cut_and_a_scope_cuts_what_is_left() {
         ("?text=gpu.lost", vec!["a"]),
         ("?pool=train&rack=r2", vec!["b"]),
     ] {
-        let page = office.get(&format!("/api/v1/nodes{query}"), &all).await;
-        assert_eq!(Office::names(&page), names, "{query}");
+        let page = fleet.get(&format!("/api/v1/nodes{query}"), &all).await;
+        assert_eq!(TestFleet::names(&page), names, "{query}");
     }
     for (scope, names) in [
         ("pool:train", vec!["a", "b"]),
@@ -36,54 +36,57 @@ async fn filters_cut_and_a_scope_cuts_what_is_left() {
         ("tenant:shop", vec!["b", "c"]),
         ("tenant:nobody", vec![]),
     ] {
-        let token = office.token("eve", Role::Viewer, scope);
-        let page = office.get("/api/v1/nodes", &token).await;
-        assert_eq!(Office::names(&page), names, "{scope}");
-        // A filter does not reach further than a scope.
-        let page = office.get("/api/v1/nodes?rack=r1", &token).await;
-        assert!(Office::names(&page).iter().all(|it| names.contains(&it.as_str())), "{scope}");
-        let found = office.get("/api/v1/findings", &token).await;
+        let token = fleet.token("eve", Role::Viewer, scope);
+        let page = fleet.get("/api/v1/nodes", &token).await;
+        assert_eq!(TestFleet::names(&page), names, "{scope}");
+        // A filter does not extend a scope.
+        let page = fleet.get("/api/v1/nodes?rack=r1", &token).await;
+        assert!(
+            TestFleet::names(&page).iter().all(|name| names.contains(&name.as_str())),
+            "{scope}"
+        );
+        let found = fleet.get("/api/v1/findings", &token).await;
         assert_eq!(!found["findings"].as_array().unwrap().is_empty(), names.contains(&"a"));
-        let found = office.get("/api/v1/findings?node=a", &token).await;
+        let found = fleet.get("/api/v1/findings?node=a", &token).await;
         assert_eq!(!found["findings"].as_array().unwrap().is_empty(), names.contains(&"a"));
-        let export = office.ask("GET", "/api/v1/export", Some(&token), None).await;
+        let export = fleet.send("GET", "/api/v1/export", Some(&token), None).await;
         assert_eq!(export.body.matches("\"node\":").count(), names.len(), "{scope}: {export:?}");
-        let matrix = office.get("/api/v1/matrix", &token).await;
+        let matrix = fleet.get("/api/v1/matrix", &token).await;
         let is_seen = !matrix["rows"].as_array().unwrap().is_empty();
         assert_eq!(is_seen, names.contains(&"b"), "{scope}: {matrix}");
     }
 }
 
-/// No name of a node or pool that is not theirs is in anything that they get.
+/// No answer contains the name of a node or pool outside the caller's scope.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
-    let office = Office::open().await;
+async fn a_scoped_reader_sees_nothing_of_others() {
+    let fleet = TestFleet::open().await;
     let mut policy = Policy::default();
     for pool in ["train", "serve"] {
         policy.pools.insert(pool.parse().unwrap(), policy.pools_default.clone());
     }
-    office.told(Event::PolicySet { policy: Box::new(policy) }).await;
-    // Both nodes of the rack are silent, with one more: the rack is to blame.
-    office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
+    fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
+    // Both nodes of the rack lost their heartbeat, and one more: a domain fault of the rack.
+    fleet.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     let since = Timestamp::now();
     for name in ["a", "c", "secret-d"] {
-        office.told(Event::HeartbeatLost { node: node(name), since }).await;
+        fleet.submit(Event::HeartbeatLost { node: node(name), since }).await;
     }
     let root = Actor::User("root".to_owned());
     let until = since + SignedDuration::from_hours(1);
     for (domain, reason) in [("rack:r1", "seen"), ("pool:serve", "hidden"), ("fleet", "all")] {
         let domain = domain.parse().unwrap();
         let what = OperatorRequest::Freeze { domain, until, reason: reason.to_owned() };
-        office
-            .brain()
-            .take(root.clone(), Event::OperatorRequested { request: what })
+        fleet
+            .controller()
+            .submit(root.clone(), Event::OperatorRequested { request: what })
             .await
             .unwrap();
     }
     let what = OperatorRequest::Hold { node: node("c"), reason: "theirs".to_owned() };
-    office.brain().take(root, Event::OperatorRequested { request: what }).await.unwrap();
-    let token = office.token("eve", Role::Viewer, "pool:train");
-    let domain_faults = office.get("/api/v1/domain-faults", &token).await;
+    fleet.controller().submit(root, Event::OperatorRequested { request: what }).await.unwrap();
+    let token = fleet.token("eve", Role::Viewer, "pool:train");
+    let domain_faults = fleet.get("/api/v1/domain-faults", &token).await;
     assert_eq!(
         domain_faults["domain_faults"][0]["nodes"],
         serde_json::json!(["a"]),
@@ -105,7 +108,7 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
         "/api/v1/export",
         "/api/v1/export?what=log",
     ] {
-        let answer = office.ask("GET", path, Some(&token), None).await;
+        let answer = fleet.send("GET", path, Some(&token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         for theirs in ["\"c\"", "secret-d", "serve", "hidden", "theirs", "local:test"] {
             assert!(!answer.body.contains(theirs), "{path} has {theirs}: {}", answer.body);
@@ -115,37 +118,40 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
     for ours in ["seen", "all", "\"a\"", "domain_faults", "policy-set"] {
         assert!(everything.contains(ours), "{ours} is missing");
     }
-    let domains = office.get("/api/v1/domains", &token).await;
-    let rack = domains["domains"].as_array().unwrap().iter().find(|it| it["domain"] == "rack:r1");
+    let domains = fleet.get("/api/v1/domains", &token).await;
+    let rack =
+        domains["domains"].as_array().unwrap().iter().find(|domain| domain["domain"] == "rack:r1");
     let rack = rack.unwrap();
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
 }
 
-/// How many nodes others have, and how many of these are out of service, is in no reason that a scoped reader gets.
+/// No reason shown to a scoped reader tells how many nodes others have, or how many are out of
+/// service.
 #[tokio::test(flavor = "multi_thread")]
-async fn reasons_do_not_count_the_nodes_of_others() {
-    let office = Office::open().await;
+async fn reasons_do_not_count_other_pools_nodes() {
+    let fleet = TestFleet::open().await;
     let mut policy = Policy::default();
     policy.pools_default.autonomy = Autonomy::Quarantine;
     policy
         .disruption_budgets
         .insert(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) });
-    office.told(Event::PolicySet { policy: Box::new(policy) }).await;
-    // One should be taken out of service, and no more of the fleet may be; three of a rack are silent, and the rack is to blame.
+    fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
+    // One node should be quarantined, but the budget of the fleet is used up. Three nodes of a rack
+    // lost their heartbeat: a domain fault.
     let why = Rationale::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
-    office
-        .told(Event::PhaseChanged { node: node("b"), to: NodePhase::InService, rationale: why })
+    fleet
+        .submit(Event::PhaseChanged { node: node("b"), to: NodePhase::InService, rationale: why })
         .await;
     let since = Timestamp::now() - SignedDuration::from_hours(24);
-    office.told(Event::HeartbeatLost { node: node("b"), since }).await;
-    office.told(Event::Tick).await;
-    office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
+    fleet.submit(Event::HeartbeatLost { node: node("b"), since }).await;
+    fleet.submit(Event::Tick).await;
+    fleet.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     for name in ["a", "c", "secret-d"] {
-        office.told(Event::HeartbeatLost { node: node(name), since: Timestamp::now() }).await;
+        fleet.submit(Event::HeartbeatLost { node: node(name), since: Timestamp::now() }).await;
     }
-    let all = office.token("ann", Role::Viewer, "fleet");
+    let all = fleet.token("ann", Role::Viewer, "fleet");
     let scoped = ["pool:train", "tenant:lab", "tenant:shop"]
-        .map(|scope| office.token("eve", Role::Viewer, scope));
+        .map(|scope| fleet.token("eve", Role::Viewer, scope));
     let everything = async |token: &str| {
         let mut text = String::new();
         for path in [
@@ -159,73 +165,73 @@ async fn reasons_do_not_count_the_nodes_of_others() {
             "/api/v1/export",
             "/api/v1/export?what=log",
         ] {
-            text.push_str(&office.ask("GET", path, Some(token), None).await.body);
+            text.push_str(&fleet.send("GET", path, Some(token), None).await.body);
         }
         text
     };
     let whole = everything(&all).await;
-    for counted in ["0 of 3 nodes of the fleet are out", "3 of 3 nodes of rack r1 began"] {
+    for counted in ["0 of 3 nodes are out of service", "3 of 3 nodes of rack r1 started"] {
         assert!(whole.contains(counted), "{counted} is missing: {whole}");
     }
-    let mut seen = String::new();
+    let mut visible = String::new();
     for token in &scoped {
         let text = everything(token).await;
-        for counted in [" of 3 nodes", " of 4 nodes", "and 0 may be"] {
+        for counted in [" of 3 nodes", " of 4 nodes", "0 allowed"] {
             assert!(!text.contains(counted), "{counted}: {text}");
         }
-        seen.push_str(&text);
+        visible.push_str(&text);
     }
-    for told in [
-        "as many nodes of the fleet are out of service as may be",
-        "a node of the fleet is back in service",
-        "several nodes of rack r1 began to show silence: one cause",
+    for text in [
+        "the disruption budget of the fleet is used up",
+        "a node of the fleet returns to service",
+        "several nodes of rack r1 started to show lost heartbeats: common cause",
     ] {
-        assert!(seen.contains(told), "{told} is missing: {seen}");
+        assert!(visible.contains(text), "{text} is missing: {visible}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
-    let office = Office::open().await;
+async fn pages_are_complete_while_nodes_come_and_go() {
+    let fleet = TestFleet::open().await;
     for number in 0..57 {
-        office.enrol(&format!("n{number:03}"), "train", None, None).await;
+        fleet.enrol(&format!("n{number:03}"), "train", None, None).await;
     }
-    let token = office.token("ann", Role::Viewer, "fleet");
-    let mut seen: Vec<String> = Vec::new();
+    let token = fleet.token("ann", Role::Viewer, "fleet");
+    let mut visible: Vec<String> = Vec::new();
     let mut path = "/api/v1/nodes?limit=7".to_owned();
     let mut pages = 0;
     loop {
-        let page = office.get(&path, &token).await;
-        seen.extend(Office::names(&page));
+        let page = fleet.get(&path, &token).await;
+        visible.extend(TestFleet::names(&page));
         pages += 1;
         if pages == 3 {
-            // One that was passed goes, one that is to come goes, one comes on each side.
+            // A node before the cursor goes, one after it goes, and one is added on each side.
             for name in ["n001", "n050"] {
-                office.told(Event::Retired { node: node(name), reason: "x".to_owned() }).await;
+                fleet.submit(Event::Retired { node: node(name), reason: "x".to_owned() }).await;
             }
-            office.enrol("n000a", "train", None, None).await;
-            office.enrol("n051a", "train", None, None).await;
+            fleet.enrol("n000a", "train", None, None).await;
+            fleet.enrol("n051a", "train", None, None).await;
         }
         match page["next"].as_str() {
             Some(next) => path = format!("/api/v1/nodes?limit=7&cursor={next}"),
             None => break,
         }
     }
-    let mut sorted = seen.clone();
+    let mut sorted = visible.clone();
     sorted.sort();
     sorted.dedup();
-    assert_eq!(seen, sorted, "each once, in order");
-    assert_eq!(seen.len(), 60 - 1 + 1);
-    assert!(seen.contains(&"n051a".to_owned()) && !seen.contains(&"n050".to_owned()));
-    // Findings, too: several of one node on two pages.
+    assert_eq!(visible, sorted, "each once, in order");
+    assert_eq!(visible.len(), 60 - 1 + 1);
+    assert!(visible.contains(&"n051a".to_owned()) && !visible.contains(&"n050".to_owned()));
+    // Findings, too: several of one node across two pages.
     for number in 1..=9 {
-        office.found("a", number).await;
-        office.found("b", number).await;
+        fleet.report_finding("a", number).await;
+        fleet.report_finding("b", number).await;
     }
     let mut found = Vec::new();
     let mut path = "/api/v1/findings?limit=4".to_owned();
     loop {
-        let page = office.get(&path, &token).await;
+        let page = fleet.get(&path, &token).await;
         for row in page["findings"].as_array().unwrap() {
             found.push((
                 row["node"].as_str().unwrap().to_owned(),
@@ -239,21 +245,22 @@ async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
             None => break,
         }
     }
-    let wanted: Vec<(String, u64)> =
+    let expected: Vec<(String, u64)> =
         ["a", "b"].iter().flat_map(|name| (1..=9).map(|id| ((*name).to_owned(), id))).collect();
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_whole_both_ways_and_with_filters() {
-    let office = Office::open().await;
+async fn the_log_is_complete_in_both_directions_and_with_filters() {
+    let fleet = TestFleet::open().await;
     for number in 1..=40 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    let token = office.token("ann", Role::Admin, "fleet");
-    let kinds = ["", "&kind=found", "&node=a", "&by=node%20a", "&kind=moved&node=b"];
-    crate::world::until("the token is in the log", || {
-        office.site.count(|it| matches!(it, Event::AccessChanged { .. })) == 1
+    let token = fleet.token("ann", Role::Admin, "fleet");
+    let kinds =
+        ["", "&kind=findings-reported", "&node=a", "&by=node%20a", "&kind=phase-changed&node=b"];
+    crate::test_server::until("the token is in the log", || {
+        fleet.server.count(|event| matches!(event, Event::AccessChanged { .. })) == 1
     })
     .await;
     for filter in kinds {
@@ -262,12 +269,17 @@ async fn the_log_is_whole_both_ways_and_with_filters() {
             let mut seqs: Vec<u64> = Vec::new();
             let mut cursor: Option<u64> = start;
             loop {
-                let cursor_text = cursor.map(|it| format!("&{name}={it}")).unwrap_or_default();
-                let page = office
+                let cursor_text =
+                    cursor.map(|cursor| format!("&{name}={cursor}")).unwrap_or_default();
+                let page = fleet
                     .get(&format!("/api/v1/events?limit=6{cursor_text}{filter}"), &token)
                     .await;
                 seqs.extend(
-                    page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()),
+                    page["events"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|row| row["seq"].as_u64().unwrap()),
                 );
                 cursor = page["next"].as_u64();
                 if cursor.is_none() {
@@ -279,36 +291,36 @@ async fn the_log_is_whole_both_ways_and_with_filters() {
             }
             ways.push(seqs);
         }
-        // Time may pass in between, and be in the log.
+        // A tick may be logged in between.
         let least = ways[0].len().min(ways[1].len());
         assert_eq!(ways[0][..least], ways[1][..least], "{filter}");
         if filter.is_empty() {
             assert!(ways[0].iter().copied().eq(1..=ways[0].len() as u64), "{:?}", ways[0]);
         }
-        if filter == "&kind=found" {
+        if filter == "&kind=findings-reported" {
             assert_eq!(ways[0].len(), 40);
         }
     }
-    office
-        .ask("GET", "/api/v1/events?after=1&before=9", Some(&token), None)
+    fleet
+        .send("GET", "/api/v1/events?after=1&before=9", Some(&token), None)
         .await
         .assert_problem(400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_matrix_says_what_is_known_and_what_is_not() {
-    let office = Office::open().await;
-    office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
-    office.seen("b", Some("NVIDIA H100 80GB HBM3"), Some("550.54.15")).await;
-    office.seen("c", None, None).await;
-    office.enrol("d", "train", None, None).await;
-    office.seen("d", Some("NVIDIA Weird 9000"), Some("580.95.05")).await;
-    let token = office.token("ann", Role::Viewer, "fleet");
-    let matrix = office.get("/api/v1/matrix", &token).await;
+async fn the_matrix_shows_known_and_unknown_combinations() {
+    let fleet = TestFleet::open().await;
+    fleet.report_inventory("a", Some("NVIDIA H200"), Some("580.95.05")).await;
+    fleet.report_inventory("b", Some("NVIDIA H100 80GB HBM3"), Some("550.54.15")).await;
+    fleet.report_inventory("c", None, None).await;
+    fleet.enrol("d", "train", None, None).await;
+    fleet.report_inventory("d", Some("NVIDIA Weird 9000"), Some("580.95.05")).await;
+    let token = fleet.token("ann", Role::Viewer, "fleet");
+    let matrix = fleet.get("/api/v1/matrix", &token).await;
     let rows = matrix["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{matrix}");
     assert_eq!(matrix["unknown_nodes"], 1);
-    let of = |gpu: &str| rows.iter().find(|it| it["gpu"] == gpu).unwrap();
+    let of = |gpu: &str| rows.iter().find(|row| row["gpu"] == gpu).unwrap();
     let old = of("NVIDIA H100 80GB HBM3");
     assert_eq!((&old["sku"], &old["gpus"]), (&Value::from("H100-SXM5-80GB"), &Value::from(8)));
     assert_eq!(old["support"]["status"], "ended", "{old}");
@@ -318,7 +330,7 @@ async fn the_matrix_says_what_is_known_and_what_is_not() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|it| it.as_str().unwrap().contains("out of support"))
+            .any(|reason| reason.as_str().unwrap().contains("out of support"))
     );
     let new = of("NVIDIA H200");
     assert_eq!(
@@ -326,18 +338,18 @@ async fn the_matrix_says_what_is_known_and_what_is_not() {
         (&"supported".into(), &"ok".into()),
         "{new}"
     );
-    // What is not in the facts is not fine.
+    // A combination without facts is not `ok`.
     let weird = of("NVIDIA Weird 9000");
     assert_eq!((&weird["verdict"], &weird["exposure"]), (&"unknown".into(), &Value::Null));
     assert_eq!(weird["support"]["branch"], "R580");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_count_and_health_is_open_to_all() {
-    let office = Office::open().await;
-    office.found("a", 1).await;
-    let token = office.token("prometheus", Role::Viewer, "fleet");
-    let answer = office.ask("GET", "/metrics", Some(&token), None).await;
+async fn metrics_are_counted_and_health_needs_no_token() {
+    let fleet = TestFleet::open().await;
+    fleet.report_finding("a", 1).await;
+    let token = fleet.token("prometheus", Role::Viewer, "fleet");
+    let answer = fleet.send("GET", "/metrics", Some(&token), None).await;
     assert!(answer.headers["content-type"].starts_with("text/plain; version=0.0.4"));
     for line in [
         "farrier_fleet_nodes{phase=\"joining\"} 3",
@@ -345,45 +357,45 @@ async fn metrics_count_and_health_is_open_to_all() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
-        // Whether the machine stalls or its clock is stepped while the test runs is not for the test to say.
+        // The machine may stall, and its clock may be stepped.
         "\nfarrier_server_clock_steps_total ",
-        "\nfarrier_server_pauses_total ",
+        "\nfarrier_server_controller_pauses_total ",
         "farrier_server_reports_throttled_total 0",
         "farrier_server_disk_low ",
     ] {
         assert!(answer.body.contains(line), "{line} is missing: {}", answer.body);
     }
-    let health = office.ask("GET", "/healthz", None, None).await;
-    let told: Vec<&str> =
+    let health = fleet.send("GET", "/healthz", None, None).await;
+    let text: Vec<&str> =
         health.body.lines().filter_map(|line| line.split_ascii_whitespace().next()).collect();
     assert_eq!(health.status, 200);
-    assert_eq!(told, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
+    assert_eq!(text, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
 }
 
-/// The state of a node's session is shown as the server knows it: never opened, open, ended, and unknown after a restart.
+/// The connection state: never opened, open, ended, and unknown after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
-    // No heartbeat is late, however slow the machine is.
-    let site = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) };
-    let mut office = Office::with(site.started().await).await;
-    let ann = office.token("ann", Role::Viewer, "fleet");
-    let mut member = Member::new("a");
-    member.connect(&office.site);
-    member.acked(0).await;
-    let page = office.get("/api/v1/nodes", &ann).await;
+async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
+    // So that no heartbeat is late on a slow machine.
+    let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) };
+    let mut fleet = TestFleet::with(server.started().await).await;
+    let ann = fleet.token("ann", Role::Viewer, "fleet");
+    let mut agent = TestNode::new("a");
+    agent.connect(&fleet.server);
+    agent.acked(0).await;
+    let page = fleet.get("/api/v1/nodes", &ann).await;
     let states: Vec<&Value> =
-        page["nodes"].as_array().unwrap().iter().map(|it| &it["connection"]["state"]).collect();
+        page["nodes"].as_array().unwrap().iter().map(|row| &row["connection"]["state"]).collect();
     assert_eq!(states, ["connected", "never", "never"], "{page}");
     assert_eq!(page["nodes"][1]["connection"]["last_heartbeat_age_s"], Value::Null);
     assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");
-    member.disconnect();
-    // Its socket is closed: the server sees that at once, however long the heartbeat timeout is.
-    office
+    agent.disconnect();
+    // Its socket is closed, which the server sees at once, whatever the heartbeat timeout.
+    fleet
         .wait_for("/api/v1/nodes/a", &ann, |node, _| node["connection"]["state"] == "disconnected")
         .await;
-    let explained = office.get("/api/v1/nodes/a/explanation", &ann).await;
+    let explained = fleet.get("/api/v1/nodes/a/explanation", &ann).await;
     assert_eq!(explained["connection"]["state"], "disconnected", "{explained}");
-    let metrics = office.ask("GET", "/metrics", Some(&ann), None).await.body;
+    let metrics = fleet.send("GET", "/metrics", Some(&ann), None).await.body;
     for line in [
         "farrier_fleet_node_connections{state=\"connected\"} 0\n",
         "farrier_fleet_node_connections{state=\"heartbeat-late\"} 0\n",
@@ -393,9 +405,9 @@ async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
     let before = Timestamp::now();
-    office.site.running.take().unwrap().stop().await.unwrap();
-    office.site.start(None).await;
-    let node = office.get("/api/v1/nodes/a", &ann).await;
+    fleet.server.running.take().unwrap().stop().await.unwrap();
+    fleet.server.start(None).await;
+    let node = fleet.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(node["connection"]["state"], "never", "{node}");
     let since: Timestamp = node["connection"]["since"].as_str().unwrap().parse().unwrap();
     assert!(since > before, "the server started after {before}: {node}");
@@ -403,40 +415,41 @@ async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_of_an_idle_node_are_counted() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Viewer, "fleet");
-    let mut member = Member::new("a");
-    member.connect(&office.site);
-    // So long after the session was opened it sends nothing else. Without heartbeats the age would be that of the session.
-    office
-        .wait_for("/api/v1/nodes/a", &ann, |node, asked| {
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Viewer, "fleet");
+    let mut agent = TestNode::new("a");
+    agent.connect(&fleet.server);
+    // By then the session only sends heartbeats. Without them, the age would be that of the
+    // session.
+    fleet
+        .wait_for("/api/v1/nodes/a", &ann, |node, sent_at| {
             let connection = &node["connection"];
             let opened: Timestamp = connection["since"].as_str().unwrap().parse().unwrap();
             let age_s = connection["last_heartbeat_age_s"].as_i64();
-            age_s.is_some_and(|age_s| asked.duration_since(opened).as_secs() > age_s + 3)
+            age_s.is_some_and(|age_s| sent_at.duration_since(opened).as_secs() > age_s + 3)
         })
         .await;
 }
 
-/// A name that was retired may be another owner's by now: what the log has of it from before is not shown to them.
+/// A retired name may belong to another owner now, who does not see its earlier entries.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scoped_reader_sees_nothing_of_a_retired_node_of_that_name() {
-    let office = Office::open().await;
-    office.found("a", 1).await;
+async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
+    let fleet = TestFleet::open().await;
+    fleet.report_finding("a", 1).await;
     let hold = OperatorRequest::Hold { node: node("a"), reason: "hidden".to_owned() };
-    office.told(Event::OperatorRequested { request: hold }).await;
-    office.told(Event::Retired { node: node("a"), reason: "sold".to_owned() }).await;
-    office.enrol("a", "serve", None, None).await;
-    office.found("a", 7).await;
-    let token = office.token("eve", Role::Viewer, "pool:serve");
+    fleet.submit(Event::OperatorRequested { request: hold }).await;
+    fleet.submit(Event::Retired { node: node("a"), reason: "sold".to_owned() }).await;
+    fleet.enrol("a", "serve", None, None).await;
+    fleet.report_finding("a", 7).await;
+    let token = fleet.token("eve", Role::Viewer, "pool:serve");
     let mut everything = String::new();
     for path in ["/api/v1/events?node=a&limit=500", "/api/v1/export?what=log"] {
-        everything.push_str(&office.ask("GET", path, Some(&token), None).await.body);
+        everything.push_str(&fleet.send("GET", path, Some(&token), None).await.body);
     }
     assert!(!everything.contains("hidden") && !everything.contains("sold"), "{everything}");
     assert!(!everything.contains("train"), "{everything}");
-    assert!(everything.contains("found"), "what was found since is theirs: {everything}");
-    let all = office.token("ann", Role::Viewer, "fleet");
-    let events = office.ask("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
-    assert!(events.body.contains("hidden"), "who sees the fleet sees all of it");
+    assert!(everything.contains("findings-reported"), "later findings are theirs: {everything}");
+    let all = fleet.token("ann", Role::Viewer, "fleet");
+    let events = fleet.send("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
+    assert!(events.body.contains("hidden"), "a fleet-wide reader sees all of it");
 }

@@ -1,12 +1,13 @@
-//! Peers without a certificate and without a token: what they send and do not finish takes little of the server's memory, and keeps
-//! nobody from enrolling. In a process of its own, one test at a time: they measure the memory of all of it.
+//! Peers without certificate and token: their unfinished requests take little memory, and do not
+//! block enrolments. In its own process, one test at a time, because it measures the memory of the
+//! process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../quiet/metrics.rs"]
+#[path = "../log_volume/metrics.rs"]
 mod metrics;
-#[path = "../wire/world.rs"]
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,50 +23,52 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
 use metrics::metrics;
-use world::{Member, TestServer, trusting, until};
+use test_server::{TestNode, TestServer, trusting, until};
 
-/// Held by the test that measures.
+/// Held by the measuring test.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 64;
-/// One chunk less than a message of a node may have.
+/// One chunk less than a node's message may have.
 const CHUNKS: usize = 63;
 const CHUNK: &[u8] = &[0; 16 << 10];
-/// Far less than what is sent, 378 MiB, and far more than what else happens meanwhile.
+/// Far below the 378 MiB that are sent, and far above other activity.
 const GROWTH_BYTES_MAX: usize = 100 << 20;
 
-/// What the process has in memory, in bytes.
+/// Resident memory of the process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A message that says that it has a mebibyte, and never ends. Counted when all that comes of it was taken.
-fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infallible> + Send {
+/// A message that announces a mebibyte and never ends. Counted once the server has read all of it.
+fn unfinished(
+    read_completely: Arc<AtomicUsize>,
+) -> impl Body<Data = Bytes, Error = Infallible> + Send {
     let prefix = Bytes::from_static(&[0, 0, 0x10, 0, 0]);
     let chunks = std::iter::repeat_n(Bytes::from_static(CHUNK), CHUNKS);
     let data = std::iter::once(prefix).chain(chunks).enumerate().map(move |(at, bytes)| {
-        taken.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
+        read_completely.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
         Ok(Frame::data(bytes))
     });
     StreamBody::new(tokio_stream::iter(data).chain(tokio_stream::pending()))
 }
 
-/// Begins many requests on many connections and ends none; the answers so far, as text.
+/// Starts many requests on many connections, and finishes none. Returns the answers.
 async fn attack(
-    site: &TestServer,
-    member: &Member,
+    server: &TestServer,
+    agent: &TestNode,
     method: &str,
     path: &str,
 ) -> (JoinSet<()>, Answers) {
     let answers = Answers::default();
     let mut tasks = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let tcp = TcpStream::connect(site.address).await.unwrap();
+        let tcp = TcpStream::connect(server.address).await.unwrap();
         let name = "localhost".try_into().unwrap();
-        let tls = tokio_rustls::TlsConnector::from(trusting(member)).connect(name, tcp).await;
+        let tls = tokio_rustls::TlsConnector::from(trusting(agent)).connect(name, tcp).await;
         let io = TokioIo::new(tls.unwrap());
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         tasks.spawn(async move {
@@ -76,18 +79,16 @@ async fn attack(
                 .method(method)
                 .uri(format!("https://localhost{path}"))
                 .header("content-type", "application/grpc")
-                .body(unfinished(Arc::clone(&answers.taken)))
+                .body(unfinished(Arc::clone(&answers.read_completely)))
                 .unwrap();
-            let (mut sender, given) = (sender.clone(), Arc::clone(&answers.given));
+            let (mut sender, received) = (sender.clone(), Arc::clone(&answers.received));
             tasks.spawn(async move {
-                // Those beyond the limit of streams are reset.
-                let answer = sender
-                    .send_request(request)
-                    .await
-                    .ok()
-                    .map(|it| (it.status().as_u16(), it.headers().get("grpc-status").cloned()));
-                given.lock().unwrap().push(answer);
-                // The connection stays as it is.
+                // Streams beyond the limit are reset.
+                let answer = sender.send_request(request).await.ok().map(|response| {
+                    (response.status().as_u16(), response.headers().get("grpc-status").cloned())
+                });
+                received.lock().unwrap().push(answer);
+                // The connection stays open.
                 std::future::pending::<()>().await;
             });
         }
@@ -95,68 +96,68 @@ async fn attack(
     (tasks, answers)
 }
 
-/// The status of HTTP and of gRPC.
+/// HTTP status and gRPC status.
 type Answer = (u16, Option<HeaderValue>);
 
 #[derive(Default)]
 struct Answers {
-    /// `None`: the request was cut off.
-    given: Arc<Mutex<Vec<Option<Answer>>>>,
-    /// Requests of which the server has taken all that there is.
-    taken: Arc<AtomicUsize>,
+    /// `None` if the request was reset.
+    received: Arc<Mutex<Vec<Option<Answer>>>>,
+    /// Requests that the server has read completely.
+    read_completely: Arc<AtomicUsize>,
 }
 
 impl Answers {
-    /// Waits until each request was answered, or the server has taken all that there is of it.
+    /// Waits until each request is answered or read completely.
     async fn settled(&self) {
-        until("the server has done with each request", || {
-            let answered = self.given.lock().unwrap().len();
-            answered.max(self.taken.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
+        until("the server has handled each request", || {
+            let answered = self.received.lock().unwrap().len();
+            answered.max(self.read_completely.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
         })
         .await;
     }
 
-    /// All that were answered were answered so, and some were.
+    /// All answers are as expected, and there is at least one.
     fn assert_all(&self, expected: &Answer) {
-        let given = self.given.lock().unwrap();
-        assert!(given.iter().any(Option::is_some), "none was answered");
-        assert!(given.iter().flatten().all(|it| it == expected), "{given:?}");
+        let received = self.received.lock().unwrap();
+        assert!(received.iter().any(Option::is_some), "none was answered");
+        assert!(received.iter().flatten().all(|answer| answer == expected), "{received:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
+async fn unfinished_enrolments_take_no_memory_and_block_nobody() {
     let _alone = ALONE.lock().await;
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let before = resident_bytes();
-    let (_tasks, answers) = attack(&site, &member, "POST", "/farrier.v1.Agents/Enrol").await;
+    let (_tasks, answers) = attack(&server, &agent, "POST", "/farrier.v1.Agents/Enrol").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
-    assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
+    assert!(growth < GROWTH_BYTES_MAX, "memory grew by {growth} bytes");
     let out_of_range = HeaderValue::from_static("11");
     answers.assert_all(&(200, Some(out_of_range)));
-    let refused = answers.given.lock().unwrap().iter().flatten().count();
-    let text = metrics(&site, trusting(&member)).await;
+    let refused = answers.received.lock().unwrap().iter().flatten().count();
+    let text = metrics(&server, trusting(&agent)).await;
     let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
     let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());
-    // An answer to a request that was reset does not reach its client.
+    // An answer to a reset request does not reach its client.
     assert!(counted >= Some(refused), "{counted:?} of {refused} are counted: {text}");
-    let other = Member::new("b");
-    assert_eq!(site.enrol("b", &other.identity(), &site.token(None, 1)).await.unwrap(), 1);
+    let other = TestNode::new("b");
+    assert_eq!(server.enrol("b", &other.identity(), &server.token(None, 1)).await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
+async fn unauthenticated_request_bodies_take_no_memory() {
     let _alone = ALONE.lock().await;
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let before = resident_bytes();
-    let (_tasks, answers) = attack(&site, &member, "GET", "/healthz").await;
+    let (_tasks, answers) = attack(&server, &agent, "GET", "/healthz").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
-    assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
+    assert!(growth < GROWTH_BYTES_MAX, "memory grew by {growth} bytes");
     answers.assert_all(&(200, None));
 }

@@ -1,4 +1,4 @@
-//! A server whose files were lost, replaced or damaged does not start as if nothing had happened.
+//! A server whose files were lost, replaced or damaged refuses to start.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{self, Options, log_path};
 use jiff::Timestamp;
 
-use crate::world::{Member, TestServer, node};
+use crate::test_server::{TestNode, TestServer, node};
 
-/// The error of a start, with its causes; one that starts has nothing to say.
+/// The error of a failed start, with its causes.
 async fn refused(options: Options) -> Result<String, &'static str> {
     match run::start(options).await {
         Ok(running) => {
@@ -30,12 +30,12 @@ async fn refused(options: Options) -> Result<String, &'static str> {
 }
 
 pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path());
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let is_meant = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
     entries.filter(is_meant).collect()
 }
 
-/// Copies a folder but for some files, with their modes.
+/// Copies a folder without some files, preserving modes.
 pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     std::fs::DirBuilder::new().create(to).unwrap();
     std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
@@ -47,26 +47,26 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     }
 }
 
-/// Enough entries for several pages of the database.
-async fn two_hundred_findings(site: &TestServer) {
-    let mut member = Member::new("a");
+/// Enough entries for several database pages.
+async fn two_hundred_findings(server: &TestServer) {
+    let mut agent = TestNode::new("a");
     for number in 1..=200 {
-        member.find(number);
+        agent.find(number);
     }
-    member.connect(site);
-    member.acked(200).await;
-    member.disconnect();
+    agent.connect(server);
+    agent.acked(200).await;
+    agent.disconnect();
 }
 
-/// A server to which a node has reported, and that was stopped.
+/// A stopped server with a report in its log.
 async fn stopped_after_a_report() -> TestServer {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
-    site
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
+    server
 }
 
 fn revoked(event: &Event) -> bool {
@@ -74,222 +74,222 @@ fn revoked(event: &Event) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
-    let mut site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    let older = site.folder.path().join("older");
-    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    // Lost, as after a log was restored from its backup.
-    copy(&site.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
+async fn a_start_fails_with_an_access_store_behind_the_log() {
+    let mut server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    let older = server.folder.path().join("older");
+    server.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    // Lost, as after restoring a backup of the log.
+    copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
     let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
     let before = head();
-    let text = refused(Options { dir: older.clone(), ..site.options() }).await.unwrap();
+    let text = refused(Options { dir: older.clone(), ..server.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
-    assert_eq!(head(), before, "no writer took the log over");
+    assert_eq!(head(), before, "no writer took over");
     assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
-    // The whole one is still good.
-    site.start(None).await;
+    // The original still works.
+    server.start(None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
-    let mut site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    site.running.take().unwrap().stop().await.unwrap();
-    let older = site.folder.path().join("older");
-    copy(&site.dir(), &older, &["log", "log.state", "log-head"]);
-    site.start(None).await;
-    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    for path in files(&site.dir(), "log") {
+async fn a_start_fails_with_an_older_copy_of_the_access_store() {
+    let mut server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    server.running.take().unwrap().stop().await.unwrap();
+    let older = server.folder.path().join("older");
+    copy(&server.dir(), &older, &["log", "log.state", "log-head"]);
+    server.start(None).await;
+    server.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    for path in files(&server.dir(), "log") {
         std::fs::copy(&path, older.join(path.file_name().unwrap())).unwrap();
     }
-    let text = refused(Options { dir: older, ..site.options() }).await.unwrap();
+    let text = refused(Options { dir: older, ..server.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    // What a killed server leaves behind, without the WAL.
-    let killed = site.folder.path().join("killed");
-    copy(&site.dir(), &killed, &["log-wal", "log-shm", "lock"]);
-    let options = Options { dir: killed.clone(), ..site.options() };
+async fn a_start_fails_with_a_log_without_its_wal() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    // The files of a killed server, without the WAL.
+    let killed = server.folder.path().join("killed");
+    copy(&server.dir(), &killed, &["log-wal", "log-shm", "lock"]);
+    let options = Options { dir: killed.clone(), ..server.options() };
     let options = Options { listen: ([127, 0, 0, 1], 0).into(), ..options };
     let text = refused(options.clone()).await.unwrap();
     assert!(text.contains("ends at entry 0"), "{text}");
-    // Nor is it better the second time.
+    // A second start fails as well.
     refused(options).await.unwrap();
 }
 
-/// The store knows that there was one.
+/// The access store records that there was a log.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
-    let site = stopped_after_a_report().await;
-    // The store notes the log's end at a start.
-    run::start(site.options()).await.unwrap().stop().await.unwrap();
-    for path in files(&site.dir(), "log") {
+async fn a_start_fails_if_the_log_is_missing() {
+    let server = stopped_after_a_report().await;
+    // A start records the log's end in the store.
+    run::start(server.options()).await.unwrap().stop().await.unwrap();
+    for path in files(&server.dir(), "log") {
         std::fs::remove_file(path).unwrap();
     }
-    let text = refused(site.options()).await.unwrap();
+    let text = refused(server.options()).await.unwrap();
     assert!(text.contains("access") && text.contains("another log"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
-    let mut site = stopped_after_a_report().await;
-    let whole = std::fs::read(site.dir().join("log-head")).unwrap();
+async fn a_start_fails_with_a_blank_or_truncated_log_head() {
+    let mut server = stopped_after_a_report().await;
+    let whole = std::fs::read(server.dir().join("log-head")).unwrap();
     for damaged in [vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
-        std::fs::write(site.dir().join("log-head"), &damaged).unwrap();
-        let text = refused(site.options()).await.unwrap();
-        assert!(text.contains("log-head` does not read"), "{text}");
-        assert!(std::fs::read(site.dir().join("log-head")).unwrap() == damaged);
+        std::fs::write(server.dir().join("log-head"), &damaged).unwrap();
+        let text = refused(server.options()).await.unwrap();
+        assert!(text.contains("log-head` is unreadable"), "{text}");
+        assert!(std::fs::read(server.dir().join("log-head")).unwrap() == damaged);
     }
-    farrier_server::log::accept(&log_path(&site.dir())).unwrap().unwrap();
-    site.start(None).await;
+    farrier_server::log::accept(&log_path(&server.dir())).unwrap().unwrap();
+    server.start(None).await;
 }
 
-/// Two servers that have each enrolled a node, and are stopped.
+/// Two stopped servers, each with an enrolled node.
 async fn two_servers() -> [TestServer; 2] {
     let mut sites = [TestServer::with_tls().await, TestServer::with_tls().await];
-    for (site, name) in sites.iter_mut().zip(["a", "b"]) {
-        let member = Member::new(name);
-        site.enrol(name, &member.identity(), &site.token(None, 1)).await.unwrap();
-        site.running.take().unwrap().stop().await.unwrap();
+    for (server, name) in sites.iter_mut().zip(["a", "b"]) {
+        let agent = TestNode::new(name);
+        server.enrol(name, &agent.identity(), &server.token(None, 1)).await.unwrap();
+        server.running.take().unwrap().stop().await.unwrap();
     }
     sites
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_the_log_of_another_server() {
-    let [site, other] = two_servers().await;
+async fn a_start_fails_with_the_log_of_another_server() {
+    let [server, other] = two_servers().await;
     for path in files(&other.dir(), "log") {
-        std::fs::copy(&path, site.dir().join(path.file_name().unwrap())).unwrap();
+        std::fs::copy(&path, server.dir().join(path.file_name().unwrap())).unwrap();
     }
-    let text = refused(site.options()).await.unwrap();
+    let text = refused(server.options()).await.unwrap();
     assert!(text.contains("access") && text.contains("another log"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_the_authority_of_another_server() {
-    let [site, other] = two_servers().await;
+async fn a_start_fails_with_the_authority_of_another_server() {
+    let [server, other] = two_servers().await;
     for name in ["ca.key", "ca.pem"] {
-        std::fs::copy(other.dir().join(name), site.dir().join(name)).unwrap();
+        std::fs::copy(other.dir().join(name), server.dir().join(name)).unwrap();
     }
-    let text = refused(site.options()).await.unwrap();
+    let text = refused(server.options()).await.unwrap();
     assert!(text.contains("ca.pem"), "{text}");
-    // Nobody knows the server by it but those who are told so.
-    let options = Options { new_authority: true, ..site.options() };
+    // Only with the explicit option.
+    let options = Options { new_authority: true, ..server.options() };
     run::start(options).await.unwrap().stop().await.unwrap();
-    run::start(site.options()).await.unwrap().stop().await.unwrap();
+    run::start(server.options()).await.unwrap().stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
-    let mut site = TestServer::plain().await;
-    let older = site.folder.path().join("older");
-    SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().back_up(&older).unwrap();
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
+async fn a_start_fails_with_a_log_older_than_its_snapshot() {
+    let mut server = TestServer::plain().await;
+    let older = server.folder.path().join("older");
+    SqliteLog::open_to_read(&log_path(&server.dir())).unwrap().back_up(&older).unwrap();
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
     for path in ["log", "log-wal", "log-shm", "log-head"] {
-        let _ = std::fs::remove_file(site.dir().join(path));
+        let _ = std::fs::remove_file(server.dir().join(path));
     }
-    std::fs::copy(older, log_path(&site.dir())).unwrap();
-    let text = refused(site.options()).await.unwrap();
-    assert!(text.contains("state that was kept"), "{text}");
+    std::fs::copy(older, log_path(&server.dir())).unwrap();
+    let text = refused(server.options()).await.unwrap();
+    assert!(text.contains("the snapshot at entry"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_append_to_a_damaged_database() {
-    let mut site = TestServer::plain().await;
-    two_hundred_findings(&site).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    let whole = std::fs::read(log_path(&site.dir())).unwrap();
-    // A bit of the header, and a page of old entries that nobody needs for a start.
+async fn a_damaged_database_is_not_appended_to() {
+    let mut server = TestServer::plain().await;
+    two_hundred_findings(&server).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    let whole = std::fs::read(log_path(&server.dir())).unwrap();
+    // A bit of the header, and a page of old entries that a start does not read.
     let mut bit = whole.clone();
     bit[20] ^= 1;
     let mut page = whole.clone();
     page[9 * 4096..9 * 4096 + 64].fill(0xff);
     for damaged in [page, bit] {
-        std::fs::write(log_path(&site.dir()), &damaged).unwrap();
-        let text = refused(site.options()).await.unwrap();
+        std::fs::write(log_path(&server.dir()), &damaged).unwrap();
+        let text = refused(server.options()).await.unwrap();
         assert!(text.contains("damaged"), "{text}");
-        assert!(std::fs::read(log_path(&site.dir())).unwrap() == damaged, "nothing was written");
+        assert!(std::fs::read(log_path(&server.dir())).unwrap() == damaged, "nothing was written");
     }
-    std::fs::write(log_path(&site.dir()), &whole).unwrap();
-    site.start(None).await;
+    std::fs::write(log_path(&server.dir()), &whole).unwrap();
+    server.start(None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_between_the_log_and_its_head_is_no_damage() {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    let behind = std::fs::read(site.dir().join("log-head")).unwrap();
-    member.find(1);
-    member.acked(1).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
-    assert_ne!(std::fs::read(site.dir().join("log-head")).unwrap(), behind);
-    std::fs::write(site.dir().join("log-head"), &behind).unwrap();
-    site.start(None).await;
-    site.assert_whole();
-    let end = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().head().unwrap().seq;
+async fn a_crash_between_append_and_acknowledgement_is_no_damage() {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    let behind = std::fs::read(server.dir().join("log-head")).unwrap();
+    agent.find(1);
+    agent.acked(1).await;
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
+    assert_ne!(std::fs::read(server.dir().join("log-head")).unwrap(), behind);
+    std::fs::write(server.dir().join("log-head"), &behind).unwrap();
+    server.start(None).await;
+    server.assert_whole();
+    let end = SqliteLog::open_to_read(&log_path(&server.dir())).unwrap().head().unwrap().seq;
     assert!(end > 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not() {
+async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
     use farrier_server::access::{Store, changes_in};
 
-    let mut site = TestServer::with_tls().await;
-    let (good, bad) = (Member::new("good"), Member::new("bad"));
-    site.enrol("good", &good.identity(), &site.token(None, 1)).await.unwrap();
-    site.enrol("bad", &bad.identity(), &site.token(None, 2)).await.unwrap();
-    site.store().revoke(&node("bad"), Timestamp::now()).unwrap();
-    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    for path in files(&site.dir(), "access") {
+    let mut server = TestServer::with_tls().await;
+    let (good, bad) = (TestNode::new("good"), TestNode::new("bad"));
+    server.enrol("good", &good.identity(), &server.token(None, 1)).await.unwrap();
+    server.enrol("bad", &bad.identity(), &server.token(None, 2)).await.unwrap();
+    server.store().revoke(&node("bad"), Timestamp::now()).unwrap();
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    for path in files(&server.dir(), "access") {
         std::fs::remove_file(path).unwrap();
     }
-    refused(site.options()).await.unwrap();
-    let log = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap();
+    refused(server.options()).await.unwrap();
+    let log = SqliteLog::open_to_read(&log_path(&server.dir())).unwrap();
     let changes = changes_in(&[&log]).unwrap();
-    let rebuilt = Store::open(&site.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
+    let rebuilt = Store::open(&server.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
     assert_eq!((rebuilt.revoked, rebuilt.lost.len()), (vec![node("bad")], 1));
     drop(log);
-    site.start(None).await;
-    let mut agents = crate::access::raw(&site, &good).await;
+    server.start(None).await;
+    let mut agents = crate::access::raw(&server, &good).await;
     crate::access::open(&mut agents, None).await.unwrap();
-    let mut agents = crate::access::raw(&site, &bad).await;
+    let mut agents = crate::access::raw(&server, &bad).await;
     let status = crate::access::open(&mut agents, None).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::PermissionDenied);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_that_a_reader_finds_ends_the_server() {
-    let mut site = TestServer::plain().await;
-    two_hundred_findings(&site).await;
-    // What is in the WAL goes into the file, of which a page is then lost.
-    let path = log_path(&site.dir());
+async fn damage_found_by_a_reader_stops_the_server() {
+    let mut server = TestServer::plain().await;
+    two_hundred_findings(&server).await;
+    // The WAL is checkpointed into the file, which then loses a page.
+    let path = log_path(&server.dir());
     let other = rusqlite::Connection::open(&path).unwrap();
     other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(other);
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 4096], 9 * 4096).unwrap();
-    let mut running = site.running.take().unwrap();
+    let mut running = server.running.take().unwrap();
     let read = running.tail().read(0, usize::MAX).await;
     assert!(read.as_ref().is_err_and(farrier_server::log::LogError::is_damage), "{read:?}");
     let err = running.failed().await;
@@ -298,15 +298,15 @@ async fn damage_that_a_reader_finds_ends_the_server() {
     // Nothing is appended meanwhile.
     let event = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     let by = farrier_fleet::fleet::identity::Actor::Server;
-    assert!(running.brain().take(by, event).await.is_err());
+    assert!(running.controller().submit(by, event).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_stores() {
+async fn a_start_fails_if_others_can_read_keys_or_change_stores() {
     use std::fs::{Permissions, metadata, set_permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    let mut site = stopped_after_a_report().await;
+    let mut server = stopped_after_a_report().await;
     for (name, mode) in [
         ("", 0o755),
         ("", 0o777),
@@ -318,19 +318,19 @@ async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_st
         ("log.state", 0o604),
         ("log-head", 0o620),
     ] {
-        let path = site.dir().join(name);
+        let path = server.dir().join(name);
         let path = path.as_path();
         let before = metadata(path).unwrap().permissions();
         set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        let text = refused(site.options()).await.unwrap();
+        let text = refused(server.options()).await.unwrap();
         assert!(text.contains(&format!("has mode {mode:04o}")), "{name}: {text}");
-        let wanted = if name.is_empty() { "700" } else { "600" };
-        assert!(text.contains(&format!("chmod {wanted} ")), "{name}: {text}");
+        let expected_mode = if name.is_empty() { "700" } else { "600" };
+        assert!(text.contains(&format!("chmod {expected_mode} ")), "{name}: {text}");
         set_permissions(path, before).unwrap();
     }
-    // A group may read what is no key.
+    // Group-readable is fine for a file without keys.
     for (name, mode) in [("", 0o750), ("log", 0o640)] {
-        set_permissions(site.dir().join(name), Permissions::from_mode(mode)).unwrap();
+        set_permissions(server.dir().join(name), Permissions::from_mode(mode)).unwrap();
     }
-    site.start(None).await;
+    server.start(None).await;
 }

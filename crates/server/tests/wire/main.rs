@@ -2,14 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
-mod artifacts;
+mod connection_limits;
 mod damage;
-mod door;
-mod flood;
-mod follow;
-mod herd;
-mod hostile;
+mod load;
+mod log_tail;
+mod malformed;
 mod orders;
+mod quota;
 mod reconnect;
 mod resume;
-mod world;
+mod test_server;

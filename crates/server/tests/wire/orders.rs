@@ -1,4 +1,4 @@
-//! Orders go down once, answers up once; silence is noticed, and its end.
+//! Orders are sent once and answered once. Lost heartbeats are logged, and restored ones.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::{Event, NodePhase, OrderKind, OrderStatus, Policy};
 
-use crate::world::{LONG, Member, TestServer, node, until};
+use crate::test_server::{LONG, TestNode, TestServer, node, until};
 
-fn answers(site: &TestServer) -> Vec<(u64, OrderStatus)> {
-    let entries = site.entries().into_iter();
+fn answers(server: &TestServer) -> Vec<(u64, OrderStatus)> {
+    let entries = server.entries().into_iter();
     let of = entries.filter_map(|entry| match entry.event {
         Event::OrderStatusReported { generation, status, .. } => Some((generation, status)),
         _ => None,
@@ -20,141 +20,154 @@ fn answers(site: &TestServer) -> Vec<(u64, OrderStatus)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    let desk = std::sync::Arc::clone(&member.desk);
+async fn a_joining_node_is_verified_and_enters_service() {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    let order_handler = std::sync::Arc::clone(&agent.order_handler);
     let offered = |count| {
-        let desk = std::sync::Arc::clone(&desk);
-        move || desk.offered.lock().unwrap().len() == count
+        let order_handler = std::sync::Arc::clone(&order_handler);
+        move || order_handler.offered.lock().unwrap().len() == count
     };
     until("the first order is offered", offered(1)).await;
-    until("that it was accepted is in the log", || answers(&site) == [(1, OrderStatus::Accepted)])
+    until("its acceptance is in the log", || answers(&server) == [(1, OrderStatus::Accepted)])
         .await;
-    // Neither side's death orders anything twice, or answers twice.
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
-    site.start(None).await;
-    member.connect(&site);
+    // A crash on either side repeats neither an order nor its status.
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
+    server.start(None).await;
+    agent.connect(&server);
     for generation in 1..=2 {
         until("the order is offered", offered(usize::try_from(generation).unwrap())).await;
         let done = OrderStatus::Done { evidence: "all is well".to_owned() };
-        *member.desk.answers.lock().unwrap() = vec![(generation, done)];
-        member.bell.notify_one();
-        let desk = std::sync::Arc::clone(&member.desk);
+        *agent.order_handler.answers.lock().unwrap() = vec![(generation, done)];
+        agent.cordon_notify.notify_one();
+        let order_handler = std::sync::Arc::clone(&agent.order_handler);
         until("the answer is acknowledged", || {
-            desk.acknowledged.lock().unwrap().contains(&generation)
+            order_handler.acknowledged.lock().unwrap().contains(&generation)
         })
         .await;
     }
-    let kinds: Vec<OrderKind> =
-        member.desk.offered.lock().unwrap().iter().map(|it| it.kind.clone()).collect();
+    let kinds: Vec<OrderKind> = agent
+        .order_handler
+        .offered
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|order| order.kind.clone())
+        .collect();
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
-    let done = |it: &&(u64, OrderStatus)| matches!(it.1, OrderStatus::Done { .. });
-    assert_eq!(answers(&site).iter().filter(done).count(), 2);
-    // An order that comes again while its answer is on the way is answered again, and that acknowledged; it is logged once.
+    let done = |value: &&(u64, OrderStatus)| matches!(value.1, OrderStatus::Done { .. });
+    assert_eq!(answers(&server).iter().filter(done).count(), 2);
+    // An order resent while its status is in flight is answered and acknowledged again, but logged
+    // once.
     let acknowledged: BTreeSet<u64> =
-        member.desk.acknowledged.lock().unwrap().iter().copied().collect();
+        agent.order_handler.acknowledged.lock().unwrap().iter().copied().collect();
     assert_eq!(acknowledged, BTreeSet::from([1, 2]));
-    let phase = site.running().brain().look(|state| state.nodes[&node("a")].phase());
+    let phase = server.running().controller().read(|state| state.nodes[&node("a")].phase());
     assert_eq!(phase.await.unwrap(), NodePhase::InService);
-    member.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
-    site.wait_for("it is held for another's cordon", |entries| {
-        let held = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
-        entries.iter().any(|entry| held(&entry.event))
-    })
-    .await;
+    agent.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
+    server
+        .wait_for("it is held for another's cordon", |entries| {
+            let is_held =
+                |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
+            entries.iter().any(|entry| is_held(&entry.event))
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    *member.desk.last.lock().unwrap() = 41;
-    member.connect(&site);
-    let desk = std::sync::Arc::clone(&member.desk);
-    let numbers =
-        || -> Vec<u64> { desk.offered.lock().unwrap().iter().map(|it| it.generation).collect() };
-    until("an order is taken", || numbers() == [42]).await;
-    until("and that is in the log", || answers(&site) == [(42, OrderStatus::Accepted)]).await;
-    let seen = |it: &Event| matches!(it, Event::OrderGenerationObserved { generation: 41, .. });
-    assert_eq!(site.count(seen), 1);
-    // The oldest backup is of an empty log.
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
-    for entry in std::fs::read_dir(site.dir()).unwrap() {
+async fn a_server_with_an_older_log_continues_from_reported_generations() {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    *agent.order_handler.last.lock().unwrap() = 41;
+    agent.connect(&server);
+    let order_handler = std::sync::Arc::clone(&agent.order_handler);
+    let numbers = || -> Vec<u64> {
+        order_handler.offered.lock().unwrap().iter().map(|order| order.generation).collect()
+    };
+    until("an order is accepted", || numbers() == [42]).await;
+    until("and that is in the log", || answers(&server) == [(42, OrderStatus::Accepted)]).await;
+    let observed =
+        |event: &Event| matches!(event, Event::OrderGenerationObserved { generation: 41, .. });
+    assert_eq!(server.count(observed), 1);
+    // The oldest possible backup: an empty log.
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
+    for entry in std::fs::read_dir(server.dir()).unwrap() {
         let entry = entry.unwrap();
         if entry.file_name().to_string_lossy().starts_with("log") {
             std::fs::remove_file(entry.path()).unwrap();
         }
     }
-    desk.answers.lock().unwrap().clear();
+    order_handler.answers.lock().unwrap().clear();
     // As `farrier server restore` does.
-    site.store().forget_log().unwrap();
-    site.start(None).await;
-    member.connect(&site);
-    until("an order is taken", || numbers() == [42, 43]).await;
-    until("and that is in the log", || answers(&site) == [(43, OrderStatus::Accepted)]).await;
-    // Told again it is no news.
-    member.disconnect();
-    member.connect(&site);
-    member.find(1);
-    member.acked(1).await;
-    assert_eq!(site.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 1);
+    server.store().clear_log().unwrap();
+    server.start(None).await;
+    agent.connect(&server);
+    until("an order is accepted", || numbers() == [42, 43]).await;
+    until("and that is in the log", || answers(&server) == [(43, OrderStatus::Accepted)]).await;
+    // Repeating it changes nothing.
+    agent.disconnect();
+    agent.connect(&server);
+    agent.find(1);
+    agent.acked(1).await;
+    assert_eq!(server.count(|event| matches!(event, Event::OrderGenerationObserved { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_is_noticed_and_its_end() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    // Short only while the node is silent on purpose: no heartbeat of a slow machine is missed.
+async fn lost_and_restored_heartbeats_are_logged() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    agent.disconnect();
+    // Short only while the node is silent on purpose, so that a slow machine misses no heartbeat.
     let timeout = async |heartbeat_timeout_s| {
         let pools_default = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };
         let policy = Box::new(Policy { pools_default, ..Policy::default() });
-        let brain = site.running().brain().clone();
-        brain.take(Actor::User("ops".into()), Event::PolicySet { policy }).await.unwrap();
+        let controller = server.running().controller().clone();
+        controller.submit(Actor::User("ops".into()), Event::PolicySet { policy }).await.unwrap();
     };
     timeout(3).await;
-    let silent = |it: &Event| matches!(it, Event::HeartbeatLost { .. });
-    until("the silence is in the log", || site.count(silent) == 1).await;
+    let silent = |event: &Event| matches!(event, Event::HeartbeatLost { .. });
+    until("the lost heartbeat is in the log", || server.count(silent) == 1).await;
     timeout(3600).await;
-    member.connect(&site);
-    until("its end too", || site.count(|it| matches!(it, Event::HeartbeatRestored { .. })) == 1)
-        .await;
-    assert_eq!(site.count(silent), 1);
+    agent.connect(&server);
+    until("the restored one, too", || {
+        server.count(|event| matches!(event, Event::HeartbeatRestored { .. })) == 1
+    })
+    .await;
+    assert_eq!(server.count(silent), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retired_node_is_cut_and_not_let_in() {
-    let site = TestServer::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
+async fn a_retired_node_is_disconnected_and_refused() {
+    let server = TestServer::with_tls().await;
+    let mut agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    agent.fixed_wait = Some(LONG);
+    agent.connect(&server);
+    agent.acked(0).await;
     let retired = Event::Retired { node: node("a"), reason: "sold".to_owned() };
-    site.running().brain().take(Actor::User("ops".into()), retired).await.unwrap();
-    until("the stream is cut", || member.must_enrol()).await;
-    let link = member.attempt_for(1).await;
+    server.running().controller().submit(Actor::User("ops".into()), retired).await.unwrap();
+    until("the session is disconnected", || agent.must_enrol()).await;
+    let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
-    assert_eq!(site.found("a"), Vec::<u64>::new());
-    // It comes back with a token like any other, under the name that nobody has now, as when an admin retires it.
-    site.store().free_name(&node("a")).unwrap();
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.acked(1).await;
+    assert_eq!(server.found("a"), Vec::<u64>::new());
+    // It enrols with a regular token under the freed name, as after a retirement by an admin.
+    server.store().free_name(&node("a")).unwrap();
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    agent.acked(1).await;
     let generation =
-        site.running().brain().look(|state| state.nodes[&node("a")].orders.generation());
-    assert!(generation.await.unwrap() >= 1, "orders go on counting");
+        server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
+    assert!(generation.await.unwrap() >= 1, "generations continue");
 }
 
-/// Opens a stream as `a` that says this number of its last order.
-async fn said(site: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
+/// Opens a session as `a` that reports this generation as its last order.
+async fn hello_with(server: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
     use farrier_wire::proto::{self, AgentMessage, agent_message};
-    let url = site.url().parse().unwrap();
+    let url = server.url().parse().unwrap();
     let mut agents =
         farrier_wire::client::connect(&url, farrier_wire::client::no_tls()).await.unwrap();
     let inventory = farrier_fleet::fleet::event::NodeInventory::default();
@@ -169,99 +182,106 @@ async fn said(site: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
     let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
     request.metadata_mut().insert("farrier-node", "a".parse().unwrap());
     let mut down = agents.session(request).await?.into_inner();
-    // The order that a joining node gets comes after all that is said of earlier ones.
+    // The order of a joining node comes after the observed generation.
     loop {
-        match down.message().await?.and_then(|it| it.what) {
+        match down.message().await?.and_then(|message| message.what) {
             Some(proto::server_message::What::Order(_)) => return Ok(()),
             Some(_) => {}
-            None => panic!("it has ended without a word"),
+            None => panic!("it ended without a status"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    let desk = std::sync::Arc::clone(&member.desk);
-    until("the first order is taken", || *desk.last.lock().unwrap() == 1).await;
-    member.disconnect();
+async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    let order_handler = std::sync::Arc::clone(&agent.order_handler);
+    until("the first order is accepted", || *order_handler.last.lock().unwrap() == 1).await;
+    agent.disconnect();
     for lie in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
-        let status = said(&site, lie).await.unwrap_err();
+        let status = hello_with(&server, lie).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
         assert!(status.message().contains(&lie.to_string()), "{status}");
     }
-    assert_eq!(site.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 0);
-    // The honest one goes on.
-    member.connect(&site);
-    member.find(1);
-    member.acked(1).await;
-    let given = site.running().brain().look(|state| state.nodes[&node("a")].orders.generation());
-    assert_eq!(given.await.unwrap(), 1);
-    // So many may be missing from a log that was restored.
-    member.disconnect();
-    said(&site, 1001).await.unwrap();
+    assert_eq!(server.count(|event| matches!(event, Event::OrderGenerationObserved { .. })), 0);
+    // The honest node continues.
+    agent.connect(&server);
+    agent.find(1);
+    agent.acked(1).await;
+    let generation =
+        server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
+    assert_eq!(generation.await.unwrap(), 1);
+    // A restored log may lack this many orders.
+    agent.disconnect();
+    hello_with(&server, 1001).await.unwrap();
     assert_eq!(
-        site.count(|it| matches!(it, Event::OrderGenerationObserved { generation: 1001, .. })),
+        server.count(|event| matches!(
+            event,
+            Event::OrderGenerationObserved { generation: 1001, .. }
+        )),
         1
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() {
-    let site = TestServer::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    *member.desk.last.lock().unwrap() = 1 << 48;
-    member.connect(&site);
-    let sight = member.uplink.as_ref().unwrap().sight();
+async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
+    let server = TestServer::with_tls().await;
+    let mut agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    *agent.order_handler.last.lock().unwrap() = 1 << 48;
+    agent.connect(&server);
+    let sight = agent.uplink.as_ref().unwrap().sight();
     let must_enrol = || match &sight.borrow().link {
         Link::NotConnected { why, must_enrol: true, .. } => {
-            why.contains("281474976710656") && why.contains("another enrolment")
+            why.contains("281474976710656") && why.contains("Enrol the node again")
         }
         _ => false,
     };
     until("it says why, and that it must enrol", must_enrol).await;
-    site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
-    let desk = std::sync::Arc::clone(&member.desk);
-    until("it takes the first order", || *desk.last.lock().unwrap() == 1).await;
-    until("that is in the log", || answers(&site) == [(1, OrderStatus::Accepted)]).await;
+    server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
+    let order_handler = std::sync::Arc::clone(&agent.order_handler);
+    until("it accepts the first order", || *order_handler.last.lock().unwrap() == 1).await;
+    until("that is in the log", || answers(&server) == [(1, OrderStatus::Accepted)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
+async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
     let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
-    *member.desk.cordoned_at_hello.lock().unwrap() = Some((member.cordon.clone(), theirs.clone()));
-    member.connect(&site);
-    let seen = |it: &Event| matches!(it, Event::CordonObserved { cordon, .. } if *cordon == theirs);
-    until("the server knows of the cordon", || site.count(seen) == 1).await;
+    *agent.order_handler.cordoned_at_hello.lock().unwrap() =
+        Some((agent.cordon.clone(), theirs.clone()));
+    agent.connect(&server);
+    let observed =
+        |event: &Event| matches!(event, Event::CordonObserved { cordon, .. } if *cordon == theirs);
+    until("the server knows of the cordon", || server.count(observed) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_state_that_did_not_change_is_reported_in_hello_only() {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.cordon.send_replace(Cordon::None);
-    member.connect(&site);
-    let is_cordon = |it: &Event| matches!(it, Event::CordonObserved { .. });
-    until("the server knows the cordon state", || site.count(is_cordon) == 1).await;
-    // The scheduler stops answering while there is no server. Hello says so, and changes nothing.
-    site.running.take().unwrap().stop().await.unwrap();
-    member.cordon.send_replace(Cordon::Unknown);
-    site.start(None).await;
-    // A report that is due is sent in one of the agent's next rounds, each of which sends or receives one message.
+async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.cordon.send_replace(Cordon::None);
+    agent.connect(&server);
+    let is_cordon = |event: &Event| matches!(event, Event::CordonObserved { .. });
+    until("the server knows the cordon state", || server.count(is_cordon) == 1).await;
+    // The scheduler stops answering while no server runs. The hello says so, and changes nothing.
+    server.running.take().unwrap().stop().await.unwrap();
+    agent.cordon.send_replace(Cordon::Unknown);
+    server.start(None).await;
+    // A due report is sent in one of the agent's next rounds, each of which sends or receives one
+    // message.
     for record in 1..=16 {
-        member.find(record);
-        member.acked(record).await;
+        agent.find(record);
+        agent.acked(record).await;
     }
-    assert_eq!(site.count(is_cordon), 1);
+    assert_eq!(server.count(is_cordon), 1);
     // A change during the session is reported.
     let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
-    member.cordon.send_replace(theirs);
-    until("the server knows of the change", || site.count(is_cordon) == 2).await;
-    member.cordon.send_replace(Cordon::Unknown);
-    until("and of the next", || site.count(is_cordon) == 3).await;
+    agent.cordon.send_replace(theirs);
+    until("the server knows of the change", || server.count(is_cordon) == 2).await;
+    agent.cordon.send_replace(Cordon::Unknown);
+    until("and of the next", || server.count(is_cordon) == 3).await;
 }

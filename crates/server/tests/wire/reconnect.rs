@@ -1,4 +1,4 @@
-//! What an uplink does while the server is away, and after it is back.
+//! The uplink while the server is down, and after it is back.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use farrier_agent::uplink::Link;
 use tokio::net::TcpListener;
 
-use crate::world::{LONG, Member, PATIENCE, TestServer, until};
+use crate::test_server::{LONG, PATIENCE, TestNode, TestServer, until};
 
-/// Listens where a server did. The port may be in use for a moment: by that server, or by another test.
+/// Listens on a stopped server's port, which may still be in use by that server or another test.
 async fn listen(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -20,45 +20,45 @@ async fn listen(address: SocketAddr) -> TcpListener {
     }
 }
 
-fn is_lost(member: &Member) -> bool {
-    let sight = member.uplink.as_ref().unwrap().sight();
+fn is_lost(agent: &TestNode) -> bool {
+    let sight = agent.uplink.as_ref().unwrap().sight();
     let link = &sight.borrow().link;
     matches!(link, Link::NotConnected { .. })
 }
 
-/// A site without a server, and a member that had a session and waits an hour before the next attempt.
-async fn cut_off() -> (TestServer, Member) {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
-    member.find(1);
-    member.acked(1).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    until("the session has ended", || is_lost(&member)).await;
-    (site, member)
+/// A stopped server, and a node that had a session and waits an hour before its next attempt.
+async fn cut_off() -> (TestServer, TestNode) {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.fixed_wait = Some(LONG);
+    agent.connect(&server);
+    agent.acked(0).await;
+    agent.find(1);
+    agent.acked(1).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    until("the session has ended", || is_lost(&agent)).await;
+    (server, agent)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_urgent_finding_does_not_wait_for_the_back_off() {
-    let (mut site, mut member) = cut_off().await;
-    site.start(None).await;
-    member.find_urgent(2);
-    member.acked(2).await;
-    assert_eq!(site.found("a"), [1, 2]);
+async fn an_urgent_finding_skips_the_back_off() {
+    let (mut server, mut agent) = cut_off().await;
+    server.start(None).await;
+    agent.find_urgent(2);
+    agent.acked(2).await;
+    assert_eq!(server.found("a"), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_urgent_finding_while_the_server_is_away_is_reported_soon_after_its_return() {
-    let (mut site, mut member) = cut_off().await;
-    let elsewhere = listen(site.address).await;
-    member.find_urgent(2);
-    // The attempt for it comes at once and fails; the next ones are seconds apart.
+async fn an_urgent_finding_during_downtime_is_reported_soon_after() {
+    let (mut server, mut agent) = cut_off().await;
+    let elsewhere = listen(server.address).await;
+    agent.find_urgent(2);
+    // The attempt for it comes at once and fails. The next ones are seconds apart.
     let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;
     drop(attempt.expect("an attempt").unwrap());
     drop(elsewhere);
-    site.start(None).await;
-    member.acked(2).await;
-    assert_eq!(site.found("a"), [1, 2]);
+    server.start(None).await;
+    agent.acked(2).await;
+    assert_eq!(server.found("a"), [1, 2]);
 }

@@ -1,125 +1,125 @@
-//! Nothing is lost and nothing doubled, whoever dies when.
+//! Nothing is lost or duplicated, whichever side crashes.
 
 use farrier_fleet::fleet::Event;
 
-use crate::world::{Member, TestServer, until};
+use crate::test_server::{TestNode, TestServer, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn findings_of_two_nodes_are_in_the_log_once() {
-    let site = TestServer::plain().await;
-    let mut nodes = [Member::new("a"), Member::new("b")];
-    for member in &mut nodes {
-        member.find(1);
-        member.connect(&site);
+async fn findings_of_two_nodes_are_logged_once() {
+    let server = TestServer::plain().await;
+    let mut nodes = [TestNode::new("a"), TestNode::new("b")];
+    for agent in &mut nodes {
+        agent.find(1);
+        agent.connect(&server);
     }
-    for member in &mut nodes {
-        member.acked(1).await;
+    for agent in &mut nodes {
+        agent.acked(1).await;
         for id in 2..=20 {
-            member.find(id);
+            agent.find(id);
         }
-        member.acked(20).await;
+        agent.acked(20).await;
     }
-    // The first came with all that was open when the stream began.
+    // The first came with the snapshot at the start of the session.
     for name in ["a", "b"] {
-        assert_eq!(site.found(name), (2..=20).collect::<Vec<_>>());
+        assert_eq!(server.found(name), (2..=20).collect::<Vec<_>>());
     }
-    assert_eq!(site.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
-    assert_eq!(site.count(|event| matches!(event, Event::InventoryReported { .. })), 2);
-    let open = site
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
+    assert_eq!(server.count(|event| matches!(event, Event::InventoryReported { .. })), 2);
+    let open = server
         .running()
-        .brain()
-        .look(|state| state.nodes.values().map(|node| node.findings().len()).collect::<Vec<_>>());
+        .controller()
+        .read(|state| state.nodes.values().map(|node| node.findings().len()).collect::<Vec<_>>());
     assert_eq!(open.await.unwrap(), [20, 20]);
-    site.assert_whole();
+    server.assert_whole();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_heartbeat_and_what_was_said_before_do_not_reach_the_log() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.find(1);
-    member.connect(&site);
-    member.acked(1).await;
-    // Orders of a joining node are answered before anything is compared.
+async fn heartbeats_and_repetitions_are_not_logged() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.find(1);
+    agent.connect(&server);
+    agent.acked(1).await;
+    // Orders of a joining node are answered before the comparison.
     until("the order is accepted", || {
-        site.count(|it| matches!(it, Event::OrderStatusReported { .. })) == 1
+        server.count(|event| matches!(event, Event::OrderStatusReported { .. })) == 1
     })
     .await;
-    let entries = site.entries().len();
+    let entries = server.entries().len();
     for _ in 0..3 {
-        member.disconnect();
-        member.connect(&site);
-        member.acked(1).await;
+        agent.disconnect();
+        agent.connect(&server);
+        agent.acked(1).await;
     }
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
-    let news: Vec<_> = site.entries().split_off(entries);
-    let news: Vec<_> = news.iter().filter(|it| !matches!(it.event, Event::Tick)).collect();
+    let news: Vec<_> = server.entries().split_off(entries);
+    let news: Vec<_> = news.iter().filter(|entry| !matches!(entry.event, Event::Tick)).collect();
     assert!(news.is_empty(), "{news:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_doubles_nothing() {
-    let mut site = TestServer::plain().await;
-    let mut nodes = [Member::new("a"), Member::new("b")];
-    for member in &mut nodes {
-        member.connect(&site);
-        member.acked(0).await;
+async fn a_crash_between_append_and_acknowledgement_loses_and_duplicates_nothing() {
+    let mut server = TestServer::plain().await;
+    let mut nodes = [TestNode::new("a"), TestNode::new("b")];
+    for agent in &mut nodes {
+        agent.connect(&server);
+        agent.acked(0).await;
     }
     let mut next = 1;
-    // At each of the next commits it dies once, with what it wrote unsaid.
-    for dies_after in 1..=6 {
-        drop(site.running.take());
-        site.start(Some(dies_after)).await;
+    // It crashes once at each of the next commits, without acknowledging it.
+    for fail_after_commits in 1..=6 {
+        drop(server.running.take());
+        server.start(Some(fail_after_commits)).await;
         for _ in 0..4 {
-            for member in &mut nodes {
-                member.find(next);
+            for agent in &mut nodes {
+                agent.find(next);
             }
             next += 1;
         }
-        site.running.as_mut().unwrap().failed().await;
+        server.running.as_mut().unwrap().failed().await;
     }
-    drop(site.running.take());
-    site.start(None).await;
-    for member in &nodes {
-        member.acked(next - 1).await;
-        assert_eq!(site.found(&member.name), (1..next).collect::<Vec<_>>());
+    drop(server.running.take());
+    server.start(None).await;
+    for agent in &nodes {
+        agent.acked(next - 1).await;
+        assert_eq!(server.found(&agent.name), (1..next).collect::<Vec<_>>());
     }
-    site.assert_whole();
+    server.assert_whole();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_found_while_nobody_listened_comes_in_order() {
-    let mut site = TestServer::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
+async fn findings_from_downtime_arrive_in_order() {
+    let mut server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
+    agent.disconnect();
+    server.running.take().unwrap().stop().await.unwrap();
     for id in 1..=300 {
-        member.find(id);
+        agent.find(id);
     }
-    member.open_journal();
-    site.start(None).await;
-    member.connect(&site);
-    member.acked(300).await;
-    assert_eq!(site.found("a"), (1..=300).collect::<Vec<_>>());
+    agent.open_journal();
+    server.start(None).await;
+    agent.connect(&server);
+    agent.acked(300).await;
+    assert_eq!(server.found("a"), (1..=300).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_is_lost_begins_anew_under_another_name() {
-    let site = TestServer::plain().await;
-    let mut member = Member::new("a");
+async fn a_lost_journal_restarts_under_a_new_name() {
+    let server = TestServer::plain().await;
+    let mut agent = TestNode::new("a");
     for id in 1..=5 {
-        member.find(id);
+        agent.find(id);
     }
-    member.connect(&site);
-    member.acked(5).await;
-    member.disconnect();
-    member.lose_journal();
-    member.find(9);
-    member.connect(&site);
-    until("what is open is what the new journal has", || {
-        let entries = site.entries();
+    agent.connect(&server);
+    agent.acked(5).await;
+    agent.disconnect();
+    agent.lose_journal();
+    agent.find(9);
+    agent.connect(&server);
+    until("the open findings are those of the new journal", || {
+        let entries = server.entries();
         let last = entries.iter().rev().find_map(|entry| match &entry.event {
             Event::FindingsSnapshot { record, open, .. } => Some((record.number, open.len())),
             _ => None,
@@ -130,30 +130,30 @@ async fn a_journal_that_is_lost_begins_anew_under_another_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_nodes_come_back_after_the_server_did() {
-    let mut site = TestServer::plain().await;
-    let mut nodes: Vec<Member> = (0..50).map(|at| Member::new(&format!("n{at}"))).collect();
-    for member in &mut nodes {
-        member.connect(&site);
+async fn fifty_nodes_reconnect_after_a_server_restart() {
+    let mut server = TestServer::plain().await;
+    let mut nodes: Vec<TestNode> = (0..50).map(|at| TestNode::new(&format!("n{at}"))).collect();
+    for agent in &mut nodes {
+        agent.connect(&server);
     }
-    for member in &nodes {
-        member.acked(0).await;
+    for agent in &nodes {
+        agent.acked(0).await;
     }
-    site.running.take().unwrap().stop().await.unwrap();
-    for member in &mut nodes {
-        member.find(1);
+    server.running.take().unwrap().stop().await.unwrap();
+    for agent in &mut nodes {
+        agent.find(1);
     }
-    site.start(None).await;
-    for member in &nodes {
-        member.acked(1).await;
+    server.start(None).await;
+    for agent in &nodes {
+        agent.acked(1).await;
     }
-    assert_eq!(site.count(|event| matches!(event, Event::FindingsReported { .. })), 50);
-    assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 50);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsReported { .. })), 50);
+    assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_does_not_take_the_folder_of_the_first() {
-    let site = TestServer::plain().await;
-    let refused = farrier_server::run::start(site.options()).await;
+async fn a_second_server_cannot_use_the_folder() {
+    let server = TestServer::plain().await;
+    let refused = farrier_server::run::start(server.options()).await;
     assert!(matches!(refused, Err(farrier_server::run::ServerError::InUse(_))), "{refused:?}");
 }

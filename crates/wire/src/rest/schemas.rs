@@ -31,7 +31,7 @@ plain! {
     GpuUuid => { "type": "string" },
     NodePhase => {
         "type": "string",
-        "enum": ["joining", "in-service", "suspect", "quarantined", "in-repair", "verifying", "held"],
+        "enum": ["joining", "in-service", "suspect", "quarantined", "repairing", "verifying", "held"],
     },
     Role => { "type": "string", "enum": ["viewer", "operator", "approver", "admin"] },
     VerificationLevel => { "type": "string", "enum": ["v0", "v1", "v2", "v3"] },

@@ -53,7 +53,7 @@ fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
         }
     }
     let state = replay.finish()?;
-    let kept = log.newest()?.context("the server kept no state")?.state;
+    let kept = log.latest_snapshot()?.context("the server kept no state")?.state;
     if serde_json::to_vec(&kept)? != serde_json::to_vec(&state)? {
         bail!("replaying the log leads to another state than the server had");
     }

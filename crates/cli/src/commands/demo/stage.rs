@@ -11,7 +11,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Location, NodePhase, Policy};
-use farrier_server::follow::Tail;
+use farrier_server::log_tail::LogTail;
 use farrier_server::run::{self, Options, Running};
 use farrier_sim::fleet::wire::ConnectedFleet;
 use farrier_sim::fleet::{FleetSpec, SimFleet};
@@ -168,7 +168,10 @@ impl Stage {
                     repair: "a new board".to_owned(),
                 };
                 let by = Actor::User("technician".to_owned());
-                self.running.brain().take(by, Event::OperatorRequested { request: what }).await?;
+                self.running
+                    .controller()
+                    .submit(by, Event::OperatorRequested { request: what })
+                    .await?;
             }
         }
         Ok(())
@@ -183,7 +186,7 @@ impl Stage {
             }
             counts
         };
-        self.running.brain().look(count).await.unwrap_or_default()
+        self.running.controller().read(count).await.unwrap_or_default()
     }
 
     /// Stops the agents, then the simulated nodes, then the server.
@@ -200,7 +203,7 @@ impl Stage {
 
 async fn join(running: &Running, name: &str, place: Location) -> anyhow::Result<()> {
     let joined = Event::Enrolled { node: name.parse()?, location: place };
-    running.brain().take(Actor::Server, joined).await?;
+    running.controller().submit(Actor::Server, joined).await?;
     Ok(())
 }
 

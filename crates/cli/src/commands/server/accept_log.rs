@@ -1,8 +1,8 @@
 //! `farrier server accept-log`: continues with a log other than the acknowledged one.
 
 use farrier_server::access::Store;
-use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
-use farrier_server::run::{folder, log_path, take};
+use farrier_server::log::{Accepted, FormatMismatch, LogError, accept};
+use farrier_server::run::{lock_folder, log_path, prepare_folder};
 
 use super::Folder;
 use crate::commands::Outcome;
@@ -18,13 +18,13 @@ pub(crate) struct Args {
 /// Hint for a log that this version cannot read.
 pub(super) fn hint(what: ForeignLog) -> &'static str {
     match what {
-        ForeignLog::Format(_) | ForeignLog::State => {
+        FormatMismatch::Format(_) | FormatMismatch::State => {
             "it is of a later version: use the version that wrote it"
         }
-        ForeignLog::Empty => {
+        FormatMismatch::Empty => {
             "move `log` and `log-head` away, and put a backup back with `farrier server restore`"
         }
-        ForeignLog::Database => "--dir names the folder of a server",
+        FormatMismatch::Database => "--dir names the folder of a server",
     }
 }
 
@@ -34,10 +34,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let message = format!("`{}` is not there", path.display());
         return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
     }
-    folder(&args.folder.dir)?;
-    let _lock = take(&args.folder.dir)?;
+    prepare_folder(&args.folder.dir)?;
+    let _lock = lock_folder(&args.folder.dir)?;
     let accepted = accept(&path).map_err(|err| match err {
-        LogError::Foreign { what, .. } => Hinted::error(err.to_string(), hint(what)),
+        LogError::UnknownFormat { what, .. } => Hinted::error(err.to_string(), hint(what)),
         other => other.into(),
     })?;
     let Accepted { before, end } = match accepted {
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     // Without an access store there is nothing to reset; the server reports that at its start.
     if args.folder.dir.join("access").exists() {
-        Store::open(&args.folder.dir)?.forget_log()?;
+        Store::open(&args.folder.dir)?.clear_log()?;
     }
     match before {
         Some(before) if before == end => {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_server::access::Store;
-use farrier_server::log::{Log, synced, verify};
-use farrier_server::run::{folder, log_path};
+use farrier_server::log::{Log, sync, verify};
+use farrier_server::run::{log_path, prepare_folder};
 
 use super::verify_log::open;
 use crate::commands::Outcome;
@@ -72,7 +72,7 @@ pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Resul
     let log = open(&args.dir)?;
     drop(make(&args.file)?);
     let copied = log.back_up(&args.file).map_err(anyhow::Error::new).and_then(|()| {
-        synced(&args.file).context("failed to bring the copy to disk")?;
+        sync(&args.file).context("failed to bring the copy to disk")?;
         checked(&args.file)
     });
     let (entries, hash) = match copied {
@@ -93,7 +93,7 @@ pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Resul
 
 pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (entries, hash) = checked(&args.file)?;
-    folder(&args.dir)?;
+    prepare_folder(&args.dir)?;
     let target = log_path(&args.dir);
     for suffix in ["", "-wal", "-shm", "-head", ".state", ".state.before"] {
         let path = args.dir.join(format!("log{suffix}"));
@@ -119,15 +119,15 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     let _ = fs::remove_file(&part);
     drop(make(&part)?);
     open(&args.file)?.back_up(&part)?;
-    synced(&part).context("failed to bring the log to disk")?;
+    sync(&part).context("failed to bring the log to disk")?;
     fs::rename(&part, &target).context("failed to put the log in its place")?;
-    synced(&target).context("failed to bring the log to disk")?;
+    sync(&target).context("failed to bring the log to disk")?;
     let head = open(&target)?.head()?;
     anyhow::ensure!(head.hash.to_string() == hash, "the copy is not what the backup is");
     // The server refuses a log that ends before the entry it last started with. An operator chose
     // this log, so reset that check.
     if args.dir.join("access").exists() {
-        Store::open(&args.dir)?.forget_log()?;
+        Store::open(&args.dir)?.clear_log()?;
     }
     printer.line(&format!("{}: {entries} entries, whole, hash {hash}", target.display()))?;
     for (name, what) in BESIDE {

@@ -68,7 +68,7 @@ struct Folder {
 impl Folder {
     /// Opens the access store, also while the server runs.
     fn store(&self) -> anyhow::Result<Store> {
-        farrier_server::run::folder(&self.dir)?;
+        farrier_server::run::prepare_folder(&self.dir)?;
         if !log_path(&self.dir).exists() {
             warn(&anyhow::anyhow!(
                 "no server has run in `{}` yet: what is made here counts for one that will, and for no other (--dir)",
@@ -78,7 +78,7 @@ impl Folder {
         let store = Store::open(&self.dir)?;
         // Refuse an outdated store: a new change would hide that earlier ones are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
-            store.check_has(recorded.access).map_err(|err| match err {
+            store.check_not_behind(recorded.access).map_err(|err| match err {
                 AccessError::Behind { .. } => Hinted::error(err.to_string(), BEHIND),
                 other => other.into(),
             })?;
@@ -90,7 +90,7 @@ impl Folder {
 /// Opens the fleet's CA, for its fingerprint.
 fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
-        AuthorityError::Gone(_) => Hinted::error(
+        AuthorityError::Missing(_) => Hinted::error(
             err.to_string(),
             "put back both from where they were kept; or start the server with `--new-authority` first",
         ),

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::fleet::identity::{Tenant, Unit};
 use farrier_fleet::fleet::{Domain, Location, NodeId};
-use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in, is_local};
+use farrier_server::access::{AccessError, LostToken, RebuildSummary, Store, changes_in, is_local};
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Log, joined, verify};
-use farrier_server::run::{folder, log_path, take};
+use farrier_server::log::{Log, check_joined, verify};
+use farrier_server::run::{lock_folder, log_path, prepare_folder};
 use jiff::Timestamp;
 
 use super::Folder;
@@ -42,7 +42,7 @@ fn logs(args: &Args) -> anyhow::Result<Vec<SqliteLog>> {
     for log in &all {
         flaw = flaw.or(verify(*log)?.err());
     }
-    if let Some(flaw) = flaw.or(joined(&all)?.err()) {
+    if let Some(flaw) = flaw.or(check_joined(&all)?.err()) {
         let message = format!("the log is not whole: {flaw}");
         return Err(Hinted::error(message, "`farrier server verify-log` says more"));
     }
@@ -55,8 +55,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let message = format!("`{}` is not there", log_path(dir).display());
         return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
     }
-    folder(dir)?;
-    let _lock = take(dir)?;
+    prepare_folder(dir)?;
+    let _lock = lock_folder(dir)?;
     let logs = logs(args)?;
     let store = Store::open(dir)?;
     if let Some(first) = logs.first() {
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+fn tell(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     match rebuilt.changes {
         0 => printer.line("the access store has every change that the log has")?,
         1 => printer.line("1 change was brought back from the log")?,
@@ -115,7 +115,7 @@ fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<
 fn again(lost: &Lost, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
-        Lost::User { name, role, scope } => {
+        LostToken::User { name, role, scope } => {
             let only = match scope {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
@@ -137,7 +137,7 @@ fn again(lost: &Lost, dir: &Path) -> String {
                 "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; an admin of pool {pool} makes it with `POST /api/v1/tokens`"
             )
         }
-        Lost::Join { place, node, uses, by: _ } => {
+        LostToken::Join { location: place, node, uses, by: _ } => {
             let Location { pool, tenant, site, rack, leaf, nvlink } = place;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
@@ -167,7 +167,7 @@ mod tests {
         let place = Location::in_pool("train".parse().unwrap());
         let node = node.map(|it| it.parse().unwrap());
         let by = Actor::User(by.to_owned());
-        again(&Lost::Join { place, node, uses: 1, by }, Path::new("/srv"))
+        again(&LostToken::Join { location: place, node, uses: 1, by }, Path::new("/srv"))
     }
 
     #[test]

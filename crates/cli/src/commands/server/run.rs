@@ -95,7 +95,7 @@ fn explained(err: ServerError) -> anyhow::Error {
         ServerError::Folder { .. } => "--dir names another folder",
         ServerError::InUse(_) => "one server a folder; --dir names another",
         ServerError::Access(AccessError::Behind { .. }) => BEHIND,
-        ServerError::Log(LogError::Foreign { what, .. }) => accept_log::hint(*what),
+        ServerError::Log(LogError::UnknownFormat { what, .. }) => accept_log::hint(*what),
         ServerError::Log(err) if err.is_loss() => {
             "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
         }
@@ -111,11 +111,11 @@ fn explained(err: ServerError) -> anyhow::Error {
         ServerError::Authority(AuthorityError::Replaced { .. }) => {
             "put back the `ca.key` and `ca.pem` that were here; or, to go on with these, `--new-authority` once: then every node of the lost one enrols anew and everybody logs in anew"
         }
-        ServerError::Authority(AuthorityError::Gone(_)) => {
+        ServerError::Authority(AuthorityError::Missing(_)) => {
             "put back both from where they were kept; or, if they are lost, `--new-authority`: then every node enrols anew and everybody logs in anew"
         }
         ServerError::Listen { .. } => "--listen names another address",
-        ServerError::Plain(_) => "--listen 127.0.0.1:PORT, or leave --plain out",
+        ServerError::PlaintextAddress(_) => "--listen 127.0.0.1:PORT, or leave --plain out",
         _ => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)

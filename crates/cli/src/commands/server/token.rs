@@ -1,8 +1,8 @@
 //! `farrier server token`: join tokens of nodes.
 
 use farrier_fleet::fleet::{NodeId, Pool};
-use farrier_server::access::Wanted;
-use farrier_server::served::url;
+use farrier_server::access::NewJoinToken;
+use farrier_server::advertised_url::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -100,11 +100,11 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let fingerprint = authority(&args.folder.dir)?.fingerprint();
     let expires = now.checked_add(args.expires)?;
     let place = args.place.in_pool(args.pool.clone());
-    let wanted = Wanted {
-        place: place.clone(),
+    let wanted = NewJoinToken {
+        location: place.clone(),
         node: args.node.clone(),
         uses: args.uses,
-        ..Wanted::new(args.pool.clone(), expires)
+        ..NewJoinToken::new(args.pool.clone(), expires)
     };
     let token = store.create(&wanted, now)?;
     if args.output == Output::Json {
@@ -146,7 +146,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
         let pool = token.pool.unwrap_or_default();
         if args.output == Output::Json {
             let value = json!({
-                "id": token.id, "pool": pool, "place": token.place, "node": token.node, "expires": token.expires.to_string(),
+                "id": token.id, "pool": pool, "place": token.location, "node": token.node, "expires": token.expires.to_string(),
                 "uses_left": token.uses_left, "state": state,
             });
             printer.line(&value.to_string())?;
@@ -154,7 +154,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             rows.push(vec![
                 token.id.to_string(),
                 state.to_string(),
-                token.place.as_ref().map_or_else(|| format!("pool {pool}"), words),
+                token.location.as_ref().map_or_else(|| format!("pool {pool}"), words),
                 token.node.unwrap_or_else(|| "any".to_owned()),
                 token.uses_left.to_string(),
                 format!("{:.0}", token.expires),

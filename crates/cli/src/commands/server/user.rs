@@ -3,8 +3,8 @@
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
 use farrier_server::access::{NewUser, Store, TokenKind, local};
+use farrier_server::advertised_url::url;
 use farrier_server::run::log_path;
-use farrier_server::served::url;
 use farrier_server::state_machine::state_at;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -96,7 +96,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
             "{none} {scope}, and no token lets one join it: {name} sees nothing until one does"
         ));
     }
-    let (id, token) = store.add_person(&local(), &person, now)?;
+    let (id, token) = store.add_user(&local(), &person, now)?;
     if args.output == Output::Json {
         let value = json!({
             "id": id, "token": token.reveal(), "name": args.name, "role": args.role.as_str(),
@@ -122,8 +122,8 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
     if *scope == Domain::Fleet {
         return Ok(true);
     }
-    let of_scope = |it: farrier_server::access::Listed| {
-        let told = it.place.as_ref().is_some_and(|place| is_within(place, scope));
+    let of_scope = |it: farrier_server::access::JoinTokenRow| {
+        let told = it.location.as_ref().is_some_and(|place| is_within(place, scope));
         told || it
             .pool
             .is_some_and(|pool| pool.parse().is_ok_and(|pool| *scope == Domain::Pool(pool)))
@@ -138,9 +138,9 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
     let mut rows = Vec::new();
-    for listed in args.folder.store()?.people()? {
+    for listed in args.folder.store()?.users()? {
         let state = listed.state(now);
-        let person = &listed.person;
+        let person = &listed.user;
         if args.output == Output::Json {
             let value = json!({
                 "id": person.token, "name": person.name, "role": person.role.as_str(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::LOGIC_VERSION;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{IntegrityError, Log, LogError, joined, verify};
+use farrier_server::log::{IntegrityError, Log, LogError, check_joined, verify};
 use farrier_server::run::log_path;
 use serde_json::json;
 
@@ -144,7 +144,7 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
             return Ok(Some(flaw.to_string()));
         }
     }
-    Ok(joined(logs)?.err().map(|flaw| flaw.to_string()))
+    Ok(check_joined(logs)?.err().map(|flaw| flaw.to_string()))
 }
 
 /// Reads the logs again, for `--replay` and `--holds`: checks that hashes alone do not cover.
@@ -156,7 +156,7 @@ fn read_on(
     let mut is_held = args.holds.is_none();
     let mut replay: Option<Replay> = None;
     for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
-        let begin = log.beginning()?;
+        let begin = log.base_state()?;
         let mut replayed = match replay.take() {
             None => Replay::on(begin),
             Some(mut replayed) => {

@@ -58,7 +58,7 @@ pub(crate) fn upgrade_state(state: &mut Value) {
 }
 
 fn upgrade_node(node: &mut Value) {
-    for name in ["why", "deferred"] {
+    for name in ["why", "held_back"] {
         node.get_mut(name).into_iter().for_each(upgrade_why);
     }
     // Time and reason of a failed order.

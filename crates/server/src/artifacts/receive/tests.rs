@@ -24,7 +24,6 @@ struct TestReceiver {
     first_seq: Arc<AtomicU64>,
 }
 
-/// A node that sends an artifact.
 struct Sender {
     parts: mpsc::Sender<Result<ArtifactPart, Status>>,
     received: JoinHandle<Result<(), Status>>,
@@ -60,12 +59,11 @@ impl TestReceiver {
                 }
                 Ok(record(generation, first_seq.load(Ordering::Relaxed)))
             };
-            artifacts.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
+            artifacts.receive_requested(&node, ReceiverStream::new(stream), requested_by).await
         });
         Sender { parts, received }
     }
 
-    /// Sends all of it.
     async fn send(&self, node: &str, content: &'static str) -> Result<(), Code> {
         let sender = self.sender(node);
         sender.begin(content).await;
@@ -78,7 +76,7 @@ impl TestReceiver {
         listed.into_iter().map(|it| it.sha256).collect()
     }
 
-    /// A writer ends on its own thread.
+    /// Writers end on their own threads.
     async fn until_nothing_is_incoming(&self) {
         let incoming = self.dir.path().join("artifacts/incoming");
         while std::fs::read_dir(&incoming).unwrap().count() > 0 {
@@ -88,7 +86,7 @@ impl TestReceiver {
 }
 
 impl Sender {
-    /// Sends the header, and returns when the receiver waits for the first chunk or has refused it.
+    /// Sends the header, and returns once the receiver waits for a chunk or has refused it.
     async fn begin(&self, content: &str) {
         let sha256 = Sha256::digest(content).to_vec().into();
         let header = ArtifactHeader { generation: 7, bytes: content.len() as u64, sha256 };
@@ -102,7 +100,7 @@ impl Sender {
         self.part(artifact_part::What::Chunk(content.into())).await;
     }
 
-    /// Where the receiver has ended, nothing takes it.
+    /// Fails if the receiver has ended.
     async fn part(&self, what: artifact_part::What) {
         let _ = self.parts.send(Ok(ArtifactPart { what: Some(what) })).await;
     }
@@ -118,51 +116,55 @@ async fn a_sender_that_stalls_is_cut_off() {
     let site = TestReceiver::new();
     let silent = site.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
-    let stalled = site.sender("a");
+    let stalled = fixture.sender("a");
     stalled.begin("content").await;
-    advance(PART_WAIT).await;
+    advance(PART_TIMEOUT).await;
     assert_eq!(stalled.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
-    site.until_nothing_is_incoming().await;
-    assert_eq!(site.send("a", "content").await, Ok(()), "its turn has ended");
+    fixture.until_nothing_is_incoming().await;
+    assert_eq!(fixture.send("a", "content").await, Ok(()), "the slot is free");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_trickles_is_cut_off() {
     let site = TestReceiver::new();
     let begin = Instant::now();
-    let sender = site.sender("a");
+    let sender = fixture.sender("a");
     let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
     sender.begin(content).await;
     while !sender.received.is_finished() {
         sender.chunk("x").await;
-        advance(PART_WAIT / 2).await;
+        advance(PART_TIMEOUT / 2).await;
         tokio::task::yield_now().await;
     }
     assert_eq!(sender.end().await, Err(Code::DeadlineExceeded));
     let took = begin.elapsed();
-    assert!(took >= WHOLE_WAIT && took <= WHOLE_WAIT + PART_WAIT, "{took:?}");
-    site.until_nothing_is_incoming().await;
-    assert!(site.stored("a").is_empty());
+    assert!(took >= TOTAL_TIMEOUT && took <= TOTAL_TIMEOUT + PART_TIMEOUT, "{took:?}");
+    fixture.until_nothing_is_incoming().await;
+    assert!(fixture.stored("a").is_empty());
 }
 
 #[tokio::test]
 async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     let site = TestReceiver::new();
     let mut senders = Vec::new();
-    for number in 0..AT_A_TIME {
-        let sender = site.sender(&format!("n{number}"));
+    for number in 0..CONCURRENT_MAX {
+        let sender = fixture.sender(&format!("n{number}"));
         sender.begin("content").await;
         senders.push(sender);
     }
-    assert_eq!(site.send("n0", "content").await, Err(Code::ResourceExhausted), "it sends one");
-    assert_eq!(site.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
+    assert_eq!(
+        fixture.send("n0", "content").await,
+        Err(Code::ResourceExhausted),
+        "one upload per node"
+    );
+    assert_eq!(fixture.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
     let broken = senders.pop().unwrap();
     broken.parts.send(Err(Status::cancelled("reset"))).await.unwrap();
     assert_eq!(broken.end().await, Err(Code::Cancelled));
-    assert_eq!(site.send("other", "content").await, Ok(()), "the slot is free again");
+    assert_eq!(fixture.send("other", "content").await, Ok(()), "the slot is free again");
     for sender in senders {
         sender.chunk("content").await;
-        assert_eq!(sender.end().await, Ok(()), "those that were taken go on");
+        assert_eq!(sender.end().await, Ok(()), "uploads in progress continue");
     }
 }
 
@@ -205,32 +207,32 @@ async fn a_store_that_takes_nothing_is_tried_again() {
     let site = TestReceiver::new();
     let in_the_way = site.dir.path().join("artifacts/node-a");
     std::fs::write(&in_the_way, "").unwrap();
-    assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
-    site.until_nothing_is_incoming().await;
+    assert_eq!(fixture.send("a", "content").await, Err(Code::ResourceExhausted));
+    fixture.until_nothing_is_incoming().await;
     std::fs::remove_file(&in_the_way).unwrap();
-    assert_eq!(site.send("a", "content").await, Ok(()));
-    assert_eq!(site.stored("a").len(), 1);
+    assert_eq!(fixture.send("a", "content").await, Ok(()));
+    assert_eq!(fixture.stored("a").len(), 1);
 }
 
-/// Withdrawn, revoked or retired: what was begun before that is not kept.
+/// Cancelled, revoked or retired: an upload in progress is discarded.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     let site = TestReceiver::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
-    site.is_asked.store(false, Ordering::Relaxed);
+    fixture.is_requested.store(false, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    // Nor does it hold a slot for as long as it likes.
-    site.is_asked.store(true, Ordering::Relaxed);
-    let slow = site.sender("b");
+    // It does not hold a slot forever either.
+    fixture.is_requested.store(true, Ordering::Relaxed);
+    let slow = fixture.sender("b");
     slow.begin("content").await;
-    site.is_asked.store(false, Ordering::Relaxed);
-    advance(CHECK_EVERY).await;
+    fixture.is_requested.store(false, Ordering::Relaxed);
+    advance(CHECK_INTERVAL).await;
     slow.chunk("c").await;
     assert_eq!(slow.received.await.unwrap().unwrap_err().code(), Code::FailedPrecondition);
-    site.until_nothing_is_incoming().await;
-    assert!(site.stored("a").is_empty() && site.stored("b").is_empty());
+    fixture.until_nothing_is_incoming().await;
+    assert!(fixture.stored("a").is_empty() && fixture.stored("b").is_empty());
 }
 
 /// The last check came before the node was retired, and the file is written after that.
@@ -346,17 +348,21 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
     let full = TestReceiver::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
-    assert_eq!(full.receiver.expected_bytes.load(Ordering::Relaxed), 0, "the room is given back");
+    assert_eq!(
+        full.receiver.expected_bytes.load(Ordering::Relaxed),
+        0,
+        "the reservation is released"
+    );
 }
 
-/// As after a server that was killed between its receipt and its answer.
+/// After a crash between storing it and sending the receipt.
 #[tokio::test]
 async fn one_that_is_sent_again_replaces_the_one_before() {
     let site = TestReceiver::new();
     for content in ["first", "first", "second"] {
-        assert_eq!(site.send("a", content).await, Ok(()));
-        assert_eq!(site.stored("a"), [hex(&Sha256::digest(content))]);
-        let files = std::fs::read_dir(site.dir.path().join("artifacts/node-a")).unwrap();
-        assert_eq!(files.count(), 2, "one record, and its content");
+        assert_eq!(fixture.send("a", content).await, Ok(()));
+        assert_eq!(fixture.stored("a"), [hex(&Sha256::digest(content))]);
+        let files = std::fs::read_dir(fixture.dir.path().join("artifacts/node-a")).unwrap();
+        assert_eq!(files.count(), 2, "one record and its content");
     }
 }

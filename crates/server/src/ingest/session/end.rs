@@ -1,82 +1,81 @@
-//! Why a stream ends, and what the node is told of it.
+//! Why a session ends, and the status sent to the node.
 
 use farrier_wire::convert::ConvertError;
 use farrier_wire::limits::ORDERS_AHEAD_MAX;
 use tonic::{Code, Status};
 
 use super::super::session_registry::DisconnectReason;
-use super::{expired, stranger};
+use super::{expired, unknown_node};
 use crate::controller::SubmitError;
 
-/// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    #[error("the node has ended it")]
-    Left,
-    #[error("the node is gone: {0}")]
+pub(super) enum SessionEnd {
+    #[error("the node closed the session")]
+    ClosedByNode,
+    #[error("the connection was lost: {0}")]
     Lost(Status),
-    #[error("it was cut: {0:?}")]
-    DisconnectReason(DisconnectReason),
-    #[error("nothing was heard for too long")]
+    #[error("the server ended the session: {0:?}")]
+    Disconnected(DisconnectReason),
+    #[error("no message within the timeout")]
     Idle,
-    #[error("the node does not read what it is told")]
-    Unread,
-    #[error("the first message must be a hello, and only the first")]
+    #[error("the node does not read its messages")]
+    NotReading,
+    #[error("the first message, and only the first, must be a hello")]
     Hello,
     #[error(
-        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
-         With another enrolment its orders are counted anew"
+        "the node reports order {reported}, but this server issued {issued}: at most {ORDERS_AHEAD_MAX} more \
+         are accepted. Enrol the node again to reset its order generations"
     )]
-    OrdersAhead { said: u64, given: u64 },
+    OrdersAhead { reported: u64, issued: u64 },
     #[error(transparent)]
-    Form(#[from] ConvertError),
+    Convert(#[from] ConvertError),
     #[error(transparent)]
-    Take(#[from] SubmitError),
+    Submit(#[from] SubmitError),
 }
 
-impl End {
-    /// Whether a report ended the stream because the server cannot read it: in a form that it does not know, or too large.
+impl SessionEnd {
+    /// Whether the session ended because a report is malformed or too large.
     pub(super) fn is_unreadable_report(&self) -> bool {
         match self {
-            Self::Form(_) => true,
+            Self::Convert(_) => true,
             Self::Lost(status) => status.code() == Code::OutOfRange,
             _ => false,
         }
     }
 
-    /// What the node is told, where it still listens.
+    /// The status sent to the node. `None` if it no longer listens.
     pub(super) fn status(&self) -> Option<Status> {
         let text = self.to_string();
         Some(match self {
             Self::Lost(status) => match status.code() {
-                // It was too large, or no message at all: so much tonic says of what it read.
+                // tonic's codes for a message that is too large, or malformed.
                 Code::OutOfRange | Code::ResourceExhausted => status.clone(),
-                Code::Internal => Status::invalid_argument("a message does not read"),
+                Code::Internal => Status::invalid_argument("malformed message"),
                 _ => return None,
             },
-            Self::Left | Self::Unread => return None,
-            Self::DisconnectReason(DisconnectReason::Displaced) => {
-                Status::aborted("the node has opened another stream")
+            Self::ClosedByNode | Self::NotReading => return None,
+            Self::Disconnected(DisconnectReason::Displaced) => {
+                Status::aborted("the node opened another session")
             }
-            Self::DisconnectReason(DisconnectReason::Revoked) => {
+            Self::Disconnected(DisconnectReason::Revoked) => {
                 Status::permission_denied("the certificate was revoked")
             }
-            Self::DisconnectReason(DisconnectReason::Expired) => expired(),
-            Self::DisconnectReason(DisconnectReason::Retired)
-            | Self::Take(SubmitError::Stranger(_)) => stranger(),
-            Self::DisconnectReason(DisconnectReason::Slow | DisconnectReason::Stopping)
-            | Self::Take(SubmitError::Ended) => {
-                Status::unavailable("the server ends or has no time")
+            Self::Disconnected(DisconnectReason::Expired) => expired(),
+            Self::Disconnected(DisconnectReason::Retired)
+            | Self::Submit(SubmitError::UnknownNode(_)) => unknown_node(),
+            Self::Disconnected(DisconnectReason::Slow | DisconnectReason::Stopping)
+            | Self::Submit(SubmitError::Stopped) => {
+                Status::unavailable("the server is stopping or overloaded")
             }
-            Self::DisconnectReason(DisconnectReason::ClockStepped) => {
-                Status::unavailable("the server's clock was stepped: connect again for the time")
+            Self::Disconnected(DisconnectReason::ClockStepped) => {
+                Status::unavailable("the server's clock was stepped; reconnect for the new time")
             }
-            Self::Take(SubmitError::TooMany(_) | SubmitError::LowSpace) => {
+            Self::Submit(SubmitError::TooManyFindings(_) | SubmitError::LowSpace) => {
                 Status::resource_exhausted(text)
             }
             Self::Idle => Status::deadline_exceeded(text),
             Self::OrdersAhead { .. } => Status::failed_precondition(text),
-            Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
+            Self::Hello | Self::Convert(_) => Status::invalid_argument(chain(self)),
         })
     }
 }

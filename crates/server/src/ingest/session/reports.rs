@@ -1,4 +1,4 @@
-//! What a node reports: findings, what it is made of, its cordon, and what became of orders.
+//! Reports of a node: findings, inventory, cordon and order status.
 
 use std::time::Instant;
 
@@ -10,42 +10,46 @@ use farrier_wire::limits::FINDINGS_MAX;
 use farrier_wire::proto::{self, server_message};
 use prost::Message;
 
-use super::super::lanes::{self, LARGE_BYTES, Turn};
-use super::{End, Session, bounded};
+use super::super::priority::{self, LARGE_BYTES, QueuePermit};
+use super::{Session, SessionEnd, check_limit};
 use crate::controller::SubmitError;
 
-/// What an inventory takes of the controller's queue, and what an answer or a cordon does.
-const MAKEUP_BYTES: usize = 4 << 10;
+/// Estimated size of an inventory.
+const INVENTORY_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
 
 impl Session<'_> {
-    pub(super) async fn changes(&mut self, said: proto::Changes) -> Result<(), End> {
-        if let Some(left) = self.passes_over.checked_sub(1) {
-            self.passes_over = left;
+    pub(super) async fn report_changes(
+        &mut self,
+        message: proto::Changes,
+    ) -> Result<(), SessionEnd> {
+        if let Some(left) = self.changes_to_skip.checked_sub(1) {
+            self.changes_to_skip = left;
             return Ok(());
         }
-        if self.last.is_some_and(|last| said.record <= last) {
+        if self.last.is_some_and(|last| message.record <= last) {
             return self.acknowledge().await;
         }
-        if self.last != Some(said.after) || said.record <= said.after {
-            return self.say(server_message::What::Resync(proto::Resync {})).await;
+        if self.last != Some(message.after) || message.record <= message.after {
+            return self.send(server_message::What::Resync(proto::Resync {})).await;
         }
-        // Before it waits for its turn.
-        bounded("changes", said.changes.len(), FINDINGS_MAX)?;
-        let number = said.record;
-        let (changes, bytes, turn) =
-            self.decoded(said, convert::changes, |it: &Change| it.finding()).await?;
-        self.note_readable().await?;
+        // Before waiting for a permit.
+        check_limit("changes", message.changes.len(), FINDINGS_MAX)?;
+        let number = message.record;
+        let (changes, bytes, permit) = self
+            .decode_findings(message, convert::changes, |change: &Change| change.finding())
+            .await?;
+        self.log_readable().await?;
         let record = self.record(number);
-        let found = Event::FindingsReported { node: self.node.clone(), record, changes };
-        match self.report(found, bytes, turn).await {
-            // All that are open come in one message, which has its bound.
-            Err(End::Take(SubmitError::TooMany(_))) => {
-                return self.say(server_message::What::Resync(proto::Resync {})).await;
+        let event = Event::FindingsReported { node: self.node.clone(), record, changes };
+        match self.report(event, bytes, permit).await {
+            // A snapshot of all open findings fits into one message.
+            Err(SessionEnd::Submit(SubmitError::TooManyFindings(_))) => {
+                return self.send(server_message::What::Resync(proto::Resync {})).await;
             }
             // Not logged, so not acknowledged.
-            Err(End::Take(SubmitError::LowSpace)) => {
-                self.note_refused();
+            Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
+                self.mark_refused();
                 return Ok(());
             }
             other => other?,
@@ -54,24 +58,28 @@ impl Session<'_> {
         self.acknowledge().await
     }
 
-    pub(super) async fn resynced(&mut self, said: proto::Findings) -> Result<(), End> {
-        // Also by one that is old: the changes that come after it are not in it.
-        self.passes_over = 0;
-        if self.last.is_some_and(|last| said.record < last) {
+    pub(super) async fn report_open_findings(
+        &mut self,
+        message: proto::Findings,
+    ) -> Result<(), SessionEnd> {
+        // Also for an old snapshot: it does not include the changes after it.
+        self.changes_to_skip = 0;
+        if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;
         }
-        bounded("findings", said.open.len(), FINDINGS_MAX)?;
-        let number = said.record;
-        let (open, bytes, turn) =
-            self.decoded(said, convert::open_findings, |it: &Finding| it).await?;
-        self.open_bytes = bytes;
-        self.note_readable().await?;
+        check_limit("findings", message.open.len(), FINDINGS_MAX)?;
+        let number = message.record;
+        let (open, bytes, permit) = self
+            .decode_findings(message, convert::open_findings, |finding: &Finding| finding)
+            .await?;
+        self.snapshot_bytes = bytes;
+        self.log_readable().await?;
         let record = self.record(number);
-        let resynced = Event::FindingsSnapshot { node: self.node.clone(), record, open };
-        match self.report(resynced, bytes, turn).await {
+        let event = Event::FindingsSnapshot { node: self.node.clone(), record, open };
+        match self.report(event, bytes, permit).await {
             // Not logged, so not acknowledged.
-            Err(End::Take(SubmitError::LowSpace)) => {
-                self.note_refused();
+            Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
+                self.mark_refused();
                 return Ok(());
             }
             other => other?,
@@ -80,106 +88,112 @@ impl Session<'_> {
         self.acknowledge().await
     }
 
-    /// Decodes a report of findings when it is its turn. Gives them, how large the report is, and
-    /// its turn if it is a large one.
+    /// Decodes a findings report once it has a permit. Returns the findings, the report's size, and
+    /// its permit if it is large.
     ///
-    /// In the log the findings are JSON, which is larger than the message: the report counts as
-    /// what it takes there, for its turn and for the node's quota. A large one is decoded on a
-    /// thread that may take its time, because those of the runtime serve every other node.
-    async fn decoded<M: Message + 'static, T: Send + 'static>(
+    /// The log stores findings as JSON, which is larger than the message, so permit and quota use
+    /// the logged size. Large reports are decoded on a blocking thread, because the runtime's
+    /// threads serve all other nodes.
+    async fn decode_findings<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
         decode: fn(M) -> Result<Vec<T>, ConvertError>,
         finding: fn(&T) -> &Finding,
-    ) -> Result<(Vec<T>, usize, Option<Turn>), End> {
+    ) -> Result<(Vec<T>, usize, Option<QueuePermit>), SessionEnd> {
         let message_bytes = message.encoded_len();
-        let turn = self.unread(self.desk.lanes.large(message_bytes)).await?;
+        let permit =
+            self.without_heartbeats(self.context.report_queue.large(message_bytes)).await?;
         let findings = if message_bytes < LARGE_BYTES {
             decode(message)?
         } else {
             let decoded = tokio::task::spawn_blocking(move || decode(message)).await;
-            decoded.map_err(|_| SubmitError::Ended)??
+            decoded.map_err(|_| SubmitError::Stopped)??
         };
-        let logged_bytes = findings.iter().map(|it| finding(it).estimated_bytes()).sum();
+        let logged_bytes = findings.iter().map(|other| finding(other).estimated_bytes()).sum();
         self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
         let bytes = message_bytes.max(logged_bytes);
-        let turn = match turn {
-            Some(turn) => Some(turn),
-            None => self.unread(self.desk.lanes.large(bytes)).await?,
+        let permit = match permit {
+            Some(permit) => Some(permit),
+            None => self.without_heartbeats(self.context.report_queue.large(bytes)).await?,
         };
-        Ok((findings, bytes, turn))
+        Ok((findings, bytes, permit))
     }
 
-    /// Brings a report to the controller, when it is its turn.
+    /// Submits a report to the controller, once it has a permit.
     pub(super) async fn report(
         &self,
         event: Event,
         bytes: usize,
-        turn: Option<Turn>,
-    ) -> Result<(), End> {
+        permit: Option<QueuePermit>,
+    ) -> Result<(), SessionEnd> {
         let is_urgent =
-            lanes::is_urgent(&event, bytes) && self.quota().may_hurry(bytes, Instant::now());
-        let _turn = match turn {
-            Some(turn) => Some(turn),
+            priority::is_urgent(&event, bytes) && self.quota().admit_urgent(bytes, Instant::now());
+        let _permit = match permit {
+            Some(permit) => Some(permit),
             None if is_urgent => None,
-            None => self.unread(self.desk.lanes.ordinary(bytes)).await?,
+            None => self.without_heartbeats(self.context.report_queue.ordinary(bytes)).await?,
         };
-        self.give(event).await
+        self.submit(event).await
     }
 
-    /// What the node reports cannot be read, so what is wrong with it is not known. That it is connected says nothing of its health.
-    pub(super) async fn note_unreadable(&self) {
-        // A node that is retired meanwhile, or a server that ends: there is nothing to note.
-        let _ = self.give(Event::ReportsUnreadable { node: self.node.clone() }).await;
+    /// The node's findings are unreadable, so its health is unknown although it is connected.
+    pub(super) async fn log_unreadable(&self) {
+        // Fails only if the node was retired, or the server is stopping.
+        let _ = self.submit(Event::ReportsUnreadable { node: self.node.clone() }).await;
     }
 
-    async fn note_readable(&mut self) -> Result<(), End> {
+    async fn log_readable(&mut self) -> Result<(), SessionEnd> {
         if std::mem::take(&mut self.logged.is_unreadable) {
-            self.give(Event::ReportsReadable { node: self.node.clone() }).await?;
+            self.submit(Event::ReportsReadable { node: self.node.clone() }).await?;
         }
         Ok(())
     }
 
-    /// Disk space is low, and what the node said was not logged.
-    pub(super) fn note_refused(&mut self) {
+    /// Disk space is low, and a report was not logged.
+    pub(super) fn mark_refused(&mut self) {
         self.is_refused = true;
-        self.pulse.set_delayed(true);
+        self.last_seen.set_delayed(true);
     }
 
     pub(super) fn record(&self, number: u64) -> Record {
         Record { journal: self.journal.clone(), number }
     }
 
-    pub(super) async fn made_of(&mut self, inventory: NodeInventory) -> Result<(), End> {
+    pub(super) async fn report_inventory(
+        &mut self,
+        inventory: NodeInventory,
+    ) -> Result<(), SessionEnd> {
         if self.inventory.as_deref() != Some(&inventory) {
             let refused = inventory.clone();
-            let seen = Event::InventoryReported { node: self.node.clone(), inventory };
-            match self.report(seen, MAKEUP_BYTES, None).await {
-                Err(End::Take(SubmitError::LowSpace)) => {
-                    self.refused_makeup = Some(Box::new(refused));
-                    self.note_refused();
+            let event = Event::InventoryReported { node: self.node.clone(), inventory };
+            match self.report(event, INVENTORY_BYTES, None).await {
+                Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
+                    self.refused_inventory = Some(Box::new(refused));
+                    self.mark_refused();
                     return Ok(());
                 }
                 other => other?,
             }
-            self.inventory = self.known().await?.inventory;
+            self.inventory = self.node_record().await?.inventory;
         }
         Ok(())
     }
 
-    /// What the scheduler says changes with orders too: whether it is news the brain knows better.
-    pub(super) async fn cordoned(&mut self, cordon: Cordon) -> Result<(), End> {
-        let seen = Event::CordonObserved { node: self.node.clone(), cordon };
-        self.report(seen, SMALL_BYTES, None).await
+    /// Orders also change the cordon, so the controller decides whether this is new.
+    pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), SessionEnd> {
+        let event = Event::CordonObserved { node: self.node.clone(), cordon };
+        self.report(event, SMALL_BYTES, None).await
     }
 
-    pub(super) async fn answered(&mut self, said: proto::OrderStatus) -> Result<(), End> {
-        let (generation, answer) = convert::answer(said)?;
-        let accepted = answer == OrderStatus::Accepted;
-        let answered =
-            Event::OrderStatusReported { node: self.node.clone(), generation, status: answer };
-        self.report(answered, SMALL_BYTES, None).await?;
-        self.say(server_message::What::OrderStatusAck(proto::OrderStatusAck {
+    pub(super) async fn report_order_status(
+        &mut self,
+        message: proto::OrderStatus,
+    ) -> Result<(), SessionEnd> {
+        let (generation, status) = convert::answer(message)?;
+        let accepted = status == OrderStatus::Accepted;
+        let event = Event::OrderStatusReported { node: self.node.clone(), generation, status };
+        self.report(event, SMALL_BYTES, None).await?;
+        self.send(server_message::What::OrderStatusAck(proto::OrderStatusAck {
             generation,
             accepted,
         }))
@@ -207,13 +221,13 @@ mod tests {
     use crate::state_machine::StateMachine;
 
     #[tokio::test]
-    async fn an_old_snapshot_ends_that_changes_are_passed_over() {
+    async fn an_old_snapshot_ends_the_skipping_of_changes() {
         let folder = tempfile::tempdir().unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
-        let (brain, _ended) = Controller::spawn(
+        let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
+        let (controller, _ended) = Controller::spawn(
             StateMachine::open(Box::new(log)).unwrap(),
-            Arc::clone(&roster),
+            Arc::clone(&sessions),
             Arc::default(),
             watch::channel(0).0,
             ClockWatch::default(),
@@ -221,44 +235,44 @@ mod tests {
         )
         .unwrap();
         let node: farrier_fleet::fleet::NodeId = "a".parse().unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
-        brain
-            .take(Actor::Server, Event::Enrolled { node: node.clone(), location: place })
+        let location = Location::in_pool("train".parse().unwrap());
+        controller
+            .submit(Actor::Server, Event::Enrolled { node: node.clone(), location })
             .await
             .unwrap();
-        let desk = SessionContext {
-            brain,
-            roster,
+        let context = SessionContext {
+            controller,
+            sessions,
             store: Arc::new(Store::open(folder.path()).unwrap()),
             space: Arc::default(),
-            lanes: lanes::NodeLanes::default(),
+            report_queue: priority::ReportQueue::default(),
             counters: Arc::default(),
             heartbeat_interval_s: 10,
         };
-        let (out, mut told) = mpsc::channel(16);
+        let (out, mut sent) = mpsc::channel(16);
         let quota = NodeQuota::new(ReportQuota::default(), Instant::now());
-        // Its reports have waited, and everything that is open was asked for.
+        // After throttling, with a snapshot requested.
         let mut session = Session {
-            desk: &desk,
+            context: &context,
             node,
-            pulse: Arc::default(),
+            last_seen: Arc::default(),
             quota: Arc::new(Mutex::new(quota)),
             is_throttled: false,
-            passes_over: FLIGHT_MAX,
-            open_bytes: 0,
+            changes_to_skip: FLIGHT_MAX,
+            snapshot_bytes: 0,
             logged: super::super::Logged { is_over_quota: true, is_unreadable: false },
             is_refused: false,
-            refused_makeup: None,
+            refused_inventory: None,
             out: &out,
             journal: "j".to_owned(),
             last: Some(3),
             inventory: None,
-            told: 0,
+            last_sent_order: 0,
         };
-        session.resynced(convert::findings_message(2, [])).await.unwrap();
+        session.report_open_findings(convert::findings_message(2, [])).await.unwrap();
         let changes = convert::changes_message(4, 3, Vec::new()).unwrap();
-        session.changes(changes).await.unwrap();
-        let mut acked = || match told.try_recv().unwrap().unwrap().what {
+        session.report_changes(changes).await.unwrap();
+        let mut acked = || match sent.try_recv().unwrap().unwrap().what {
             Some(server_message::What::Ack(ack)) => ack.record,
             other => panic!("{other:?}"),
         };

@@ -1,4 +1,4 @@
-//! Reports that wait: for the node's quota, for their turn with the controller, or for disk space.
+//! Reports that wait: for the node's quota, for a permit, or for disk space.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,107 +9,113 @@ use farrier_wire::proto::{self, AgentMessage, agent_message, report, server_mess
 use prost::Message;
 
 use super::super::quota::NodeQuota;
-use super::{End, Session};
+use super::{Session, SessionEnd};
 
-/// What a byte counts for while disk space is low: a node within its quota fills 64 KiB of it each second, and then 4.
+/// Cost of a byte while disk space is low: a node within its quota then logs 4 KiB per second
+/// instead of 64 KiB.
 const LOW_SPACE_COST: usize = 16;
 
-/// While a node's reports wait, it is looked at this often whether they still have to.
+/// Interval of quota checks while throttled.
 pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
-    /// Counts a message, but for what is passed over: nothing of that is logged.
-    pub(super) fn charge(&self, said: &AgentMessage) {
+    /// Charges a message, except skipped changes, which are not logged.
+    pub(super) fn charge(&self, message: &AgentMessage) {
         let is_changes = matches!(
-            &said.what,
+            &message.what,
             Some(agent_message::What::Report(proto::Report {
                 what: Some(report::What::Changes(_))
             }))
         );
-        if self.passes_over == 0 || !is_changes {
-            let bytes = said.encoded_len().saturating_mul(self.byte_cost());
+        if self.changes_to_skip == 0 || !is_changes {
+            let bytes = message.encoded_len().saturating_mul(self.byte_cost());
             self.quota().charge(bytes, Instant::now());
         }
     }
 
-    /// Counts bytes of the log that a message takes beyond its own size.
+    /// Charges log bytes beyond the message's own size.
     pub(super) fn charge_bytes(&self, bytes: usize) {
         let bytes = bytes.saturating_mul(self.byte_cost());
         self.quota().charge_entries(0, bytes, Instant::now());
     }
 
     fn byte_cost(&self) -> usize {
-        if self.desk.space.is_low() { LOW_SPACE_COST } else { 1 }
+        if self.context.space.is_low() { LOW_SPACE_COST } else { 1 }
     }
 
     pub(super) fn quota(&self) -> MutexGuard<'_, NodeQuota> {
         self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn wait_for_quota(&mut self) -> Result<(), End> {
+    pub(super) async fn wait_for_quota(&mut self) -> Result<(), SessionEnd> {
         loop {
             let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
             self.throttle(true).await?;
             tokio::select! {
                 () = tokio::time::sleep(wait.min(THROTTLE_STEP)) => {}
-                () = self.out.closed() => return Err(End::Left),
+                () = self.out.closed() => return Err(SessionEnd::ClosedByNode),
             }
         }
     }
 
-    /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
-    pub(super) async fn unread<T>(&self, wait: impl Future<Output = T>) -> Result<T, End> {
+    /// Waits for a server resource. The node is not read meanwhile, so this counts as no missed
+    /// heartbeat.
+    pub(super) async fn without_heartbeats<T>(
+        &self,
+        wait: impl Future<Output = T>,
+    ) -> Result<T, SessionEnd> {
         let mut wait = std::pin::pin!(wait);
         loop {
             tokio::select! {
                 come = &mut wait => return Ok(come),
-                () = tokio::time::sleep(THROTTLE_STEP) => self.desk.roster.skip_heartbeats(&self.pulse),
-                () = self.out.closed() => return Err(End::Left),
+                () = tokio::time::sleep(THROTTLE_STEP) => self.context.sessions.skip_heartbeats(&self.last_seen),
+                () = self.out.closed() => return Err(SessionEnd::ClosedByNode),
             }
         }
     }
 
-    /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
-    pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
+    /// Starts or ends throttling. Afterwards much may be queued on the node, so the server requests
+    /// a snapshot of its open findings and skips changes in flight.
+    pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), SessionEnd> {
         if is_throttled {
-            self.desk.roster.skip_heartbeats(&self.pulse);
+            self.context.sessions.skip_heartbeats(&self.last_seen);
         }
         if is_throttled == self.is_throttled {
             return Ok(());
         }
         self.is_throttled = is_throttled;
-        self.pulse.set_delayed(is_throttled || self.is_refused);
-        // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
+        self.last_seen.set_delayed(is_throttled || self.is_refused);
+        // A snapshot larger than the available quota would throttle the node again at once.
         if !is_throttled {
-            #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
-            if self.open_bytes as f64 > self.quota().resync_bytes_max() {
+            #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
+            if self.snapshot_bytes as f64 > self.quota().resync_bytes_max() {
                 return Ok(());
             }
-            self.passes_over = FLIGHT_MAX;
-            return self.say(server_message::What::Resync(proto::Resync {})).await;
+            self.changes_to_skip = FLIGHT_MAX;
+            return self.send(server_message::What::Resync(proto::Resync {})).await;
         }
-        self.desk.roster.count_throttled();
+        self.context.sessions.count_throttled();
         if !self.logged.is_over_quota {
-            tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
+            tracing::warn!(node = %self.node, "the node exceeds its report quota; its reports are delayed");
             self.logged.is_over_quota = true;
-            self.give(Event::QuotaExceeded { node: self.node.clone() }).await?;
+            self.submit(Event::QuotaExceeded { node: self.node.clone() }).await?;
         }
         Ok(())
     }
 
-    /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
-    pub(super) async fn keep_up(&mut self) -> Result<(), End> {
-        if self.logged.is_over_quota && self.quota().is_kept(Instant::now()) {
+    /// Clears conditions that no longer hold: over quota, or low disk space.
+    pub(super) async fn clear_conditions(&mut self) -> Result<(), SessionEnd> {
+        if self.logged.is_over_quota && self.quota().is_within_quota(Instant::now()) {
             self.logged.is_over_quota = false;
-            self.give(Event::QuotaRestored { node: self.node.clone() }).await?;
+            self.submit(Event::QuotaRestored { node: self.node.clone() }).await?;
         }
-        if self.is_refused && !self.desk.space.is_low() {
+        if self.is_refused && !self.context.space.is_low() {
             self.is_refused = false;
-            self.pulse.set_delayed(self.is_throttled);
-            if let Some(inventory) = self.refused_makeup.take() {
-                self.made_of(*inventory).await?;
+            self.last_seen.set_delayed(self.is_throttled);
+            if let Some(inventory) = self.refused_inventory.take() {
+                self.report_inventory(*inventory).await?;
             }
-            self.say(server_message::What::Resync(proto::Resync {})).await?;
+            self.send(server_message::What::Resync(proto::Resync {})).await?;
         }
         Ok(())
     }

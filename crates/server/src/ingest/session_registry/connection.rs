@@ -1,4 +1,5 @@
-//! Whether there is a session with a node's agent, as people see it. Decisions go by the heartbeat timeout and the log.
+//! Connection state of a node's agent, for display. Decisions use the heartbeat timeout and the
+//! log.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,65 +10,67 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{SessionEntry, SessionRegistry};
 
-/// An open session without a message for so many heartbeat intervals is late. After six the server closes it.
+/// An open session without a message for this many heartbeat intervals is late. After six, the
+/// server closes it.
 const LATE_INTERVALS: u32 = 3;
 
-/// Of a session, in milliseconds since the server started.
+/// Times of a session, in milliseconds since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Session {
+struct SessionTimes {
     is_open: bool,
-    /// None: there was none since the server started.
+    /// `None` if there was no session since the server started.
     opened_ms: Option<u64>,
     closed_ms: Option<u64>,
-    heard_ms: u64,
-    /// When the server last read from it, or knows that it did not.
+    last_message_ms: u64,
+    /// When the server last read from it, or last knew that it did not.
     observed_ms: u64,
     is_delayed: bool,
 }
 
-impl Session {
-    fn of(seat: &SessionEntry) -> Self {
+impl SessionTimes {
+    fn from_entry(session: &SessionEntry) -> Self {
         Self {
-            is_open: seat.stream.is_some(),
-            opened_ms: seat.opened_ms,
-            closed_ms: seat.closed_ms,
-            heard_ms: seat.pulse.heard_ms.load(Ordering::Relaxed),
-            observed_ms: seat.pulse.counted_from_ms(),
-            is_delayed: seat.pulse.is_delayed.load(Ordering::Relaxed),
+            is_open: session.stream.is_some(),
+            opened_ms: session.opened_ms,
+            closed_ms: session.closed_ms,
+            last_message_ms: session.last_seen.last_message_ms.load(Ordering::Relaxed),
+            observed_ms: session.last_seen.timeout_start_ms(),
+            is_delayed: session.last_seen.is_delayed.load(Ordering::Relaxed),
         }
     }
 
-    /// The state, since when, and for how long nothing was heard. `late_ms` without a message is late.
-    fn state(self, up_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
+    /// The state, its start, and the age of the last message. `late_ms` without a message is late.
+    fn state(self, uptime_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
         let Some(opened_ms) = self.opened_ms else { return (ConnectionState::Never, 0, None) };
-        let age_ms = up_ms.saturating_sub(self.heard_ms);
+        let age_ms = uptime_ms.saturating_sub(self.last_message_ms);
         let (state, since_ms) = match self.is_open {
-            true if up_ms.saturating_sub(self.observed_ms) > late_ms => {
+            true if uptime_ms.saturating_sub(self.observed_ms) > late_ms => {
                 (ConnectionState::HeartbeatLate, opened_ms)
             }
             true if self.is_delayed => (ConnectionState::ReportsDelayed, opened_ms),
             true => (ConnectionState::Connected, opened_ms),
-            // One that the server has just cut, and that has not ended yet.
-            false => (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.heard_ms)),
+            // `closed_ms` is missing if the server has just disconnected it.
+            false => {
+                (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.last_message_ms))
+            }
         };
         (state, since_ms, Some(age_ms))
     }
 }
 
 impl SessionRegistry {
-    /// Whether there is a session with a node's agent.
     pub(crate) fn connection(
         &self,
         node: &NodeId,
         heartbeat_interval: Duration,
         now: Timestamp,
     ) -> ConnectionView {
-        let session = self.seats().get(node).map(Session::of).unwrap_or_default();
-        let up_ms = self.up_ms();
+        let session = self.by_node().get(node).map(SessionTimes::from_entry).unwrap_or_default();
+        let uptime_ms = self.uptime_ms();
         let late = heartbeat_interval.saturating_mul(LATE_INTERVALS);
         let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
-        let (state, since_ms, age_ms) = session.state(up_ms, late_ms);
-        let ago = SignedDuration::from_millis(up_ms.saturating_sub(since_ms).cast_signed());
+        let (state, since_ms, age_ms) = session.state(uptime_ms, late_ms);
+        let ago = SignedDuration::from_millis(uptime_ms.saturating_sub(since_ms).cast_signed());
         let since = now.checked_sub(ago).unwrap_or(now);
         ConnectionView { state, since, last_heartbeat_age_s: age_ms.map(|ms| ms / 1000) }
     }
@@ -80,20 +83,20 @@ mod tests {
     const LATE_MS: u64 = 30_000;
 
     #[test]
-    fn a_session_is_connected_late_or_closed_and_without_one_nothing_is_claimed() {
-        let open = Session {
+    fn the_connection_state_follows_the_session() {
+        let open = SessionTimes {
             is_open: true,
             opened_ms: Some(1000),
             closed_ms: None,
-            heard_ms: 5000,
+            last_message_ms: 5000,
             observed_ms: 5000,
             is_delayed: false,
         };
-        let delayed = Session { is_delayed: true, ..open };
-        let closed = Session { is_open: false, closed_ms: Some(6000), ..open };
-        let cut = Session { is_open: false, ..open };
-        let enrolled = Session { heard_ms: 5000, ..Session::default() };
-        for (session, up_ms, expected) in [
+        let delayed = SessionTimes { is_delayed: true, ..open };
+        let closed = SessionTimes { is_open: false, closed_ms: Some(6000), ..open };
+        let cut = SessionTimes { is_open: false, ..open };
+        let enrolled = SessionTimes { last_message_ms: 5000, ..SessionTimes::default() };
+        for (session, uptime_ms, expected) in [
             (open, 7000, (ConnectionState::Connected, 1000, Some(2000))),
             (open, 35_000, (ConnectionState::Connected, 1000, Some(30_000))),
             (open, 35_001, (ConnectionState::HeartbeatLate, 1000, Some(30_001))),
@@ -102,37 +105,37 @@ mod tests {
             (closed, 7000, (ConnectionState::Disconnected, 6000, Some(2000))),
             (closed, 90_000, (ConnectionState::Disconnected, 6000, Some(85_000))),
             (cut, 7000, (ConnectionState::Disconnected, 5000, Some(2000))),
-            (Session::default(), 7000, (ConnectionState::Never, 0, None)),
+            (SessionTimes::default(), 7000, (ConnectionState::Never, 0, None)),
             (enrolled, 7000, (ConnectionState::Never, 0, None)),
         ] {
-            assert_eq!(session.state(up_ms, LATE_MS), expected, "{session:?} at {up_ms}");
+            assert_eq!(session.state(uptime_ms, LATE_MS), expected, "{session:?} at {uptime_ms}");
         }
     }
 
     #[test]
-    fn a_node_has_its_last_sessions_state_until_it_opens_another() {
-        let roster = SessionRegistry::new(crate::ingest::ReportQuota::default());
+    fn a_node_keeps_its_last_sessions_state_until_the_next() {
+        let sessions = SessionRegistry::new(crate::ingest::ReportQuota::default());
         let node: NodeId = "a".parse().unwrap();
         let now = Timestamp::now();
-        let look = || roster.connection(&node, Duration::from_secs(10), now);
-        let never = look();
+        let connection = || sessions.connection(&node, Duration::from_secs(10), now);
+        let never = connection();
         assert_eq!((never.state, never.last_heartbeat_age_s), (ConnectionState::Never, None));
-        let refused = roster.sit(&node, None);
-        assert_eq!(look().state, ConnectionState::Never, "a hello that is not accepted is none");
-        roster.leave(&node, refused.number);
-        let sit = || {
-            let seated = roster.sit(&node, None);
-            let _ = roster.accepted(&node, &seated.pulse);
-            seated
+        let refused = sessions.register(&node, None);
+        assert_eq!(connection().state, ConnectionState::Never, "a refused hello is no session");
+        sessions.deregister(&node, refused.number);
+        let register = || {
+            let registered = sessions.register(&node, None);
+            let _ = sessions.mark_accepted(&node, &registered.last_seen);
+            registered
         };
-        let first = sit();
-        assert_eq!(look().state, ConnectionState::Connected);
-        let second = sit();
-        roster.leave(&node, first.number);
-        assert_eq!(look().state, ConnectionState::Connected, "the later session is open");
-        roster.leave(&node, second.number);
-        assert_eq!(look().state, ConnectionState::Disconnected);
-        let _third = sit();
-        assert_eq!(look().state, ConnectionState::Connected);
+        let first = register();
+        assert_eq!(connection().state, ConnectionState::Connected);
+        let second = register();
+        sessions.deregister(&node, first.number);
+        assert_eq!(connection().state, ConnectionState::Connected, "the later session is open");
+        sessions.deregister(&node, second.number);
+        assert_eq!(connection().state, ConnectionState::Disconnected);
+        let _third = register();
+        assert_eq!(connection().state, ConnectionState::Connected);
     }
 }

@@ -1,5 +1,5 @@
-//! A caller of one pool sees neither names nor counts of another, whatever a reason says and
-//! wherever it is shown: every reason there is, through every path that reads.
+//! Isolation: a caller of one pool sees neither names nor counts of another, for every reason and
+//! through every path that reads.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ const OWN: &str = "mine";
 const FOREIGN: [&str; 3] = ["zz-node-1", "zz-node-2", "zz-node-3"];
 const FOREIGN_POOL: &str = "zz-secret";
 const FOREIGN_RACK: &str = "zz-rack";
-/// A rack in which nodes of both pools stand.
+/// A rack with nodes of both pools.
 const SHARED_RACK: &str = "shared";
-/// What only the other pool has.
+/// Only the other pool has these.
 const NAMES: [&str; 5] = ["zz-node", FOREIGN_POOL, FOREIGN_RACK, "ZZ-GPU", "zz-code"];
 
 fn id(name: &str) -> NodeId {
@@ -28,16 +28,16 @@ fn domain(text: &str) -> Domain {
     text.parse().unwrap()
 }
 
-/// The markers in a text. A count is a word of its own: digits of a time or a number are none.
+/// The markers in a text. Counts match whole words only, so digits of times do not count.
 fn markers(text: &str) -> BTreeSet<String> {
-    let names = NAMES.into_iter().filter(|it| text.contains(it)).map(str::to_owned);
-    let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
-    let words: BTreeSet<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
-    names.chain(counts.into_iter().filter(|it| words.contains(it.as_str()))).collect()
+    let names = NAMES.into_iter().filter(|name| text.contains(name)).map(str::to_owned);
+    let counts = samples::FOREIGN_COUNTS.map(|foreign_count| foreign_count.to_string());
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    names.chain(counts.into_iter().filter(|count| words.contains(count.as_str()))).collect()
 }
 
-/// Every reason and all that unblocks, each about the fleet, about the rack that is shared and
-/// about the other pool.
+/// Every reason and everything that unblocks it, each about the fleet, the shared rack and the
+/// other pool.
 fn cases() -> Vec<Rationale> {
     let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
     let mut cases = Vec::new();
@@ -48,25 +48,26 @@ fn cases() -> Vec<Rationale> {
         let unblocked_by = samples::unblocked_by_naming(&about, pool, Some(id(FOREIGN[0])));
         let count = reasons.len().max(unblocked_by.len());
         let pairs = reasons.into_iter().cycle().zip(unblocked_by.into_iter().cycle());
-        cases.extend(pairs.take(count).map(|(reason, it)| Rationale::new(reason, it)));
+        cases.extend(
+            pairs.take(count).map(|(reason, unblocked_by)| Rationale::new(reason, unblocked_by)),
+        );
     }
     cases
 }
 
-impl World {
+impl Fixture {
     async fn log(&self, event: Event) {
         let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.site().brain.take(by, event).await.unwrap();
+        self.app().controller.submit(by, event).await.unwrap();
     }
 
-    /// A pool of the caller's with one node, and another with three of which one stands in the same
-    /// rack.
+    /// The caller's pool with one node, and another with three, one of them in the same rack.
     async fn two_pools() -> Self {
-        let world = Self::new().await;
-        world.enrol(OWN, "train", SHARED_RACK).await;
+        let fixture = Self::new().await;
+        fixture.enrol(OWN, "train", SHARED_RACK).await;
         let racks = [SHARED_RACK, FOREIGN_RACK, FOREIGN_RACK];
         for (name, rack) in FOREIGN.into_iter().zip(racks) {
-            world.enrol(name, FOREIGN_POOL, rack).await;
+            fixture.enrol(name, FOREIGN_POOL, rack).await;
         }
         for name in FOREIGN.into_iter().chain([OWN]) {
             let is_own = name == OWN;
@@ -79,39 +80,39 @@ impl World {
             let gpus = Some((0..2).map(gpu).collect());
             let inventory =
                 NodeInventory { boot: "b".to_owned(), gpus, ..NodeInventory::default() };
-            world.log(Event::InventoryReported { node: id(name), inventory }).await;
+            fixture.log(Event::InventoryReported { node: id(name), inventory }).await;
             let record = Record { journal: "j".to_owned(), number: 1 };
             let changes = vec![Change::Opened(finding(is_own))];
-            world.log(Event::FindingsReported { node: id(name), record, changes }).await;
+            fixture.log(Event::FindingsReported { node: id(name), record, changes }).await;
             let reason = "a look".to_owned();
-            let held = OperatorRequest::Hold { node: id(name), reason };
-            world.log(Event::OperatorRequested { request: held }).await;
+            let hold = OperatorRequest::Hold { node: id(name), reason };
+            fixture.log(Event::OperatorRequested { request: hold }).await;
         }
         let mut policy = Policy::default();
-        // One node is enough to blame what it shares.
+        // One node is enough for a domain fault.
         (policy.common_cause.nodes, policy.common_cause.share) = (1, 0.01);
         policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
-        world.log(Event::PolicySet { policy: Box::new(policy) }).await;
-        let until = world.site().brain.now() + SignedDuration::from_hours(1);
+        fixture.log(Event::PolicySet { policy: Box::new(policy) }).await;
+        let until = fixture.app().controller.now() + SignedDuration::from_hours(1);
         for name in ["rack:zz-rack", "pool:zz-secret"] {
             let what =
                 OperatorRequest::Freeze { domain: domain(name), until, reason: "work".to_owned() };
-            world.log(Event::OperatorRequested { request: what }).await;
+            fixture.log(Event::OperatorRequested { request: what }).await;
         }
-        world
+        fixture
     }
 
-    /// Everything that can have this reason has it: a phase, what is deferred, an order, one that
-    /// was withdrawn, one that a person wanted, and what is to blame.
-    async fn tell(&self, why: &Rationale) {
+    /// Uses the reason wherever one can appear: phase, deferral, order, cancelled order,
+    /// operator-requested order and domain fault.
+    async fn log_reason(&self, why: &Rationale) {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
             let node = || id(name);
-            let orders = self.site().brain.look({
+            let orders = self.app().controller.read({
                 let node = node();
                 move |state| {
                     let orders = &state.nodes[&node].orders;
-                    (orders.generation(), orders.pending().map(|it| it.order.generation))
+                    (orders.generation(), orders.pending().map(|pending| pending.order.generation))
                 }
             });
             let (last, pending) = orders.await.unwrap();
@@ -124,7 +125,7 @@ impl World {
                 generation,
                 kind: what,
                 boot: None,
-                lease_until: self.site().brain.now() + SignedDuration::from_hours(1),
+                lease_until: self.app().controller.now() + SignedDuration::from_hours(1),
                 reason: reason(),
             };
             let diag = OrderKind::Diag { level: 1, minutes: 0 };
@@ -153,20 +154,19 @@ impl World {
         }
     }
 
-    /// The order that is pending is withdrawn for this reason: what failed last is shown where
-    /// nothing is pending.
+    /// Cancels the pending order for this reason. The last result is shown while nothing is
+    /// pending.
     async fn withdraw(&self, why: &Rationale) {
-        let pending = self
-            .site()
-            .brain
-            .look(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
+        let pending = self.app().controller.read(|state| {
+            state.nodes[&id(OWN)].orders.pending().map(|pending| pending.order.generation)
+        });
         let generation = pending.await.unwrap().unwrap();
         let (node, why) = (id(OWN), why.reason.clone());
         self.log(Event::OrderCancelled { node, generation, reason: why }).await;
     }
 
-    /// What a caller gets from a path, also where that is a refusal.
-    async fn read(&self, path: &str, scope: &str) -> String {
+    /// The answer to a caller, also if it is a refusal.
+    async fn get(&self, path: &str, scope: &str) -> String {
         let mut body = match self.request(&Method::GET, path, scope, "").await {
             Ok(reply) => reply.into_response(None).into_body(),
             Err(failure) => return serde_json::to_string(&failure.problem).unwrap(),
@@ -179,11 +179,11 @@ impl World {
         text
     }
 
-    /// What a caller gets from the stream, up to the last entry that they see. It would go on.
+    /// The stream up to the last visible entry.
     async fn follow(&self, after: u64, scope: &str) -> String {
-        let page = self.read(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
+        let page = self.get(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
         let page: serde_json::Value = serde_json::from_str(&page).unwrap();
-        let Some(last) = page["events"].as_array().and_then(|it| it.last()) else {
+        let Some(last) = page["events"].as_array().and_then(|items| items.last()) else {
             return String::new();
         };
         let last = format!("id: {}\n", last["seq"]);
@@ -211,9 +211,9 @@ fn finding(is_own: bool) -> Finding {
     .unwrap()
 }
 
-/// Every path that reads but the stream, so that one that is added is looked at too.
+/// Every path that reads, except the stream, so that new ones are covered.
 fn paths(after: u64) -> Vec<String> {
-    let reads = routes::TABLE.iter().filter(|it| it.method == Method::GET);
+    let reads = routes::TABLE.iter().filter(|table| table.method == Method::GET);
     let each = reads.flat_map(|route| match route.path {
         "/api/v1/events/stream" => Vec::new(),
         "/api/v1/events" => vec![format!("{}?after={after}&limit=500", route.path)],
@@ -227,96 +227,101 @@ fn paths(after: u64) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reason() {
-    let world = World::two_pools().await;
-    let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
+async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() {
+    let fixture = Fixture::two_pools().await;
+    let all = NAMES.join(" ")
+        + &samples::FOREIGN_COUNTS.map(|foreign_count| format!(" {foreign_count}")).concat();
     let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
     for why in cases() {
-        let after = world.site().tail.end();
-        world.tell(&why).await;
+        let after = fixture.app().tail.end();
+        fixture.log_reason(&why).await;
         codes.insert(why.reason.code().to_owned());
         let explanation = format!("/api/v1/nodes/{OWN}/explanation");
         let is_whole = |shown: &BTreeSet<String>| *shown == markers(&all);
         for path in paths(after) {
-            let seen = world.read(&path, "pool:train").await;
-            assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
-            domain_faults += usize::from(path == "/api/v1/domain-faults" && seen.contains(OWN));
-            // Somebody who has the whole fleet sees the markers: they are there.
+            let answer = fixture.get(&path, "pool:train").await;
+            assert_eq!(markers(&answer), BTreeSet::new(), "{path} for {why:?}: {answer}");
+            domain_faults += usize::from(path == "/api/v1/domain-faults" && answer.contains(OWN));
+            // A caller with the whole fleet sees the markers, so they are there.
             if !is_whole(&shown) {
-                shown.extend(markers(&world.read(&path, "fleet").await));
+                shown.extend(markers(&fixture.get(&path, "fleet").await));
             }
         }
-        let seen = world.follow(after, "pool:train").await;
-        assert_eq!(markers(&seen), BTreeSet::new(), "the stream for {why:?}: {seen}");
-        assert!(seen.contains(OWN), "{seen}");
-        world.withdraw(&why).await;
-        let seen = world.read(&explanation, "pool:train").await;
-        // An order that another took the place of has not failed.
+        let answer = fixture.follow(after, "pool:train").await;
+        assert_eq!(markers(&answer), BTreeSet::new(), "the stream for {why:?}: {answer}");
+        assert!(answer.contains(OWN), "{answer}");
+        fixture.withdraw(&why).await;
+        let answer = fixture.get(&explanation, "pool:train").await;
+        // An order superseded by another has not failed.
         let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
-        assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
-        assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
+        assert!(!is_failure || answer.contains("the last failed at"), "{answer}");
+        assert_eq!(markers(&answer), BTreeSet::new(), "{explanation} for {why:?}: {answer}");
     }
-    assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
-    assert_eq!(domain_faults, cases().len(), "what is to blame is shown with the caller's node");
-    assert_eq!(shown, markers(&all), "a marker that nobody is shown tests nothing");
+    assert!(Reason::CODES.iter().all(|code| codes.contains(*code)), "{codes:?}");
+    assert_eq!(domain_faults, cases().len(), "the domain fault is shown with the caller's node");
+    assert_eq!(shown, markers(&all), "a marker that is never shown tests nothing");
 }
 
-/// The whole log at once, and from another side: who has the other pool does not see this one.
+/// The whole log, and the other direction: the other pool does not see this one.
 #[tokio::test]
-async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
-    let world = World::two_pools().await;
+async fn the_log_of_a_pool_names_only_its_own_nodes() {
+    let fixture = Fixture::two_pools().await;
     let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
-    world.tell(&why).await;
+    fixture.log_reason(&why).await;
     for (scope, own, other) in
         [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
     {
         for path in ["/api/v1/events?after=0", "/api/v1/export?what=log&after=0"] {
-            let seen = world.read(path, scope).await;
-            assert!(seen.contains(own), "{path} of {scope}: {seen}");
-            assert!(!seen.contains(other), "{path} of {scope}: {seen}");
+            let answer = fixture.get(path, scope).await;
+            assert!(answer.contains(own), "{path} of {scope}: {answer}");
+            assert!(!answer.contains(other), "{path} of {scope}: {answer}");
         }
     }
-    let metrics = world.read("/metrics", "pool:train").await;
+    let metrics = fixture.get("/metrics", "pool:train").await;
     assert!(metrics.contains(r#""status":403"#), "{metrics}");
-    assert!(world.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
+    assert!(fixture.get("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
 }
 
-/// Logs that a node sent while it was another pool's stay that pool's when the node moves.
+/// Artifacts that a node sent while in another pool stay with that pool.
 #[tokio::test]
-async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
+async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     use std::io::Write as _;
 
     use crate::artifacts;
 
-    let world = World::two_pools().await;
-    let look = world.site().brain.look(|state| state.nodes[&id(OWN)].first_seq);
-    let first_seq = look.await.unwrap();
+    let fixture = Fixture::two_pools().await;
+    let first_seq = fixture.app().controller.read(|state| state.nodes[&id(OWN)].first_seq);
+    let first_seq = first_seq.await.unwrap();
     for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
-        let place = Location::in_pool(pool.parse().unwrap());
+        let location = Location::in_pool(pool.parse().unwrap());
         let at = Timestamp::now();
-        let mut record =
-            artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+        let mut record = artifacts::ArtifactRecord::new(
+            generation,
+            "collect-logs".to_owned(),
+            first_seq,
+            location,
+            at,
+        );
         (record.bytes, record.sha256) = (9, "ab".to_owned());
-        let mut incoming = world.site().artifacts.begin(generation).unwrap();
+        let mut incoming = fixture.app().artifacts.begin(generation).unwrap();
         incoming.write_all(b"zz-secret").unwrap();
-        world.site().artifacts.finish(&id(OWN), &record, incoming).unwrap();
+        fixture.app().artifacts.finish(&id(OWN), &record, incoming).unwrap();
     }
     let list = format!("/api/v1/nodes/{OWN}/artifacts");
     let generations = |text: &str| {
         let listed: serde_json::Value = serde_json::from_str(text).unwrap();
         let listed = listed["artifacts"].as_array().unwrap().clone();
-        listed.iter().map(|it| it["generation"].as_u64().unwrap()).collect::<Vec<_>>()
+        listed.iter().map(|row| row["generation"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(generations(&world.read(&list, "fleet").await), [2, 1]);
-    assert_eq!(generations(&world.read(&list, "pool:train").await), [2]);
-    assert_eq!(world.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
-    let hidden = world.read(&format!("{list}/1"), "pool:train").await;
+    assert_eq!(generations(&fixture.get(&list, "fleet").await), [2, 1]);
+    assert_eq!(generations(&fixture.get(&list, "pool:train").await), [2]);
+    assert_eq!(fixture.get(&format!("{list}/2"), "pool:train").await, "zz-secret");
+    let hidden = fixture.get(&format!("{list}/1"), "pool:train").await;
     assert!(hidden.contains("there is no such artifact"), "{hidden}");
-    // Who has the other pool does not see the node at all, and a retired one has no files.
-    let other = world.read(&list, "pool:zz-secret").await;
+    // The other pool does not see the node at all, and a retired node has no artifacts.
+    let other = fixture.get(&list, "pool:zz-secret").await;
     assert!(other.contains("is not a node of the fleet"), "{other}");
     let retire = format!("/api/v1/nodes/{OWN}/retire");
-    world.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
-    let left = world.site().artifacts.list(&id(OWN), first_seq, Timestamp::now());
-    assert!(left.unwrap().is_empty());
+    fixture.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
+    assert!(fixture.app().artifacts.list(&id(OWN), first_seq).unwrap().is_empty());
 }

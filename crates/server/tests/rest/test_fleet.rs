@@ -1,4 +1,4 @@
-//! A server with nodes of two pools and two tenants, people with tokens, and HTTP as anybody writes it.
+//! A server with nodes of two pools and two tenants, users with tokens, and a raw HTTP client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,9 +14,8 @@ use farrier_server::controller::Controller;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::world::{PATIENCE, TestServer, finding, node};
+use crate::test_server::{PATIENCE, TestServer, finding, node};
 
-/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -29,19 +28,21 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    /// A problem is whole and of its kind.
+    /// Checks that the answer is a complete problem.
     pub(crate) fn assert_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
         let problem = self.json();
         assert_eq!(problem["status"], status);
         for field in ["type", "title", "detail", "hint"] {
-            assert!(problem[field].as_str().is_some_and(|it| !it.is_empty()), "{field}: {problem}");
+            assert!(
+                problem[field].as_str().is_some_and(|problem| !problem.is_empty()),
+                "{field}: {problem}"
+            );
         }
     }
 }
 
-/// A request as it goes over the wire.
 pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Option<&str>) -> String {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: fleet\r\nConnection: close\r\n");
     if let Some(token) = token {
@@ -56,11 +57,11 @@ pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Optio
     text
 }
 
-/// Sends bytes and reads until the other end closes.
+/// Sends bytes, and reads until the server closes.
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Who is refused early need not read the rest.
+    // A refused client may fail to send the rest.
     let _ = socket.write_all(request);
     let mut bytes = Vec::new();
     let _ = socket.read_to_end(&mut bytes);
@@ -74,13 +75,12 @@ pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     };
     let status = status.parse().unwrap();
     let headers: BTreeMap<String, String> = lines.filter_map(header).collect();
-    let is_chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
-    let body = if is_chunked { unchunked(body) } else { body.to_owned() };
+    let is_chunked = headers.get("transfer-encoding").is_some_and(|header| header == "chunked");
+    let body = if is_chunked { decode_chunked(body) } else { body.to_owned() };
     Answer { status, headers, body }
 }
 
-/// A body without the lengths of its chunks.
-fn unchunked(mut body: &str) -> String {
+fn decode_chunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
         let (chunk, rest) = rest.split_at(usize::from_str_radix(length, 16).unwrap());
@@ -90,29 +90,29 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-pub(crate) struct Office {
-    pub(crate) site: TestServer,
+pub(crate) struct TestFleet {
+    pub(crate) server: TestServer,
 }
 
-/// Where each node stands: two of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
+/// Two nodes of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
 const NODES: [(&str, &str, &str, &str); 3] =
     [("a", "train", "lab", "r1"), ("b", "train", "shop", "r2"), ("c", "serve", "shop", "r1")];
 
-impl Office {
+impl TestFleet {
     pub(crate) async fn open() -> Self {
         Self::with(TestServer::plain().await).await
     }
 
-    pub(crate) async fn with(site: TestServer) -> Self {
-        let office = Self { site };
+    pub(crate) async fn with(server: TestServer) -> Self {
+        let fleet = Self { server };
         for (name, pool, tenant, rack) in NODES {
-            office.enrol(name, pool, Some(tenant), Some(rack)).await;
+            fleet.enrol(name, pool, Some(tenant), Some(rack)).await;
         }
-        office
+        fleet
     }
 
-    pub(crate) fn brain(&self) -> &Controller {
-        self.site.running().brain()
+    pub(crate) fn controller(&self) -> &Controller {
+        self.server.running().controller()
     }
 
     pub(crate) async fn enrol(
@@ -122,24 +122,29 @@ impl Office {
         tenant: Option<&str>,
         rack: Option<&str>,
     ) {
-        let mut place = Location::in_pool(pool.parse().unwrap());
-        place.tenant = tenant.map(|it| it.parse().unwrap());
-        place.rack = rack.map(|it| it.parse().unwrap());
-        self.told(Event::Enrolled { node: node(name), location: place }).await;
+        let mut location = Location::in_pool(pool.parse().unwrap());
+        location.tenant = tenant.map(|tenant| tenant.parse().unwrap());
+        location.rack = rack.map(|rack| rack.parse().unwrap());
+        self.submit(Event::Enrolled { node: node(name), location }).await;
     }
 
-    pub(crate) async fn told(&self, event: Event) {
+    pub(crate) async fn submit(&self, event: Event) {
         let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.brain().take(by, event).await.unwrap();
+        self.controller().submit(by, event).await.unwrap();
     }
 
-    pub(crate) async fn found(&self, name: &str, number: u64) {
+    pub(crate) async fn report_finding(&self, name: &str, number: u64) {
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
-        self.told(Event::FindingsReported { node: node(name), record, changes }).await;
+        self.submit(Event::FindingsReported { node: node(name), record, changes }).await;
     }
 
-    pub(crate) async fn seen(&self, name: &str, gpu: Option<&str>, driver: Option<&str>) {
+    pub(crate) async fn report_inventory(
+        &self,
+        name: &str,
+        gpu: Option<&str>,
+        driver: Option<&str>,
+    ) {
         let gpu = |index| GpuInventory {
             uuid: GpuUuid(format!("GPU-{name}-{index}")),
             name: gpu.map(str::to_owned),
@@ -152,7 +157,7 @@ impl Office {
             gpus: driver.map(|_| (0..8).map(gpu).collect()),
             ..NodeInventory::default()
         };
-        self.told(Event::InventoryReported { node: node(name), inventory }).await;
+        self.submit(Event::InventoryReported { node: node(name), inventory }).await;
     }
 
     pub(crate) fn token(&self, name: &str, role: Role, scope: &str) -> String {
@@ -169,28 +174,29 @@ impl Office {
         let now = Timestamp::now();
         let person = NewUser::new(name, role, scope.parse().unwrap(), now + life).unwrap();
         let by = Actor::User("local:test".to_owned());
-        let (_, secret) = self.site.store().add_person(&by, &person, now).unwrap();
+        let (_, secret) = self.server.store().add_user(&by, &person, now).unwrap();
         secret.reveal().to_owned()
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         method: &str,
         path: &str,
         token: Option<&str>,
         body: Option<&str>,
     ) -> Answer {
-        let (address, text) = (self.site.address, request(method, path, token, body));
+        let (address, text) = (self.server.address, request(method, path, token, body));
         tokio::task::spawn_blocking(move || exchange(address, text.as_bytes())).await.unwrap()
     }
 
     pub(crate) async fn get(&self, path: &str, token: &str) -> Value {
-        let answer = self.ask("GET", path, Some(token), None).await;
+        let answer = self.send("GET", path, Some(token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.json()
     }
 
-    /// Asks until the answer is as expected. What decides is given the time before the request, too. Rarely enough for the rate limit.
+    /// Polls until the answer matches. The predicate also gets the time before the request. Slow
+    /// enough for the rate limit.
     pub(crate) async fn wait_for(
         &self,
         path: &str,
@@ -199,31 +205,31 @@ impl Office {
     ) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
-            let asked = Timestamp::now();
+            let sent_at = Timestamp::now();
             let answer = self.get(path, token).await;
-            if is(&answer, asked) {
+            if is(&answer, sent_at) {
                 return answer;
             }
-            assert!(Instant::now() < end, "{path} did not become as expected: {answer}");
+            assert!(Instant::now() < end, "{path} did not match: {answer}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
     pub(crate) async fn post(&self, path: &str, token: &str, body: &str) -> Answer {
-        self.ask("POST", path, Some(token), Some(body)).await
+        self.send("POST", path, Some(token), Some(body)).await
     }
 
     pub(crate) fn names(page: &Value) -> Vec<String> {
         let nodes = page["nodes"].as_array().unwrap();
-        nodes.iter().map(|it| it["node"].as_str().unwrap().to_owned()).collect()
+        nodes.iter().map(|node| node["node"].as_str().unwrap().to_owned()).collect()
     }
 
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn read_node<T: Send + 'static>(
         &self,
         name: &str,
-        look: impl FnOnce(&farrier_fleet::fleet::Node) -> T + Send + 'static,
+        read: impl FnOnce(&farrier_fleet::fleet::Node) -> T + Send + 'static,
     ) -> T {
         let id: NodeId = node(name);
-        self.brain().look(move |state| look(&state.nodes[&id])).await.unwrap()
+        self.controller().read(move |state| read(&state.nodes[&id])).await.unwrap()
     }
 }

@@ -1,11 +1,11 @@
-//! What one peer can do again and again is counted, and has no line of the log each time. One test in a process of its own:
-//! it counts all lines.
+//! Events that one peer can repeat are counted, without a log line each. A single test in its own
+//! process, because it counts all lines.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod metrics;
-#[path = "../wire/world.rs"]
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +21,11 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use metrics::metrics;
-use world::{Member, TestServer};
+use test_server::{TestNode, TestServer};
 
 const TIMES: usize = 50;
 
-/// Counts lines of the server at the level that a server logs at by default.
+/// Counts the server's log lines at the default level.
 struct Lines(Arc<AtomicUsize>);
 
 impl Subscriber for Lines {
@@ -77,14 +77,15 @@ async fn renewal(agents: &mut Agents) -> Code {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() {
+async fn repeated_refusals_are_counted_without_a_log_line_each() {
     let lines = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    let tls = Keep::new(&member.identity(), None).tls().unwrap();
-    let mut agents = client::connect(&site.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let mut agents =
+        client::connect(&server.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
     let before = lines.load(Ordering::Relaxed);
     assert!(before > 0, "lines are counted");
     for _ in 0..TIMES {
@@ -102,23 +103,24 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     for _ in 1..TIMES {
         later.push(renewal(&mut agents).await);
     }
-    // The summary of a minute on a slow machine, and what the server has to say of itself.
+    // The minute's summary on a slow machine, and the server's own lines.
     let written = lines.load(Ordering::Relaxed) - before;
     assert!(written < TIMES / 2, "{written} lines for {} refusals", 5 * TIMES);
     assert_eq!(first, Code::Ok);
     // More than a minute may pass between two of them.
     assert!(later.contains(&Code::ResourceExhausted), "{later:?}");
-    let text = metrics(&site, tls).await;
+    let text = metrics(&server, tls).await;
     for line in [
         format!("farrier_server_enrolments_refused_total{{reason=\"token\"}} {TIMES}"),
-        format!("farrier_server_order_numbers_refused_total {TIMES}"),
+        format!("farrier_server_order_generations_refused_total {TIMES}"),
         format!("farrier_server_node_names_refused_total {TIMES}"),
         format!("farrier_server_sessions_ended_total {TIMES}"),
     ] {
-        assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }
-    let renewals =
-        text.lines().filter_map(|it| it.strip_prefix("farrier_server_certificate_renewals_total"));
-    let counts = renewals.filter_map(|it| it.rsplit(' ').next()?.parse::<usize>().ok());
+    let renewals = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("farrier_server_certificate_renewals_total"));
+    let counts = renewals.filter_map(|renewal| renewal.rsplit(' ').next()?.parse::<usize>().ok());
     assert_eq!(counts.sum::<usize>(), TIMES, "{text}");
 }

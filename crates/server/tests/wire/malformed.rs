@@ -1,4 +1,4 @@
-//! What nobody should say: replayed, reordered, oversized and malformed messages. None of it is in the log.
+//! Replayed, reordered, oversized and malformed messages. None of them is logged.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::world::{Member, PATIENCE, TestServer, finding, until};
+use crate::test_server::{PATIENCE, TestNode, TestServer, finding, until};
 
 pub(crate) struct Raw {
     out: mpsc::Sender<AgentMessage>,
@@ -23,8 +23,8 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    pub(crate) async fn open(site: &TestServer, name: &str) -> Result<Self, Status> {
-        Self::over(connection(site).await, name).await
+    pub(crate) async fn open(server: &TestServer, name: &str) -> Result<Self, Status> {
+        Self::over(connection(server).await, name).await
     }
 
     pub(crate) async fn over(mut agents: client::Agents, name: &str) -> Result<Self, Status> {
@@ -35,8 +35,8 @@ impl Raw {
         Ok(Self { out, inbound })
     }
 
-    pub(crate) async fn welcomed(site: &TestServer, name: &str) -> Self {
-        let mut raw = Self::open(site, name).await.unwrap();
+    pub(crate) async fn welcomed(server: &TestServer, name: &str) -> Self {
+        let mut raw = Self::open(server, name).await.unwrap();
         raw.say(agent_message::What::Hello(hello())).await;
         let first = raw.hear().await.unwrap();
         assert!(matches!(first, server_message::What::Welcome(_)), "{first:?}");
@@ -61,7 +61,7 @@ impl Raw {
         self.report(report::What::Open(convert::findings_message(record, []))).await;
     }
 
-    /// What comes next, but for orders.
+    /// The next message, except orders.
     pub(crate) async fn hear(&mut self) -> Result<server_message::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
@@ -80,7 +80,7 @@ impl Raw {
         }
     }
 
-    /// Likewise; a node whose findings could not be read is asked for all of them first.
+    /// Like `acked`. A node with unreadable findings is asked for a snapshot first.
     async fn acked_after_resync(&mut self, is_asked: bool) -> u64 {
         if is_asked {
             let first = self.hear().await.unwrap();
@@ -89,7 +89,7 @@ impl Raw {
         self.acked().await
     }
 
-    /// How it ends, also where everything is asked for before.
+    /// The status that ends the session, also after a resync request.
     pub(crate) async fn refused(&mut self) -> Code {
         loop {
             match self.hear().await {
@@ -100,9 +100,9 @@ impl Raw {
     }
 }
 
-pub(crate) async fn connection(site: &TestServer) -> client::Agents {
+pub(crate) async fn connection(server: &TestServer) -> client::Agents {
     let tls = farrier_wire::client::no_tls();
-    let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
+    let agents = client::connect(&server.url().parse().unwrap(), tls).await.unwrap();
     agents.max_encoding_message_size(usize::MAX)
 }
 
@@ -117,10 +117,10 @@ pub(crate) fn hello() -> proto::Hello {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replays_are_acknowledged_again_and_gaps_asked_for() {
-    let site = TestServer::plain().await;
-    let mut raw = Raw::welcomed(&site, "a").await;
-    // Before anything is known of the journal a record hangs in the air.
+async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
+    let server = TestServer::plain().await;
+    let mut raw = Raw::welcomed(&server, "a").await;
+    // Without an acknowledged record, a change has no predecessor.
     raw.changes(3, 2, &[1]).await;
     assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.resync(3).await;
@@ -129,7 +129,7 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
     assert_eq!(raw.acked().await, 4);
     for (record, after) in [(4, 3), (1, 0), (4, 9)] {
         raw.changes(record, after, &[7]).await;
-        assert_eq!(raw.acked().await, 4, "it is there already");
+        assert_eq!(raw.acked().await, 4, "it is already logged");
     }
     for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
         raw.changes(record, after, &[8]).await;
@@ -139,14 +139,14 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
         );
     }
     raw.resync(2).await;
-    assert_eq!(raw.acked().await, 4, "older than what is here");
-    assert_eq!(site.found("a"), [4]);
-    assert_eq!(site.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
+    assert_eq!(raw.acked().await, 4, "older than the log");
+    assert_eq!(server.found("a"), [4]);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
-    let site = TestServer::plain().await;
+async fn malformed_messages_end_the_session_and_log_nothing() {
+    let server = TestServer::plain().await;
     let changes = |change: &[u8]| {
         let changes = vec![change.to_vec().into()];
         report::What::Changes(proto::Changes { record: 1, after: 0, changes })
@@ -164,9 +164,9 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let cases = [
         changes(b"nothing"),
         changes(b""),
-        tampered(&|it| it.kind = proto::ChangeKind::Cleared.into()),
-        tampered(&|it| it.finding.as_mut().unwrap().severity = 99),
-        tampered(&|it| it.finding.as_mut().unwrap().count = None),
+        tampered(&|change| change.kind = proto::ChangeKind::Cleared.into()),
+        tampered(&|change| change.finding.as_mut().unwrap().severity = 99),
+        tampered(&|change| change.finding.as_mut().unwrap().count = None),
         report::What::Open(proto::Findings { record: 1, open: vec![b"{}".to_vec().into()] }),
         report::What::Inventory(proto::NodeInventory {
             boot: "x".repeat(1000),
@@ -174,72 +174,72 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
         }),
     ];
     for (at, case) in cases.into_iter().enumerate() {
-        let mut raw = Raw::welcomed(&site, "a").await;
+        let mut raw = Raw::welcomed(&server, "a").await;
         raw.resync(0).await;
         assert_eq!(raw.acked_after_resync(at > 0).await, 0);
         raw.report(case).await;
         assert_eq!(raw.refused().await, Code::InvalidArgument, "case {at}");
     }
-    let mut raw = Raw::welcomed(&site, "a").await;
+    let mut raw = Raw::welcomed(&server, "a").await;
     raw.say(agent_message::What::Hello(hello())).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "a second hello");
-    let mut raw = Raw::open(&site, "a").await.unwrap();
+    let mut raw = Raw::open(&server, "a").await.unwrap();
     raw.resync(1).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
-    let mut raw = Raw::open(&site, "a").await.unwrap();
+    let mut raw = Raw::open(&server, "a").await.unwrap();
     raw.say(agent_message::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
     assert_eq!(raw.refused().await, Code::FailedPrecondition, "nobody counts on from there");
-    let refused = Raw::open(&site, "a b").await.err().unwrap();
+    let refused = Raw::open(&server, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert_eq!(site.found("a"), Vec::<u64>::new());
-    // That it could not be read is in the log, each time until a report can be.
-    assert_eq!(site.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 7);
-    assert_eq!(site.count(|it| matches!(it, Event::ReportsReadable { .. })), 6);
-    // What a newer agent says is passed over.
-    let mut raw = Raw::welcomed(&site, "a").await;
+    assert_eq!(server.found("a"), Vec::<u64>::new());
+    // Each unreadable report is logged, until one is readable.
+    assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
+    assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
+    // Unknown messages of a newer agent are ignored.
+    let mut raw = Raw::welcomed(&server, "a").await;
     raw.out.send(AgentMessage { what: None }).await.unwrap();
     raw.say(agent_message::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
     assert_eq!(raw.acked_after_resync(true).await, 1);
-    let is_unread = site
-        .running()
-        .brain()
-        .look(|state| state.nodes[&crate::world::node("a")].reports.unreadable_since().is_some());
-    assert!(!is_unread.await.unwrap(), "its findings were read");
+    let is_unread = server.running().controller().read(|state| {
+        state.nodes[&crate::test_server::node("a")].reports.unreadable_since().is_some()
+    });
+    assert!(!is_unread.await.unwrap(), "its findings were readable");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_is_not_taken() {
-    let site = TestServer::plain().await;
-    let mut raw = Raw::welcomed(&site, "a").await;
+async fn oversized_messages_are_refused() {
+    let server = TestServer::plain().await;
+    let mut raw = Raw::welcomed(&server, "a").await;
     let open = vec![vec![0; MESSAGE_BYTES_MAX + 1].into()];
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
-    site.wait_for("the log says that its findings cannot be read", |entries| {
-        entries.iter().any(|it| matches!(it.event, Event::ReportsUnreadable { .. }))
-    })
-    .await;
-    // Others are not disturbed.
-    let mut member = Member::new("b");
-    member.find(1);
-    member.connect(&site);
-    member.acked(1).await;
+    server
+        .wait_for("the log says that its findings are unreadable", |entries| {
+            entries.iter().any(|entry| matches!(entry.event, Event::ReportsUnreadable { .. }))
+        })
+        .await;
+    // Other nodes are not affected.
+    let mut agent = TestNode::new("b");
+    agent.find(1);
+    agent.connect(&server);
+    agent.acked(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_later_stream_of_a_node_is_the_one_that_counts() {
-    let site = TestServer::plain().await;
-    let mut first = Raw::welcomed(&site, "a").await;
-    let mut second = Raw::welcomed(&site, "a").await;
+async fn a_nodes_later_session_replaces_the_earlier() {
+    let server = TestServer::plain().await;
+    let mut first = Raw::welcomed(&server, "a").await;
+    let mut second = Raw::welcomed(&server, "a").await;
     assert_eq!(first.refused().await, Code::Aborted);
     second.resync(1).await;
     assert_eq!(second.acked().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
-    let site = TestServer::plain().await;
-    let agents = connection(&site).await;
+async fn two_thousand_nodes_share_one_connection_and_enrol_at_once() {
+    let server = TestServer::plain().await;
+    let agents = connection(&server).await;
     let mut joining = tokio::task::JoinSet::new();
     for at in 0..2000 {
         let agents = agents.clone();
@@ -255,39 +255,39 @@ async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
         });
     }
     let all = joining.join_all().await;
-    assert_eq!(site.count(|event| matches!(event, Event::FindingsReported { .. })), 2000);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsReported { .. })), 2000);
     drop(all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn noise_on_the_port_is_only_noise() {
-    for site in [TestServer::plain().await, TestServer::with_tls().await] {
+async fn random_bytes_on_the_port_are_harmless() {
+    for server in [TestServer::plain().await, TestServer::with_tls().await] {
         for noise in
             [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", &[0xff; 4096]]
         {
-            let mut socket = tokio::net::TcpStream::connect(site.address).await.unwrap();
+            let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
             let _ = socket.write_all(noise).await;
             let mut answer = Vec::new();
             let read = socket.read_to_end(&mut answer);
             let _ = tokio::time::timeout(Duration::from_millis(300), read).await;
         }
-        let mut member = Member::new("a");
-        if !site.is_plain {
-            site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+        let mut agent = TestNode::new("a");
+        if !server.is_plain {
+            server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
         }
-        member.find(1);
-        member.connect(&site);
-        member.acked(1).await;
+        agent.find(1);
+        agent.connect(&server);
+        agent.acked(1).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_one_node_waits_and_others_are_heard() {
-    let site = TestServer::plain().await;
-    let flooding = Raw::welcomed(&site, "a").await;
+async fn a_flood_of_one_node_is_throttled_and_others_are_served() {
+    let server = TestServer::plain().await;
+    let flooding = Raw::welcomed(&server, "a").await;
     flooding.resync(0).await;
     let flood = tokio::spawn(async move {
-        // Nothing that comes back is read.
+        // The answers are never read.
         for record in 1..=3000 {
             let changes = vec![Change::Opened(finding(1))];
             let changes = convert::changes_message(record, record - 1, changes).unwrap();
@@ -298,14 +298,15 @@ async fn a_flood_of_one_node_waits_and_others_are_heard() {
             }
         }
     });
-    let mut member = Member::new("b");
-    member.connect(&site);
+    let mut agent = TestNode::new("b");
+    agent.connect(&server);
     for id in 1..=20 {
-        member.find(id);
-        member.acked(id).await;
+        agent.find(id);
+        agent.acked(id).await;
     }
-    until("the flood waits for its quota, or was cut", || {
-        flood.is_finished() || site.count(|it| matches!(it, Event::QuotaExceeded { .. })) == 1
+    until("the flood is throttled, or disconnected", || {
+        flood.is_finished()
+            || server.count(|event| matches!(event, Event::QuotaExceeded { .. })) == 1
     })
     .await;
     flood.abort();

@@ -1,4 +1,4 @@
-//! What a server does to its log while somebody else verifies it.
+//! A server that appends and archives while its log is verified.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,7 @@ use farrier_server::log::{
 
 use crate::{at, entry, written};
 
-/// A log to which something happens right after it was read for the so-manieth time.
+/// A log that changes right after its n-th read.
 struct Busy<'b> {
     log: SqliteLog,
     reads: Cell<usize>,
@@ -41,52 +41,52 @@ impl Log for Busy<'_> {
         self.log.append(head, entries)
     }
 
-    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
-        let read = self.log.read(seq, most);
+    fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
+        let read = self.log.read(seq, limit);
         self.reads.set(self.reads.get() + 1);
         self.happens.borrow_mut()(self.reads.get());
         read
     }
 
-    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
-        self.log.keeper()
+    fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
+        self.log.snapshot_writer()
     }
 
-    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        self.log.newest()
+    fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
+        self.log.latest_snapshot()
     }
 
-    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
-        self.log.recorded()
+    fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError> {
+        self.log.recorded_head()
     }
 
-    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
-        self.log.record(head)
+    fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+        self.log.record_head(head)
     }
 
     fn check_integrity(&self) -> Result<Integrity, LogError> {
         self.log.check_integrity()
     }
 
-    fn beginning(&self) -> Result<FleetState, LogError> {
-        self.log.beginning()
+    fn base_state(&self) -> Result<FleetState, LogError> {
+        self.log.base_state()
     }
 
-    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
-        self.log.forget(begin)
+    fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError> {
+        self.log.truncate(begin)
     }
 
-    fn sweep(&mut self) -> Result<(), LogError> {
-        self.log.sweep()
+    fn delete_truncated(&mut self) -> Result<(), LogError> {
+        self.log.delete_truncated()
     }
 }
 
 #[test]
-fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
+fn appends_during_verification_are_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, mut head) = written(&folder, 5);
     let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    // The second page is empty, and one entry comes before it is asked where the log ends; then once more.
+    // The second page is empty, and an entry is appended before the head is read; then again.
     let busy = Busy::new(read, |reads| {
         if reads == 2 || reads == 4 {
             head = log.append(&head, &[entry(head.seq + 1)]).unwrap().head;
@@ -99,9 +99,9 @@ fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
 }
 
 #[test]
-fn what_is_archived_while_a_log_is_verified_is_no_flaw() {
+fn archiving_during_verification_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    // The first page ends before what is moved does.
+    // The first page ends before the archived part does.
     let (mut log, head) = written(&folder, 6000);
     let last = Entry { at: at(100), ..entry(6001) };
     let head = log.append(&head, &[last]).unwrap().head;

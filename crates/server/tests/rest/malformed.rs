@@ -1,4 +1,4 @@
-//! What is malformed, too large, too often or too slow is refused with a reason, and holds nobody up.
+//! Malformed, oversized, excessive and slow requests are refused with a reason, and block nobody.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use farrier_fleet::fleet::Role;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options};
 
-use crate::office::{Office, exchange, request};
-use crate::world::PATIENCE;
+use crate::test_fleet::{TestFleet, exchange, request};
+use crate::test_server::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_read_is_a_problem_and_not_a_failure() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+async fn malformed_requests_get_a_problem() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let cases = [
         ("GET", "/", None, 404),
         ("GET", "/api/v1", None, 404),
@@ -48,29 +48,29 @@ async fn what_does_not_read_is_a_problem_and_not_a_failure() {
         ("POST", "/api/v1/tokens/99999999999999999999/revoke", Some("{}"), 400),
     ];
     for (method, path, body, status) in cases {
-        let answer = office.ask(method, path, Some(&token), body).await;
+        let answer = fleet.send(method, path, Some(&token), body).await;
         assert_eq!(answer.status, status, "{method} {path} {body:?}: {answer:?}");
         answer.assert_problem(status);
     }
     let deep = format!(r#"{{"reason":{}}}"#, "[".repeat(100_000));
-    office.post("/api/v1/nodes/a/hold", &token, &deep).await.assert_problem(400);
+    fleet.post("/api/v1/nodes/a/hold", &token, &deep).await.assert_problem(400);
     let long = format!("/api/v1/nodes?text={}", "a".repeat(5000));
-    office.ask("GET", &long, Some(&token), None).await.assert_problem(400);
+    fleet.send("GET", &long, Some(&token), None).await.assert_problem(400);
     let wrong_media = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("reason=x"))
         .replace("application/json", "application/x-www-form-urlencoded");
-    let address = office.site.address;
+    let address = fleet.server.address;
     let answer = tokio::task::spawn_blocking(move || exchange(address, wrong_media.as_bytes()));
     answer.await.unwrap().assert_problem(415);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+async fn an_oversized_body_is_refused_with_the_limit() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let large = format!(r#"{{"reason":"{}"}}"#, "a".repeat(3 << 20));
-    let address = office.site.address;
+    let address = fleet.server.address;
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some(&large));
-    // Read what comes before all is sent: whoever is refused may be cut off.
+    // Read early: a refused client may be disconnected before everything is sent.
     let status = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -85,11 +85,11 @@ async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
         String::from_utf8(head.to_vec()).unwrap()
     });
     assert_eq!(status.await.unwrap(), "HTTP/1.1 413");
-    assert_eq!(office.get("/api/v1/me", &token).await["name"], "ann", "others are served on");
+    assert_eq!(fleet.get("/api/v1/me", &token).await["name"], "ann", "others are still served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asks_too_often_waits_and_others_do_not() {
+async fn the_rate_limit_applies_per_token() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         plain_pool: Some("train".parse().unwrap()),
@@ -105,7 +105,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
         let person =
             farrier_server::access::NewUser::new(name, Role::Viewer, scope, expires).unwrap();
         let by = farrier_fleet::fleet::identity::Actor::Server;
-        store.add_person(&by, &person, now).unwrap().1.reveal().to_owned()
+        store.add_user(&by, &person, now).unwrap().1.reveal().to_owned()
     });
     let address = running.address();
     let answers = tokio::task::spawn_blocking(move || {
@@ -116,7 +116,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
         (many, ask(&other))
     });
     let (many, other) = answers.await.unwrap();
-    let refused: Vec<_> = many.iter().filter(|it| it.status != 200).collect();
+    let refused: Vec<_> = many.iter().filter(|answer| answer.status != 200).collect();
     assert_eq!(refused.len(), 15, "all but the burst");
     refused[0].assert_problem(429);
     assert_eq!(refused[0].headers["retry-after"], "1");
@@ -125,12 +125,12 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+async fn a_body_that_does_not_arrive_times_out() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("{}"))
         .replace("Content-Length: 2", "Content-Length: 20");
-    let address = office.site.address;
+    let address = fleet.server.address;
     let answer = tokio::task::spawn_blocking(move || exchange(address, text.as_bytes()));
     answer.await.unwrap().assert_problem(408);
 }

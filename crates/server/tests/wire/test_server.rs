@@ -1,4 +1,4 @@
-//! A server in a folder, and nodes with real journals and real uplinks.
+//! A server in a folder, and nodes with real journals and uplinks.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderHandle
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
-use farrier_server::access::{Store, Wanted};
+use farrier_server::access::{NewJoinToken, Store};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
 use farrier_server::run::{self, Options, ReportQuota, Running, WallClock, log_path};
@@ -35,14 +35,13 @@ pub(crate) fn finding(id: u64) -> Finding {
     .unwrap()
 }
 
-/// A server's folder, and the server while it runs.
 pub(crate) struct TestServer {
     pub(crate) folder: TempDir,
     pub(crate) running: Option<Running>,
     pub(crate) address: SocketAddr,
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
-    pub(crate) absent_wait: Duration,
+    pub(crate) idle_timeout: Duration,
     pub(crate) heartbeat_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
@@ -58,19 +57,19 @@ impl TestServer {
         Self::new(false).started().await
     }
 
-    /// One that is not started.
+    /// Not started.
     pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let certificate_life = farrier_server::access::NODE_LIFE;
-        let absent_wait = Duration::from_secs(30);
+        let idle_timeout = Duration::from_secs(30);
         Self {
             folder,
             running: None,
             address,
             is_plain,
             certificate_life,
-            absent_wait,
+            idle_timeout,
             heartbeat_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
@@ -88,7 +87,7 @@ impl TestServer {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             heartbeat_interval_s: self.heartbeat_interval_s,
             certificate_life: self.certificate_life,
-            absent_wait: self.absent_wait,
+            idle_timeout: self.idle_timeout,
             report_quota: self.report_quota,
             disk_reserve_bytes: self.disk_reserve_bytes,
             wall_clock: self.wall_clock.clone(),
@@ -96,13 +95,13 @@ impl TestServer {
         }
     }
 
-    /// Starts the server, at the address that it had before.
-    pub(crate) async fn start(&mut self, dies_after: Option<u64>) {
+    /// Starts the server at its previous address.
+    pub(crate) async fn start(&mut self, fail_after_commits: Option<u64>) {
         let until = Instant::now() + PATIENCE;
         let running = loop {
-            match run::start(Options { dies_after, ..self.options() }).await {
+            match run::start(Options { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
-                // What was killed holds its port and lock for a moment.
+                // A killed server holds its port and lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -124,7 +123,7 @@ impl TestServer {
         self.folder.path().join("server")
     }
 
-    /// As another process would.
+    /// As another process would open it.
     pub(crate) fn store(&self) -> Store {
         Store::open(&self.dir()).unwrap()
     }
@@ -132,9 +131,9 @@ impl TestServer {
     pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_node = of_node.map(node);
-        let of_pool = Wanted::new("train".parse().unwrap(), expires);
-        let wanted = Wanted { node: of_node, uses, ..of_pool };
-        self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+        let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
+        let request = NewJoinToken { node: of_node, uses, ..of_pool };
+        self.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
     pub(crate) fn enrolment(&self, name: &str, dir: &Path) -> Enrolment {
@@ -146,7 +145,7 @@ impl TestServer {
         }
     }
 
-    /// Enrols a node, in a thread as it has a runtime of its own.
+    /// Enrols a node on a blocking thread, because enrolment has its own runtime.
     pub(crate) async fn enrol(
         &self,
         name: &str,
@@ -158,10 +157,10 @@ impl TestServer {
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let log = SqliteLog::open_to_read(&log_path(&self.dir())).unwrap();
-        log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+        log.read(0, usize::MAX).unwrap().iter().map(|stored| stored.entry().unwrap()).collect()
     }
 
-    /// Numbers of the records that are in the log as found, in order.
+    /// Record numbers of the node's logged finding reports, in order.
     pub(crate) fn found(&self, name: &str) -> Vec<u64> {
         let of = node(name);
         let number = |entry: &Entry| match &entry.event {
@@ -191,44 +190,43 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
     enrolled.await.unwrap().map(|identity| identity.generation)
 }
 
-/// A deadline in a test ends a hang and says nothing about speed; nextest kills a test some minutes
-/// later.
+/// Only bounds a hang. nextest kills a test some minutes later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than any test waits: as a wait between attempts to connect, that none is made but for an urgent finding.
+/// Longer than any test: as reconnect delay, only an urgent finding causes an attempt.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// Waits until something is so.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is() {
-        assert!(Instant::now() < end, "it did not come about: {what}");
+        assert!(Instant::now() < end, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// A desk that writes down what it is offered.
+/// An order handler that records its orders.
 #[derive(Debug, Default)]
-pub(crate) struct FakeDesk {
+pub(crate) struct FakeOrderHandler {
     pub(crate) offered: Mutex<Vec<Order>>,
     pub(crate) answers: Mutex<Vec<(u64, OrderStatus)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
-    /// The number of the last order.
+    /// Generation of the last order.
     pub(crate) last: Mutex<u64>,
-    /// The node's cordon changes to this while the agent makes its hello: after it read the cordon it asks for the last order.
+    /// The cordon changes to this while the agent builds its hello: it reads the cordon before the
+    /// last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
-    /// The enrolment since which that counts.
+    /// The enrolment to which `last` belongs.
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
-impl OrderHandler for FakeDesk {
+impl OrderHandler for FakeOrderHandler {
     fn offer(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
             return answer.clone();
         }
         let mut last = self.last.lock().unwrap();
-        // One that was acknowledged may be on its way once more.
+        // An acknowledged order may still be in flight.
         if order.generation <= *last {
             return OrderStatus::Refused { reason: format!("it is not newer than order {last}") };
         }
@@ -262,39 +260,38 @@ impl OrderHandler for FakeDesk {
     }
 }
 
-/// A node with a journal and an uplink.
-pub(crate) struct Member {
+pub(crate) struct TestNode {
     pub(crate) name: String,
     pub(crate) folder: TempDir,
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
     urgent: watch::Sender<uplink::Urgent>,
-    /// In place of the uplink's back-off.
+    /// Replaces the uplink's back-off.
     pub(crate) fixed_wait: Option<Duration>,
-    pub(crate) desk: Arc<FakeDesk>,
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) order_handler: Arc<FakeOrderHandler>,
+    pub(crate) cordon_notify: Arc<Notify>,
     pub(crate) cordon: watch::Sender<Cordon>,
     pub(crate) uplink: Option<Uplink>,
     pub(crate) boot: String,
 }
 
-impl Member {
+impl TestNode {
     pub(crate) fn new(name: &str) -> Self {
-        let mut member = Self {
+        let mut agent = Self {
             name: name.to_owned(),
             folder: tempfile::tempdir().unwrap(),
             journal: None,
             durable: watch::channel(0).0,
             urgent: watch::channel(uplink::Urgent::default()).0,
             fixed_wait: None,
-            desk: Arc::default(),
-            bell: Arc::default(),
+            order_handler: Arc::default(),
+            cordon_notify: Arc::default(),
             cordon: watch::channel(Cordon::Unknown).0,
             uplink: None,
             boot: "boot-1".to_owned(),
         };
-        member.open_journal();
-        member
+        agent.open_journal();
+        agent
     }
 
     pub(crate) fn identity(&self) -> std::path::PathBuf {
@@ -317,14 +314,14 @@ impl Member {
         self.journal = None;
         for entry in std::fs::read_dir(self.state()).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|it| it == "jsonl") {
+            if path.extension().is_some_and(|extension| extension == "jsonl") {
                 std::fs::remove_file(path).unwrap();
             }
         }
         self.open_journal();
     }
 
-    /// Finds something, durably.
+    /// Opens a finding durably.
     pub(crate) fn find(&mut self, id: u64) {
         self.open_finding(finding(id));
     }
@@ -337,21 +334,21 @@ impl Member {
         self.durable.send_replace(journal.durable().seq);
     }
 
-    /// As [`Self::find`], and the server has to hear of it at once.
+    /// Like [`Self::find`], but urgent.
     pub(crate) fn find_urgent(&mut self, id: u64) {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
     }
 
-    /// Finds something that it has to report at once, and waits until the server has answered the attempt to connect for it. With
-    /// a long [`Self::fixed_wait`] no other attempt is under way.
+    /// Opens an urgent finding, and waits until the server has answered the attempt to connect for
+    /// it. With a long [`Self::fixed_wait`] there is no other attempt.
     pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
         let mut sight = self.uplink.as_ref().unwrap().sight();
         sight.mark_unchanged();
         self.find_urgent(id);
-        // It shows its certificate, then what the server answers.
+        // First it presents its certificate, then the server answers.
         for _ in 0..2 {
             let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
             change.expect("an attempt to connect").unwrap();
@@ -359,10 +356,10 @@ impl Member {
         sight.borrow().link.clone()
     }
 
-    pub(crate) fn connect(&mut self, site: &TestServer) {
+    pub(crate) fn connect(&mut self, server: &TestServer) {
         let boot = self.boot.clone();
         let parts = uplink::Parts {
-            url: site.url().parse().unwrap(),
+            url: server.url().parse().unwrap(),
             keep: Keep::new(&self.identity(), None),
             node: Some(node(&self.name)),
             state_dir: self.state(),
@@ -376,9 +373,9 @@ impl Member {
                 })
             }),
             cordon: self.cordon.subscribe(),
-            desk: Arc::clone(&self.desk) as Arc<dyn OrderHandler>,
+            desk: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,
-            bell: Arc::clone(&self.bell),
+            bell: Arc::clone(&self.cordon_notify),
             fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
@@ -392,10 +389,11 @@ impl Member {
 
     pub(crate) async fn acked(&self, record: u64) {
         let acked = self.uplink.as_ref().unwrap().acked();
-        until("the record is acknowledged", || acked.borrow().is_some_and(|it| it >= record)).await;
+        until("the record is acknowledged", || acked.borrow().is_some_and(|acked| acked >= record))
+            .await;
     }
 
-    /// Whether the server has cut its stream, until the node enrols again.
+    /// Whether the server refuses it until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let sight = self.uplink.as_ref().unwrap().sight();
         matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
@@ -406,9 +404,9 @@ impl Member {
     }
 }
 
-/// TLS that trusts the server and has nothing to show.
-pub(crate) fn trusting(member: &Member) -> Arc<rustls::ClientConfig> {
-    let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
+/// TLS that trusts the server, without a client certificate.
+pub(crate) fn trusting(agent: &TestNode) -> Arc<rustls::ClientConfig> {
+    let text = std::fs::read_to_string(agent.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {
         roots.add(der.into()).unwrap();

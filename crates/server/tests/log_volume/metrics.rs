@@ -1,4 +1,4 @@
-//! What `/metrics` says to somebody who sees the fleet.
+//! `/metrics`, read with the whole fleet as scope.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use farrier_server::access::NewUser;
 use farrier_wire::client::RestClient;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::world::TestServer;
+use crate::test_server::TestServer;
 
-pub(crate) async fn metrics(site: &TestServer, tls: Arc<rustls::ClientConfig>) -> String {
+pub(crate) async fn metrics(server: &TestServer, tls: Arc<rustls::ClientConfig>) -> String {
     let now = Timestamp::now();
     let expires = now + SignedDuration::from_hours(1);
     let person = NewUser::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
     let by = Actor::User("local:test".to_owned());
-    let (_, token) = site.store().add_person(&by, &person, now).unwrap();
+    let (_, token) = server.store().add_user(&by, &person, now).unwrap();
     let mut asker =
-        RestClient::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
+        RestClient::connect(&server.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
     let mut answer = asker.follow("/metrics").await.unwrap();
     let mut text = Vec::new();
     while let Some(piece) = answer.piece().await.unwrap() {

@@ -1,4 +1,5 @@
-//! Who follows the log hears each entry once and in order: slowly, after a break, and until their token is taken back.
+//! Log streams: each entry once and in order, for slow readers, after a reconnect, and until the
+//! token is revoked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +11,10 @@ use farrier_server::access::TokenKind;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::office::Office;
-use crate::world::{PATIENCE, node};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{PATIENCE, node};
 
-/// A stream as a browser reads it.
+/// A server-sent event stream.
 struct Reader {
     lines: BufReader<TcpStream>,
 }
@@ -22,7 +23,7 @@ impl Reader {
     fn open(address: SocketAddr, token: &str, query: &str, head: &str) -> Self {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Without chunks, whose ends would be in the middle of lines.
+        // HTTP/1.0, to avoid chunks that split lines.
         let text = format!(
             "GET /api/v1/events/stream{query} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{head}\r\n"
         );
@@ -36,7 +37,7 @@ impl Reader {
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The next event; its id is that of the entry.
+    /// The next event. Its id is the entry's number.
     fn next(&mut self) -> Option<Value> {
         let mut id = None;
         loop {
@@ -46,7 +47,7 @@ impl Reader {
             }
             if let Some(data) = line.strip_prefix("data: ") {
                 let event: Value = serde_json::from_str(data).unwrap();
-                assert_eq!(event["seq"].as_u64(), id, "the id is the entry's place");
+                assert_eq!(event["seq"].as_u64(), id, "the id is the entry's number");
                 return Some(event);
             }
         }
@@ -62,45 +63,45 @@ impl Reader {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
-    let address = office.site.address;
-    let begin = office.site.running().tail().end();
+async fn a_slow_reader_loses_nothing_and_blocks_nobody() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
+    let address = fleet.server.address;
+    let begin = fleet.server.running().tail().end();
     let opened = token.clone();
     let slow = tokio::task::spawn_blocking(move || {
         Reader::open(address, &opened, &format!("?after={begin}"), "")
     });
     let mut slow = slow.await.unwrap();
-    // Nothing of it is read until a thousand findings are in the log.
+    // Nothing is read until a thousand findings are logged.
     for number in 1..=1000 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    let end = office.site.running().tail().end();
+    let end = fleet.server.running().tail().end();
     assert!(end >= begin + 1000);
-    let heard = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
-    assert!(heard.iter().copied().eq(begin + 1..=end), "each once and in order");
+    let received = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
+    assert!(received.iter().copied().eq(begin + 1..=end), "each once and in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_back_goes_on_where_they_were() {
-    let mut office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+async fn a_reader_resumes_where_it_stopped() {
+    let mut fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     for number in 1..=10 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    let (address, key) = (office.site.address, token.clone());
+    let (address, key) = (fleet.server.address, token.clone());
     let some = tokio::task::spawn_blocking(move || {
         let mut reader = Reader::open(address, &key, "?after=0", "");
         (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
-    // Over a server that was started anew: what browsers send counts more than where they began.
-    office.site.running.take().unwrap().stop().await.unwrap();
-    office.site.start(None).await;
-    office.found("b", 1).await;
-    let end = office.site.running().tail().end();
-    let address = office.site.address;
+    // After a server restart: `Last-Event-ID` takes precedence over `after`.
+    fleet.server.running.take().unwrap().stop().await.unwrap();
+    fleet.server.start(None).await;
+    fleet.report_finding("b", 1).await;
+    let end = fleet.server.running().tail().end();
+    let address = fleet.server.address;
     let rest = tokio::task::spawn_blocking(move || {
         let mut reader = Reader::open(address, &token, "?after=0", "Last-Event-ID: 5\r\n");
         reader.seqs(end)
@@ -109,34 +110,34 @@ async fn whoever_comes_back_goes_on_where_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_cut_to_the_scope_and_the_filter() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Viewer, "pool:train");
-    let address = office.site.address;
+async fn a_stream_is_limited_by_scope_and_filter() {
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Viewer, "pool:train");
+    let address = fleet.server.address;
     let reader = tokio::task::spawn_blocking(move || {
-        let mut reader = Reader::open(address, &token, "?kind=found", "");
+        let mut reader = Reader::open(address, &token, "?kind=findings-reported", "");
         assert_eq!(reader.line().unwrap(), "HTTP/1.0 200 OK");
         while reader.line().unwrap() != "retry: 2000" {}
         reader
     });
     let mut reader = reader.await.unwrap();
     for (name, number) in [("c", 1), ("a", 1), ("c", 2), ("b", 1)] {
-        office.found(name, number).await;
+        fleet.report_finding(name, number).await;
     }
-    let heard = tokio::task::spawn_blocking(move || {
+    let received = tokio::task::spawn_blocking(move || {
         (0..2)
             .map(|_| reader.next().unwrap()["node"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     });
-    assert_eq!(heard.await.unwrap(), ["a", "b"]);
+    assert_eq!(received.await.unwrap(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_token_and_with_the_server() {
-    let mut office = Office::open().await;
+    let mut fleet = TestFleet::open().await;
     let (first, second) =
-        (office.token("ann", Role::Viewer, "fleet"), office.token("bob", Role::Viewer, "fleet"));
-    let address = office.site.address;
+        (fleet.token("ann", Role::Viewer, "fleet"), fleet.token("bob", Role::Viewer, "fleet"));
+    let address = fleet.server.address;
     let readers = tokio::task::spawn_blocking(move || {
         [first, second].map(|token| {
             let mut reader = Reader::open(address, &token, "", "");
@@ -146,29 +147,29 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
     });
     let [mut ann, mut bob] = readers.await.unwrap();
     let by = Actor::User("local:test".to_owned());
-    office.site.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
+    fleet.server.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
     let ended = tokio::task::spawn_blocking(move || {
         let mut rest = Vec::new();
         ann.lines.read_to_end(&mut rest).unwrap();
     });
     ended.await.unwrap();
-    // The server does not wait for its readers: this one is still there.
-    let running = office.site.running.take().unwrap();
+    // The server does not wait for its readers at shutdown.
+    let running = fleet.server.running.take().unwrap();
     running.stop().await.unwrap();
     let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});
     ended.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_of_the_log_is_whole() {
-    let office = Office::open().await;
+async fn an_export_of_the_log_is_complete() {
+    let fleet = TestFleet::open().await;
     for number in 1..=600 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    office.told(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
-    let token = office.token("ann", Role::Admin, "fleet");
-    let end = office.site.running().tail().end();
-    let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    fleet.submit(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
+    let end = fleet.server.running().tail().end();
+    let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
     let seqs: Vec<u64> = answer
         .body
         .lines()

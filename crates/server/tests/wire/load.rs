@@ -1,4 +1,5 @@
-//! Simulated nodes on the real wire: they join, fall ill, are taken out, mended, proven and given back; the log says why, and replays.
+//! Simulated nodes on the real wire: they enrol, fail, are quarantined, repaired, verified and
+//! returned to service. The log explains why, and replays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use farrier_sim::fleet::wire::ConnectedFleet;
 use farrier_sim::fleet::{FleetSpec, NodeFault, SimFleet};
 use jiff::Timestamp;
 
-use crate::world::{PATIENCE, TestServer};
+use crate::test_server::{PATIENCE, TestServer};
 
 async fn phases(running: &Running) -> BTreeMap<NodeId, NodePhase> {
-    let phases = |it: &farrier_fleet::fleet::FleetState| {
-        it.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
+    let phases = |other: &farrier_fleet::fleet::FleetState| {
+        other.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
     };
-    running.brain().look(phases).await.unwrap()
+    running.controller().read(phases).await.unwrap()
 }
 
 async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePhase) -> bool) {
@@ -35,31 +36,30 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn simulated_nodes_join_fall_ill_and_come_back() {
-    let mut site = TestServer::plain().await;
-    let running = site.running.take().unwrap();
-    let plan =
-        FleetSpec { nodes: 24, mean_fault_interval_s: 0, time_scale: 600, ..FleetSpec::default() };
-    let fleet = SimFleet::new(plan, Timestamp::now());
-    for (node, place) in fleet.locations() {
-        let joined = Event::Enrolled { node: node.clone(), location: place.clone() };
-        running.brain().take(Actor::Server, joined).await.unwrap();
+async fn simulated_nodes_enrol_fail_and_return() {
+    let mut server = TestServer::plain().await;
+    let running = server.running.take().unwrap();
+    let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
+    let fleet = Fleet::new(plan, Timestamp::now());
+    for (node, location) in fleet.places() {
+        let joined = Event::Enrolled { node: node.clone(), location: location.clone() };
+        running.controller().submit(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
     let herd = ConnectedFleet::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all join", |_, it| it == NodePhase::InService).await;
 
-    // One that a reset mends, and one for which nothing but a reboot does.
+    // One fault needs a reset, the other a reboot.
     let ill: [NodeId; 2] = ["node-00003".parse().unwrap(), "node-00011".parse().unwrap()];
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
-    let (mut tail, mut seen) = (running.tail(), running.tail().end());
+    let (mut tail, mut last_seq) = (running.tail(), running.tail().end());
     for (node, (code, detail)) in ill.iter().zip(names) {
         herd.inject_fault(node.clone(), NodeFault::by_code(code, detail).unwrap()).await;
     }
     let mut out = BTreeSet::new();
     while out.len() < ill.len() {
-        for entry in tail.next(seen, 64).await.unwrap().unwrap() {
-            seen = entry.seq;
+        for entry in tail.next(last_seq, 64).await.unwrap().unwrap() {
+            last_seq = entry.seq;
             if let Event::PhaseChanged { node, to: NodePhase::Quarantined, rationale } = entry.event
             {
                 assert!(
@@ -76,7 +76,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     drop(herd);
     running.stop().await.unwrap();
 
-    let log = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap();
+    let log = SqliteLog::open_to_read(&log_path(&server.dir())).unwrap();
     let mut replay = Replay::default();
     let mut orders: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for stored in log.read(0, usize::MAX).unwrap() {
@@ -89,7 +89,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
         replay.take(entry).unwrap();
     }
     replay.finish().unwrap();
-    let way = "verify verify cordon drain reset verify verify uncordon";
-    assert_eq!(orders[&ill[0]].join(" "), way);
+    let expected = "verify verify cordon drain reset verify verify uncordon";
+    assert_eq!(orders[&ill[0]].join(" "), expected);
     assert!(orders[&ill[1]].contains(&"reboot".to_owned()), "{:?}", orders[&ill[1]]);
 }

@@ -1,19 +1,20 @@
-//! Answers that are asked for and not read: each has its place among its token's until it is.
+//! Unread answers hold their slot.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use farrier_fleet::fleet::Role;
 
-use crate::office::{Office, exchange, request};
 use crate::protocol::{HEADERS, SETTINGS, frame};
-use crate::world::{PATIENCE, until};
+use crate::test_fleet::{TestFleet, exchange, request};
+use crate::test_server::{PATIENCE, until};
 
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Asks so often over one connection of HTTP/2, whose client allows so many bytes of each answer; returns when all are being answered.
+/// Sends requests over one HTTP/2 connection with a limited window. Returns once all are being
+/// answered.
 fn ask_and_not_read(
     address: SocketAddr,
     token: &str,
@@ -58,12 +59,12 @@ fn ask_and_not_read(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_has_its_place_until_its_client_has_read_it() {
-    let office = Office::open().await;
-    let address = office.site.address;
-    // Some kilobytes, of which one byte is taken; and an answer of some bytes.
+async fn an_answer_holds_its_slot_until_it_is_read() {
+    let fleet = TestFleet::open().await;
+    let address = fleet.server.address;
+    // Some kilobytes with a window of one byte, and a small answer.
     for (name, path, window) in [("ann", "/metrics", 1), ("bob", "/api/v1/me", 0)] {
-        let token = office.token(name, Role::Viewer, "fleet");
+        let token = fleet.token(name, Role::Viewer, "fleet");
         let done = tokio::task::spawn_blocking(move || {
             let ask = || {
                 let text = request("GET", "/api/v1/me", Some(&token), None);
@@ -74,7 +75,7 @@ async fn an_answer_has_its_place_until_its_client_has_read_it() {
             let refused = ask();
             refused.assert_problem(429);
             assert!(refused.body.contains("16"), "{refused:?}");
-            // One client reads what it asked for first.
+            // One client reads its answer first.
             let more = 1_u32 << 20;
             open[0].write_all(&frame(WINDOW_UPDATE, 0, 1, &more.to_be_bytes())).unwrap();
             (token, open)
@@ -84,28 +85,28 @@ async fn an_answer_has_its_place_until_its_client_has_read_it() {
             let text = request("GET", "/api/v1/me", Some(&token), None);
             exchange(address, text.as_bytes()).status == 200
         };
-        until("the place of the answer that was read is free", is_answered).await;
+        until("the slot of the answer that was read is free", is_answered).await;
         drop(open);
     }
 }
 
-/// An export that is short is written at once: its reader holds its place, not its writer.
+/// A short export is written at once, so its reader holds the slot, not its writer.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_has_its_place_until_its_client_has_read_it() {
-    let office = Office::open().await;
-    let (address, token) = (office.site.address, office.token("ann", Role::Viewer, "fleet"));
+async fn an_export_holds_its_slot_until_it_is_read() {
+    let fleet = TestFleet::open().await;
+    let (address, token) = (fleet.server.address, fleet.token("ann", Role::Viewer, "fleet"));
     let key = token.clone();
     let open = tokio::task::spawn_blocking(move || {
         ask_and_not_read(address, &key, "/api/v1/export?what=state", 16, 0)
     });
     let open = open.await.unwrap();
-    let refused = office.ask("GET", "/api/v1/export", Some(&token), None).await;
+    let refused = fleet.send("GET", "/api/v1/export", Some(&token), None).await;
     refused.assert_problem(429);
-    assert!(refused.body.contains("16 streams"), "{refused:?}");
+    assert!(refused.body.contains("16 concurrent streams"), "{refused:?}");
     drop(open);
     let is_answered = || {
         let text = request("GET", "/api/v1/export", Some(&token), None);
         exchange(address, text.as_bytes()).status == 200
     };
-    until("a place is free again", is_answered).await;
+    until("a slot is free again", is_answered).await;
 }

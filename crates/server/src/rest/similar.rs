@@ -1,27 +1,25 @@
-//! Names that look like one that does not exist.
+//! Suggestions for unknown names.
 
-/// Names that are told.
-const TOLD: usize = 3;
-/// Changes of a letter that make one name of another.
-const APART_MAX: usize = 2;
+const SUGGESTIONS_MAX: usize = 3;
+const EDIT_DISTANCE_MAX: usize = 2;
 
-/// The nearest of those that are there, the best first.
-pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
-    let mut near: Vec<(usize, String)> = there
+/// The most similar existing names, best first.
+pub(super) fn names(unknown: &str, existing: impl Iterator<Item = String>) -> Vec<String> {
+    let mut near: Vec<(usize, String)> = existing
         .filter_map(|name| {
-            if name.chars().count().abs_diff(wanted.chars().count()) > APART_MAX {
+            if name.chars().count().abs_diff(unknown.chars().count()) > EDIT_DISTANCE_MAX {
                 return None;
             }
-            let apart = distance(wanted, &name);
-            (apart <= APART_MAX).then_some((apart, name))
+            let edits = distance(unknown, &name);
+            (edits <= EDIT_DISTANCE_MAX).then_some((edits, name))
         })
         .collect();
     near.sort();
-    near.truncate(TOLD);
+    near.truncate(SUGGESTIONS_MAX);
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Letters that have to be put in, taken out or changed.
+/// Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -41,15 +39,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_near_and_another_name_is_not() {
+    fn similar_names_are_suggested_and_others_are_not() {
         assert_eq!(
             [distance("", "abc"), distance("abc", "abd"), distance("trian", "train")],
             [3, 1, 2]
         );
-        let there =
+        let existing =
             || ["rack:r1", "rack:r2", "rack:r20", "pool:train"].map(str::to_owned).into_iter();
-        assert_eq!(names("rack:r11", there()), ["rack:r1", "rack:r2", "rack:r20"]);
-        assert_eq!(names("pool:trian", there()), ["pool:train"]);
-        assert!(names("site:moon", there()).is_empty());
+        assert_eq!(names("rack:r11", existing()), ["rack:r1", "rack:r2", "rack:r20"]);
+        assert_eq!(names("pool:trian", existing()), ["pool:train"]);
+        assert!(names("site:moon", existing()).is_empty());
     }
 }
