@@ -366,6 +366,48 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
     world.replay();
 }
 
+/// A policy under which no node may be taken out of service.
+fn zero_budget() -> Policy {
+    let none = [(DomainKind::Fleet, Breaker { share: 0.0, nodes: Some(0) })];
+    Policy { breakers: none.into(), ..Policy::default() }
+}
+
+#[test]
+fn a_joining_node_that_the_budget_keeps_from_quarantine_is_cordoned_and_sends_logs() {
+    let mut world = World::new();
+    let mut policy = zero_budget();
+    policy.pools_default.cordon_joining = true;
+    world.set_policy(policy);
+    world.act(&reboot(1));
+    // The verification that was ordered before the fault.
+    world.act(&Act::Answer(1, true));
+    let joining = Standing::Joining;
+    assert_eq!((standing(&world, 1), order(&world, 1)), (joining, Some(OrderKind::Cordon)));
+    ask_of(&mut world, 1, &OrderKind::CollectLogs);
+    assert_eq!(order(&world, 1), Some(OrderKind::Cordon), "the cordon comes first");
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), Some(OrderKind::CollectLogs));
+    world.act(&Act::Answer(1, true));
+    assert_eq!((standing(&world, 1), order(&world, 1)), (joining, None));
+    assert!(!held_back(&world, 1).is_empty());
+    world.replay();
+}
+
+#[test]
+fn a_suspect_node_that_the_budget_keeps_in_service_is_verified_on_request() {
+    let mut world = World::new();
+    world.everybody_answers();
+    world.set_policy(zero_budget());
+    world.act(&reboot(1));
+    assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Suspect, None));
+    let rung = Rung::V1;
+    world.ask(Ask::Verify { node: node(1), rung });
+    assert_eq!(order(&world, 1), Some(OrderKind::Verify { rung }));
+    world.act(&Act::Answer(1, true));
+    assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Suspect, None));
+    world.replay();
+}
+
 fn ask_of(world: &mut World, index: usize, what: &OrderKind) {
     world.ask(Ask::Errand { node: node(index), what: what.clone() });
 }

@@ -30,7 +30,10 @@ pub use complaint::speaks_against;
 ///
 /// 3: a node that the disruption budget keeps in service has its logs collected when an operator asks
 /// for them, and its orders expire.
-pub const LOGIC_VERSION: u32 = 3;
+///
+/// 4: a joining node that the disruption budget keeps from quarantine is cordoned where its pool has
+/// `cordon_joining`, and a requested verification of a suspect node that stays in service runs.
+pub const LOGIC_VERSION: u32 = 4;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;
@@ -93,7 +96,7 @@ impl Look<'_> {
     fn next_step(&self, budget: &Budget<'_>) -> Option<Event> {
         let step = match standing::step(self, budget) {
             Some(Event::HeldBack { node, why }) => {
-                orders::step_in_any_standing(self).or(Some(Event::HeldBack { node, why }))
+                orders::step_while_deferred(self).or(Some(Event::HeldBack { node, why }))
             }
             other => other.or_else(|| orders::step(self)),
         };

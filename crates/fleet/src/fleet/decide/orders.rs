@@ -31,15 +31,19 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
     }
 }
 
-/// What does not depend on the node's standing: the end of a lease, and what an operator asked for
-/// on any node. A node that the disruption budget keeps in service needs these too.
-pub(super) fn step_in_any_standing(look: &Look<'_>) -> Option<Event> {
-    if let Some(pending) = look.node.orders.pending() {
-        return withdrawal(look, pending);
-    }
-    let errand = errand(look).filter(|it| it.what.spec().node == NodeUse::Any)?;
-    let step = errand_step(look, errand);
-    matches!(step, Event::Ordered { .. }).then_some(step)
+/// The next order of a node whose change of standing is deferred: it stays in service or joining, so
+/// it is not repaired or verified for return to service. Its orders still expire, a pool with
+/// `cordon_joining` still gets its cordon, and operator requests still run.
+pub(super) fn step_while_deferred(look: &Look<'_>) -> Option<Event> {
+    step(look).filter(|event| match event {
+        Event::Withdrawn { .. } => true,
+        Event::Ordered { order } => match order.what {
+            OrderKind::Cordon => true,
+            OrderKind::Verify { .. } => look.node.standing().in_service(),
+            ref other => other.is_errand(),
+        },
+        _ => false,
+    })
 }
 
 /// That the pending order is not waited for any longer.
