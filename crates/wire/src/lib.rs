@@ -7,7 +7,7 @@
 //!
 //! [`proto`] is made from `proto/farrier/v1/agents.proto`. [`form`] makes of it what the fleet works with, and back; what
 //! comes from outside is bounded there ([`limits`]). [`proof`] and [`identity`] are what enrolment rests on. With the feature
-//! `client` there is a connection, too: [`client`]. See `docs/adr/0012-the-wire.md`.
+//! `client` there is a connection, too: [`client`]. See `docs/adr/0012-agent-server-protocol.md`.
 
 #[cfg(feature = "client")]
 pub mod client;
