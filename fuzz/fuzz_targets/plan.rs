@@ -1,26 +1,26 @@
-//! Any configuration of a model is planned, searched or refused in any split, and any table of runs scored
-//! or refused; what is planned is finite.
+//! Any model config in any parallelism config is planned, searched or rejected, and any table of runs
+//! is scored or rejected, without panics. Plans are finite.
 #![no_main]
 
 use farrier_facts::FactSet;
 use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::gpu::{Accelerator, plannable};
-use farrier_planner::layout::{Layout, Recompute, Schedule, Sharding};
 use farrier_planner::model::{builtin, config};
+use farrier_planner::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task};
-use farrier_planner::search::{self, Axes};
+use farrier_planner::run::{Framework, TrainingRun, TrainingTask};
+use farrier_planner::search::{self, Constraints};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
-/// One of several, by any number.
+/// Picks an element by any number.
 fn one<T: Copy>(all: &[T], number: u8) -> T {
     all[usize::from(number) % all.len()]
 }
 
-/// What is fixed, or nothing.
+/// A fixed value, or `None` to search.
 fn fixed(number: u16) -> Option<u32> {
-    // The highest bit leaves it free.
+    // The highest bit leaves it unset.
     (number < 1 << 15).then(|| u32::from(number))
 }
 
@@ -33,12 +33,12 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
             assert!(planner.step_s(&row.run).is_finite());
         }
     }
-    let model = match config::read(text) {
+    let model = match config::parse(text) {
         Ok(read) => read.model,
-        Err(_) => one(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
+        Err(_) => one(&builtin::all().iter().collect::<Vec<_>>(), kinds[0]).model(),
     };
     let [dp, tp, pp, vp, cp, ep, micro_batch, gpus] = numbers;
-    let again = [
+    let recompute_modes = [
         Recompute::None,
         Recompute::Attention,
         Recompute::Modules,
@@ -47,29 +47,29 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         Recompute::Layers(u32::from(kinds[1])),
         Recompute::Full,
     ];
-    let layout = Layout {
+    let parallelism = ParallelConfig {
         tp: u32::from(tp),
         pp: u32::from(pp),
         vp: u32::from(vp),
         cp: u32::from(cp),
         ep: u32::from(ep),
         sharding: one(&Sharding::ALL, kinds[2]),
-        recompute: one(&again, kinds[3]),
+        recompute: one(&recompute_modes, kinds[3]),
         schedule: one(&Schedule::ALL, kinds[4]),
         reduce_bytes: kinds[5],
         moment_bytes: kinds[6],
-        ..Layout::copies(u32::from(dp), u32::from(micro_batch))
+        ..ParallelConfig::data_parallel(u32::from(dp), u32::from(micro_batch))
     };
     let part = one(&plannable(facts), kinds[7]);
-    let run = Run {
+    let run = TrainingRun {
         model,
-        gpu: Accelerator::named(facts, part).expect("a part of the facts"),
+        gpu: Accelerator::by_name(facts, part).expect("a part of the facts"),
         seq_len,
         global_batch,
         precision: one(&Precision::ALL, kinds[8]),
-        layout,
-        task: one(&[Task::Full, Task::Lora], kinds[9]),
-        stack: one(&Stack::ALL, kinds[9] / 2),
+        parallelism,
+        task: one(&[TrainingTask::Full, TrainingTask::Lora], kinds[9]),
+        framework: one(&Framework::ALL, kinds[9] / 2),
         fused_experts: false,
     };
     if check::check(&run).is_ok() {
@@ -77,7 +77,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         assert!(plan.estimate.step_time_s.is_finite() && plan.memory.p95_gib.is_finite());
     }
     let is_free = |kind: u8| kind >= 1 << 7;
-    let axes = Axes {
+    let constraints = Constraints {
         tp: fixed(tp),
         pp: fixed(pp),
         vp: fixed(vp),
@@ -85,24 +85,24 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         ep: fixed(ep),
         dp: fixed(dp),
         micro_batch: fixed(micro_batch),
-        sharding: (!is_free(kinds[2])).then_some(run.layout.sharding),
-        recompute: (!is_free(kinds[3])).then_some(run.layout.recompute),
-        schedule: (!is_free(kinds[4])).then_some(run.layout.schedule),
-        reduce_bytes: (!is_free(kinds[5])).then_some(run.layout.reduce_bytes),
-        stack: (!is_free(kinds[9])).then_some(run.stack),
+        sharding: (!is_free(kinds[2])).then_some(run.parallelism.sharding),
+        recompute: (!is_free(kinds[3])).then_some(run.parallelism.recompute),
+        schedule: (!is_free(kinds[4])).then_some(run.parallelism.schedule),
+        reduce_bytes: (!is_free(kinds[5])).then_some(run.parallelism.reduce_bytes),
+        framework: (!is_free(kinds[9])).then_some(run.framework),
     };
     let gpus = u32::from(gpus);
-    let quick = search::quick(planner, &run, gpus, &axes);
-    let Ok(found) = search::search(planner, &run, gpus, &axes) else {
-        assert!(quick.is_none(), "what is found quickly is found by a whole search");
+    let quick = search::quick(planner, &run, gpus, &constraints);
+    let Ok(found) = search::search(planner, &run, gpus, &constraints) else {
+        assert!(quick.is_none(), "a quick search found a config that the full search did not");
         return;
     };
     assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
     let mut best = run;
-    axes.lay_out(&mut best, found.best[0].layout);
+    constraints.apply(&mut best, found.best[0].parallelism);
     let plan = plan::plan(planner, &best, None, None);
     for launcher in [Launcher::Torchrun, Launcher::Slurm] {
-        // Written or refused.
+        // A script or an error.
         let _ = emit(&plan, &best, launcher);
     }
 });

@@ -90,8 +90,8 @@ fn what_does_not_fit_says_so_and_what_would() {
     ]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("does not fit on 8 of"), "{text}");
-    assert!(text.contains("possible: 16 of them do"), "{text}");
+    assert!(text.contains("does not fit on 8 ×"), "{text}");
+    assert!(text.contains("possible: 16 GPUs fit"), "{text}");
     let tight = with(&["--tp", "2"]);
     assert_eq!(tight.code, 1, "{}", tight.stdout);
     assert!(tight.stdout.contains("does not fit"), "{}", tight.stdout);
@@ -317,7 +317,7 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
     }
     let neither = run(&work);
     assert_eq!(neither.code, 2);
-    assert!(neither.stderr.contains("what is to be equal?"), "{}", neither.stderr);
+    assert!(neither.stderr.contains("specify what to hold equal"), "{}", neither.stderr);
     let table = run(&[&work[..], &["--gpus", "64", "--gpu", "H100", "--tokens", "1T"]].concat());
     assert!(table.stdout.contains("Days"), "{}", table.stdout);
     assert!(table.stdout.contains("published"), "{}", table.stdout);
@@ -328,7 +328,7 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
         let offer = offers.iter().find(|offer| offer["gpu"].as_str().unwrap().starts_with(gpu));
         offer.unwrap()["price_source"].as_str().unwrap().to_owned()
     };
-    assert_eq!(source(&time, "GB200"), "as asked for");
+    assert_eq!(source(&time, "GB200"), "as requested");
     assert!(source(&time, "H100").starts_with("on demand, "));
     for (flag, value, said) in [
         ("--usd-per-hour", "1e18", "a number above 0, up to 1000000000"),
@@ -369,19 +369,19 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("Program"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Framework"), "{}", ran.stdout);
     let unknown = rows.lines().last().unwrap().trim();
     fs::write(&path, format!("{head}\n{unknown}\n")).unwrap();
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 1, "no row is estimated: {}", ran.stdout);
     fs::write(&path, format!("{}\n{rows}", head.replace("TP", "Tp"))).unwrap();
     let ran = run(&["plan", "score", &path_text, "--worst", "0"]);
-    assert!(ran.stdout.contains("no column is called so: `Tp`"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Ignored unknown columns: `Tp`"), "{}", ran.stdout);
     assert!(!ran.stdout.contains("Measured"), "{}", ran.stdout);
     fs::write(&path, "a,b\n1,2\n").unwrap();
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("its columns are those of"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected the columns of"), "{}", ran.stderr);
 }
 
 #[test]
@@ -422,8 +422,8 @@ fn a_report_of_diag_rescales_plans() {
     assert!((ratio - 1.0).abs() < 0.1 && (ratio - 1.0).abs() > 1e-6, "{ratio}");
     let other = rate("H100", &["--calibration", &kept]);
     assert_eq!(other.code, 2);
-    assert!(other.stderr.contains("the calibration is of `H200"), "{}", other.stderr);
-    assert!(ran.stdout.contains("Above 100 % is faster than usual"), "{}", ran.stdout);
+    assert!(other.stderr.contains("the calibration was measured on `H200"), "{}", other.stderr);
+    assert!(ran.stdout.contains("Above 100 % is faster than the reference"), "{}", ran.stdout);
     // What was measured reaches faults and comparisons too.
     let work = ["--model", "llama3-8b", "--seq-len", "8192", "--global-batch", "64"];
     let on = |command: &str, more: &[&str]| {
@@ -441,7 +441,7 @@ fn a_report_of_diag_rescales_plans() {
     }
     let several = on("compare", &["--gpu", "H200,H100", "--calibration", &kept]);
     assert_eq!(several.code, 2, "{}", several.stdout);
-    assert!(several.stderr.contains("a calibration is of one kind of GPU"), "{}", several.stderr);
+    assert!(several.stderr.contains("a calibration applies to one SKU"), "{}", several.stderr);
     let wrong = run(&["plan", "calibrate", "--from", &kept]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("not a report of `farrier diag`"), "{}", wrong.stderr);
@@ -495,7 +495,7 @@ fn faults_are_flags_of_a_search_for_goodput() {
         {
             let ran = with(&[more, flag].concat());
             assert_eq!(ran.code, 2, "{flag:?}: {}", ran.stdout);
-            let said = format!("`{}` is about faults, which this plan does not count", flag[0]);
+            let said = format!("`{}` is about failures, which this plan ignores", flag[0]);
             assert!(ran.stderr.contains(&said), "{}", ran.stderr);
             assert!(ran.stderr.contains("--for goodput"), "{}", ran.stderr);
         }

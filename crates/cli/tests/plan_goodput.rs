@@ -40,16 +40,16 @@ fn goodput_without_faults_is_said_plainly() {
         let none = ["--search", "--hazard", "none", "--checkpoint", kind];
         let ran = goodput(&none);
         assert_eq!(ran.code, 0, "{kind}: {}{}", ran.stdout, ran.stderr);
-        assert!(ran.stdout.contains("no faults: checkpoints are not needed"), "{}", ran.stdout);
-        assert!(ran.stdout.contains("with no faults"), "{}", ran.stdout);
-        for unfit in ["- days", "NaN", "0.0000", "Young", "Lost to", "Spares that pay"] {
+        assert!(ran.stdout.contains("no failures: checkpoints are not needed"), "{}", ran.stdout);
+        assert!(ran.stdout.contains("with no failures"), "{}", ran.stdout);
+        for unfit in ["- days", "NaN", "0.0000", "Young", "Lost to", "Cost-optimal spares"] {
             assert!(!ran.stdout.contains(unfit), "{unfit}: {}", ran.stdout);
         }
         assert_eq!(goodput_json(&none)["best"]["share"].as_f64(), Some(1.0), "{kind}");
         // Where an interval is asked for, what it costs is said.
         let given = goodput(&[&none[..], &["--interval", "30"]].concat());
-        assert!(given.stdout.contains("as asked for"), "{}", given.stdout);
-        assert!(!given.stdout.contains("the best"), "{}", given.stdout);
+        assert!(given.stdout.contains(" requested "), "{}", given.stdout);
+        assert!(!given.stdout.contains(" best "), "{}", given.stdout);
     }
 }
 
@@ -95,19 +95,19 @@ fn goodput_of_absurd_numbers_is_refused_with_the_bounds() {
 #[test]
 fn one_spare_is_a_node() {
     let ran = goodput(&["--search", "--mtbf", "50"]);
-    assert!(ran.stdout.contains("Spares that pay: 1 node ("), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Cost-optimal spares: 1 node ("), "{}", ran.stdout);
 }
 
 #[test]
 fn goodput_blames_planned_stops_that_take_the_time() {
     let ran = goodput(&["--search", "--planned-stops", "1000"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("1000 planned stops a day are not possible"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1000 planned stops per day do not fit into a day"), "{}", ran.stderr);
     let ran = goodput(&["--search", "--recovery", "5", "--planned-stops", "260"]);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("260 planned stops a day of 5."), "{said}");
-    assert!(!said.contains("something fails"), "{said}");
+    assert!(said.contains("260 planned stops per day of 5."), "{said}");
+    assert!(!said.contains("a failure occurs"), "{said}");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn goodput_takes_several_numbers_of_gpus_only_to_search() {
     let several = [&GOODPUT[..13], &["16,32"]].concat();
     let ran = run(&several);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("several numbers of GPUs are for a search"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("several GPU counts need a search"), "{}", ran.stderr);
     let ran = run(&[&several[..], &["--search"]].concat());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("assumed: 32 GPUs, the fastest of"), "{}", ran.stdout);
@@ -167,7 +167,7 @@ fn goodput_searches_for_what_is_asked() {
     assert_eq!(of(&[])["gpus"], 64);
     let cheap = of(&["--for", "goodput"]);
     assert_eq!(cheap["gpus"], 8);
-    assert!(cheap["assumed"].to_string().contains("faults counted"), "{cheap}");
+    assert!(cheap["assumed"].to_string().contains("including failures"), "{cheap}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn goodput_blames_the_interval_and_not_the_gpus() {
     let ran = goodput(&words);
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("is too rare for a fault every 180.0 min; the best is every "), "{said}");
+    assert!(said.contains("is too rare for a failure every 180.0 min; the best interval is "), "{said}");
     assert!(!said.contains("GPUs or fewer"), "{said}");
 }
 
@@ -186,7 +186,7 @@ fn goodput_needs_no_tokens_and_has_its_doubt_with_them() {
     let ran = run(&bare);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("Effective time (ETTR)"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("`--tokens` gives days and dollars"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Set `--tokens` for days, dollars"), "{}", ran.stdout);
     let run_of = |more: &[&str]| goodput_json(&[&["--search"], more].concat())["run"].clone();
     let estimated = run_of(&[]);
     for (low, middle, high) in [("days_p10", "days", "days_p90"), ("usd_p10", "usd", "usd_p90")] {
@@ -260,7 +260,7 @@ fn faults_that_leave_no_headway_are_a_finding() {
     let minutes = run(&[&words[..], &["--mtbf", "0.02"]].concat());
     assert_eq!(minutes.code, 1, "{}", minutes.stdout);
     let said = minutes.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("makes no headway") && said.contains("less than 10 %"), "{said}");
+    assert!(said.contains("makes no progress") && said.contains("less than 10 %"), "{said}");
 }
 
 #[test]

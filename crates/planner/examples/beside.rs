@@ -1,13 +1,14 @@
-//! What `cargo xtask bench planner` asks this crate and a peer alike.
+//! Questions and timings for `cargo xtask bench planner`, which compares this crate to
+//! llm-analysis.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example beside -- questions
 //! cargo run --release -p farrier-planner --example beside -- time
 //! ```
 //!
-//! `questions` prints, as JSON, the published runs that llm-analysis can be told of, with what was
-//! measured and what is estimated of each by a fit that its group had no part in. `time` prints
-//! microseconds of an answer, name and time on a line.
+//! `questions` prints, as JSON, the published runs that llm-analysis can express, with the measured
+//! step time and the leave-group-out estimate. `time` prints microseconds per estimate, one name
+//! and time per line.
 #![expect(clippy::disallowed_methods, reason = "it reads the clock; the crate may not")]
 
 use std::collections::BTreeMap;
@@ -18,32 +19,32 @@ use std::time::Instant;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::{Layout, Recompute};
-use farrier_planner::model::{Attention, Window, builtin};
+use farrier_planner::model::{Attention, AttentionWindow, builtin};
+use farrier_planner::parallelism::{ParallelConfig, Recompute};
 use farrier_planner::plan::plan;
 use farrier_planner::precision::Precision;
-use farrier_planner::published::{self, Published};
-use farrier_planner::run::{Run, Stack, Task};
-use farrier_planner::score::{Scored, score};
-use farrier_planner::search::{Axes, search};
+use farrier_planner::published::{self, PublishedRun};
+use farrier_planner::run::{Framework, TrainingRun, TrainingTask};
+use farrier_planner::score::{ScoredRow, score};
+use farrier_planner::search::{Constraints, search};
 use serde::Serialize;
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
-/// Answers of each question, and searches, of one `time`.
+/// Repetitions of each question and of the search in `time`.
 const ANSWERS: usize = 20;
 const SEARCHES: usize = 7;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), BoxError> {
     let mut out = std::io::stdout().lock();
     match std::env::args().nth(1).as_deref() {
         Some("questions") => questions(&mut out),
         Some("time") => times(&mut out),
-        _ => Err("`questions` or `time`?".into()),
+        _ => Err("expected `questions` or `time`".into()),
     }
 }
 
-/// A run in the words of llm-analysis.
+/// A run in the terms of llm-analysis.
 #[derive(Serialize)]
 struct Question {
     source: String,
@@ -71,8 +72,8 @@ struct Question {
     farrier_s: f64,
 }
 
-/// The part as llm-analysis calls it.
-fn gpu(row: &Published) -> Option<&'static str> {
+/// The GPU's name in llm-analysis.
+fn gpu(row: &PublishedRun) -> Option<&'static str> {
     let is = |name: &str| row.run.gpu.id.starts_with(name) && row.run.gpu.power_share >= 1.0;
     let gigabytes = row.run.gpu.hbm_bytes / 1e9;
     if is("A100-SXM") && gigabytes < 60.0 {
@@ -86,44 +87,44 @@ fn gpu(row: &Published) -> Option<&'static str> {
     }
 }
 
-/// What it can be told of a row, or why not.
-fn question(scored: &Scored) -> Result<Question, &'static str> {
+/// Converts a row, or says why llm-analysis cannot express it.
+fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
     let (row, run) = (&scored.row, &scored.row.run);
-    let (model, layout) = (&run.model, &run.layout);
-    let gpu = gpu(row).ok_or("a GPU that it does not have")?;
+    let (model, parallelism) = (&run.model, &run.parallelism);
+    let gpu = gpu(row).ok_or("a GPU that it does not support")?;
     if !matches!(run.precision, Precision::Bf16 | Precision::Fp16) {
-        return Err("8 or fewer bits, which its documentation lists as still to come");
+        return Err("8 or fewer bits, which its documentation lists as future work");
     }
     if model.experts.is_some() {
-        return Err("a mixture of experts");
+        return Err("a MoE model");
     }
     if !row.assumed.is_empty() {
-        return Err("a row that does not state all");
+        return Err("a row that does not state its whole configuration");
     }
     let Attention::Grouped { heads, kv_heads, head_dim } = model.attention else {
-        return Err("latent attention");
+        return Err("latent attention (MLA)");
     };
-    if heads * head_dim != model.hidden || model.window != Window::NONE {
-        return Err("attention of another width than the model's, or with a window");
+    if heads * head_dim != model.hidden || model.window != AttentionWindow::NONE {
+        return Err("attention narrower or wider than the model, or with a window");
     }
-    if layout.cp > 1 {
+    if parallelism.cp > 1 {
         return Err("context parallelism");
     }
-    if run.task != Task::Full {
-        return Err("adapters");
+    if run.task != TrainingTask::Full {
+        return Err("LoRA");
     }
-    let recompute = match layout.recompute {
+    let recompute = match parallelism.recompute {
         Recompute::None => "NONE",
         Recompute::Attention => "SELECTIVE",
         Recompute::Full => "FULL",
-        _ => return Err("recomputation of some blocks or operators"),
+        _ => return Err("recompute of some layers or operators"),
     };
-    if !run.global_batch.is_multiple_of(layout.dp * layout.micro_batch) {
-        return Err("a batch that its copies do not divide");
+    if !run.global_batch.is_multiple_of(parallelism.dp * parallelism.micro_batch) {
+        return Err("a batch that its replicas do not divide");
     }
     Ok(Question {
         source: row.source.clone(),
-        program: run.stack.name(),
+        program: run.framework.name(),
         model: model.name.clone(),
         layers: model.layers,
         hidden: model.hidden,
@@ -133,29 +134,29 @@ fn question(scored: &Scored) -> Result<Question, &'static str> {
         gated: model.gated,
         vocab: model.vocab,
         gpu,
-        tp: layout.tp,
-        pp: layout.pp,
-        dp: layout.dp,
-        sequence_parallel: layout.sequence_parallel,
+        tp: parallelism.tp,
+        pp: parallelism.pp,
+        dp: parallelism.dp,
+        sequence_parallel: parallelism.sequence_parallel,
         seq_len: run.seq_len,
         global_batch: run.global_batch,
-        micro_batch: layout.micro_batch,
+        micro_batch: parallelism.micro_batch,
         recompute,
-        zero: layout.sharding.stage(),
-        flash_attention: run.stack != Stack::MegatronEarly,
+        zero: parallelism.sharding.zero_stage(),
+        flash_attention: run.framework != Framework::MegatronEarly,
         measured_s: row.step_s,
         farrier_s: row.step_s * (1.0 + scored.error),
     })
 }
 
-/// What can be asked of both, and how many rows cannot for which reason.
+/// Questions for both planners, and the number of excluded rows by reason.
 #[derive(Serialize)]
 struct Questions {
     questions: Vec<Question>,
     left_out: BTreeMap<&'static str, usize>,
 }
 
-fn asked() -> Result<(Questions, Vec<Run>), Failure> {
+fn collect_questions() -> Result<(Questions, Vec<TrainingRun>), BoxError> {
     let table = published::read(FactSet::embedded(), published::embedded())?;
     let (mut questions, mut runs, mut left_out) = (Vec::new(), Vec::new(), BTreeMap::new());
     for scored in score(Planner::shipped(), table).rows {
@@ -164,60 +165,60 @@ fn asked() -> Result<(Questions, Vec<Run>), Failure> {
                 questions.push(question);
                 runs.push(scored.row.run);
             }
-            Err(why) => *left_out.entry(why).or_insert(0) += 1,
+            Err(reason) => *left_out.entry(reason).or_insert(0) += 1,
         }
     }
     Ok((Questions { questions, left_out }, runs))
 }
 
-fn questions(out: &mut impl Write) -> Result<(), Failure> {
-    let (questions, _) = asked()?;
+fn questions(out: &mut impl Write) -> Result<(), BoxError> {
+    let (questions, _) = collect_questions()?;
     serde_json::to_writer_pretty(&mut *out, &questions)?;
     writeln!(out)?;
     Ok(())
 }
 
-/// 405 billion weights on as many GPUs as they were trained on (arXiv:2407.21783, 3.3).
-fn largest() -> Result<Run, Failure> {
-    let model = builtin::named("llama3.1-405b").ok_or("the model is not known")?.model();
-    Ok(Run {
+/// Llama 3.1 405B on as many GPUs as it was trained on (arXiv:2407.21783, 3.3).
+fn largest() -> Result<TrainingRun, BoxError> {
+    let model = builtin::by_name("llama3.1-405b").ok_or("the model is not built in")?.model();
+    Ok(TrainingRun {
         model,
-        gpu: Accelerator::named(FactSet::embedded(), "H100-SXM-80GB")?,
+        gpu: Accelerator::by_name(FactSet::embedded(), "H100-SXM-80GB")?,
         seq_len: 8192,
         global_batch: 2048,
         precision: Precision::Bf16,
-        layout: Layout::copies(16_384, 1),
-        task: Task::Full,
-        stack: Stack::Bridge,
+        parallelism: ParallelConfig::data_parallel(16_384, 1),
+        task: TrainingTask::Full,
+        framework: Framework::Bridge,
         fused_experts: false,
     })
 }
 
-fn times(out: &mut impl Write) -> Result<(), Failure> {
+fn times(out: &mut impl Write) -> Result<(), BoxError> {
     let start = Instant::now();
     let planner = black_box(Planner::shipped());
     writeln!(out, "load\t{}", start.elapsed().as_secs_f64() * 1e6)?;
-    let (_, runs) = asked()?;
+    let (_, runs) = collect_questions()?;
     writeln!(out, "answer\t{}", answer_us(planner, &runs, ANSWERS))?;
     let run = largest()?;
     let mut searches = Vec::new();
     for _ in 0..SEARCHES {
         let start = Instant::now();
-        let report = search(planner, black_box(&run), 16_384, &Axes::default())?;
+        let report = search(planner, black_box(&run), 16_384, &Constraints::default())?;
         searches.push(start.elapsed().as_secs_f64() * 1e6);
         black_box(report);
     }
     writeln!(out, "search\t{}", median(&mut searches))?;
-    let report = search(planner, &run, 16_384, &Axes::default())?;
+    let report = search(planner, &run, 16_384, &Constraints::default())?;
     writeln!(out, "tried\t{}\nfit\t{}", report.tried, report.fit)?;
-    let winner = Run { layout: report.best[0].layout, ..run };
-    writeln!(out, "stages\t{}", winner.layout.pp)?;
+    let winner = TrainingRun { parallelism: report.best[0].parallelism, ..run };
+    writeln!(out, "stages\t{}", winner.parallelism.pp)?;
     writeln!(out, "largest\t{}", answer_us(planner, &[winner], 1000))?;
     Ok(())
 }
 
-/// The median time of a whole plan.
-fn answer_us(planner: &Planner, runs: &[Run], times: usize) -> f64 {
+/// Median time of a full plan.
+fn answer_us(planner: &Planner, runs: &[TrainingRun], times: usize) -> f64 {
     let mut answers = Vec::new();
     for _ in 0..times {
         for run in runs {

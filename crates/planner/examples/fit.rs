@@ -1,17 +1,16 @@
-//! The fitting program: finds the coefficients from the published runs, and says how far off they are
-//! on runs that had no part in it.
+//! Fits the coefficients to the published runs and prints leave-group-out errors.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example fit -- --write
 //! cargo run --release -p farrier-planner --example fit -- --tables FOLDER
 //! ```
 //!
-//! `--write` puts them into `data/planner/coefficients.toml`. `--tables` names a folder with tables of
-//! measured products, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
-//! others, such as the collectors of aiconfigurator write), and of collectives within a node,
-//! `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size, latency_ms`): what
-//! they say of each GPU is printed; the priors of rates, knees, link and hop in
-//! `src/coefficients.rs` are from there.
+//! `--write` stores them in `data/planner/coefficients.toml`. `--tables` names a folder with tables
+//! of measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
+//! others, as written by the collectors of aiconfigurator), and of collectives within a node,
+//! `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size, latency_ms`). It
+//! prints a fit for each GPU; the priors of rates, knees, link and hop in `src/coefficients.rs`
+//! come from these.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,25 +18,25 @@ use std::process::Command;
 
 use farrier_facts::FactSet;
 use farrier_planner::coefficients::Coefficients;
-use farrier_planner::fit::collectives::{Collective, link};
-use farrier_planner::fit::products::{Product, shape};
-use farrier_planner::fit::{Trial, fit, held_out};
-use farrier_planner::local::Likeness;
-use farrier_planner::published::{self, Published};
+use farrier_planner::fit::collectives::{CollectiveSample, fit_link};
+use farrier_planner::fit::gemm::{GemmSample, fit_gemm};
+use farrier_planner::fit::{PredictionError, fit, leave_group_out};
+use farrier_planner::published::{self, PublishedRun};
+use farrier_planner::uncertainty::GpHyperparameters;
 
-/// GPUs of the tables: name, 16-bit peak, bytes/s of memory.
+/// GPUs of the GEMM tables: name, 16-bit peak, memory bandwidth in bytes/s.
 const MEASURED: [(&str, f64, f64); 4] = [
     ("a100", 312e12, 2.0e12),
     ("h100", 989e12, 3.35e12),
     ("h200", 989e12, 4.8e12),
     ("b200", 2250e12, 8.0e12),
 ];
-/// What a device of the collectives' table is called, and bytes/s of its `NVLink` in one direction.
+/// Device name in the table of collectives, and `NVLink` bandwidth per direction in bytes/s.
 const LINKED: [(&str, f64); 3] = [("A100", 300e9), ("H100", 450e9), ("B200", 900e9)];
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let mut out = std::io::stdout().lock();
     let mut write = false;
@@ -45,75 +44,79 @@ fn main() -> Result<(), Failure> {
         match argument.as_str() {
             "--write" => write = true,
             "--tables" => {
-                let folder = arguments.next().ok_or("which folder?")?;
-                products(&folder, &mut out)?;
+                let folder = arguments.next().ok_or("`--tables` needs a folder")?;
+                gemms(&folder, &mut out)?;
                 collectives(&folder, &mut out)?;
             }
             other => return Err(format!("unknown argument `{other}`").into()),
         }
     }
     let table = published::read(FactSet::embedded(), published::embedded())?;
-    let rows: Vec<Published> =
+    let rows: Vec<PublishedRun> =
         table.into_iter().flatten().filter(|row| row.caution.is_none()).collect();
-    let fitted = fit(&rows.iter().collect::<Vec<_>>());
-    for (entry, value) in Coefficients::ENTRIES.iter().zip(fitted.values()) {
-        let moved = (value / entry.prior).ln() / entry.spread;
-        writeln!(out, "{:32} {value:>10.4e}  {moved:+.1} deviations", entry.name)?;
+    let coefficients = fit(&rows.iter().collect::<Vec<_>>());
+    for (spec, value) in Coefficients::SPECS.iter().zip(coefficients.values()) {
+        let z_score = (value / spec.prior).ln() / spec.spread;
+        writeln!(out, "{:32} {value:>10.4e}  z-score {z_score:+.1}", spec.name)?;
     }
     if write {
-        #[expect(clippy::disallowed_methods, reason = "a program beside the pure crate")]
+        #[expect(clippy::disallowed_methods, reason = "an example, not part of the pure crate")]
         std::fs::write(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/planner/coefficients.toml"),
-            coefficients(&fitted),
+            coefficients_toml(&coefficients),
         )?;
     }
-    trials(&rows, &fitted, &mut out)
+    cross_validate(&rows, &coefficients, &mut out)
 }
 
-/// The file of coefficients.
-fn coefficients(fitted: &Coefficients) -> String {
+/// Content of `coefficients.toml`.
+fn coefficients_toml(coefficients: &Coefficients) -> String {
     let mut text = String::from(
         "# Fitted to published_training.csv by `cargo run --release -p farrier-planner --example fit -- --write`;\n\
-         # not to be edited. What each means is in crates/planner/src/coefficients.rs.\n\n",
+         # do not edit. The meaning of each is in crates/planner/src/coefficients.rs.\n\n",
     );
-    for (entry, value) in Coefficients::ENTRIES.iter().zip(fitted.values()) {
-        text.push_str(&format!("{} = {value:.5e}\n", entry.name));
+    for (spec, value) in Coefficients::SPECS.iter().zip(coefficients.values()) {
+        text.push_str(&format!("{} = {value:.5e}\n", spec.name));
     }
     text
 }
 
-/// Errors of rows by fits that their groups had no part in.
-fn trials(rows: &[Published], fitted: &Coefficients, out: &mut impl Write) -> Result<(), Failure> {
-    let tried: Vec<&Published> = rows.iter().collect();
-    let trials = held_out(rows, &tried, fitted, &Likeness::default());
-    let mut kinds: BTreeMap<String, Vec<Trial>> = BTreeMap::new();
-    for (row, trial) in rows.iter().zip(trials) {
-        let stated = if row.assumed.is_empty() { "complete" } else { "open" };
-        let kind = if row.run.model.experts.is_some() { "mixture" } else { "dense" };
+/// Prints leave-group-out errors by kind of row.
+fn cross_validate(
+    rows: &[PublishedRun],
+    coefficients: &Coefficients,
+    out: &mut impl Write,
+) -> Result<(), BoxError> {
+    let test: Vec<&PublishedRun> = rows.iter().collect();
+    let errors = leave_group_out(rows, &test, coefficients, &GpHyperparameters::default());
+    let mut kinds: BTreeMap<String, Vec<PredictionError>> = BTreeMap::new();
+    for (row, error) in rows.iter().zip(errors) {
+        let stated = if row.assumed.is_empty() { "complete" } else { "incomplete" };
+        let kind = if row.run.model.experts.is_some() { "MoE" } else { "dense" };
         let generation = row.run.gpu.generation.name();
         let key = format!("{stated} {kind} {generation} {}", row.run.precision.name());
-        kinds.entry(key).or_default().push(trial);
+        kinds.entry(key).or_default().push(error);
     }
-    writeln!(out, "\n{:40} rows   mean  without neighbours", "held out")?;
-    for (kind, trials) in kinds {
+    writeln!(out, "\n{:40} rows   mean  uncorrected", "held out")?;
+    for (kind, errors) in kinds {
         #[expect(clippy::cast_precision_loss, reason = "some hundred rows")]
-        let mean = |of: fn(&Trial) -> f64| {
-            let sum: f64 = trials.iter().map(|trial| of(trial).exp_m1().abs()).sum();
-            100.0 * sum / trials.len() as f64
+        let mean = |error: fn(&PredictionError) -> f64| {
+            let sum: f64 = errors.iter().map(|prediction| error(prediction).exp_m1().abs()).sum();
+            100.0 * sum / errors.len() as f64
         };
         writeln!(
             out,
             "{kind:40} {:4}  {:5.1} %  {:5.1} %",
-            trials.len(),
-            mean(|trial| trial.corrected),
-            mean(|trial| trial.plain)
+            errors.len(),
+            mean(|prediction| prediction.corrected),
+            mean(|prediction| prediction.uncorrected)
         )?;
     }
     Ok(())
 }
 
-/// The rows of a packed table.
-fn unpacked(path: &str) -> Result<Vec<BTreeMap<String, String>>, Failure> {
+/// Rows of a gzipped CSV file.
+fn read_gzipped_csv(path: &str) -> Result<Vec<BTreeMap<String, String>>, BoxError> {
     let unpacked = Command::new("gzip").args(["-dc", path]).output()?;
     if !unpacked.status.success() {
         return Err(format!("failed to unpack `{path}`").into());
@@ -122,47 +125,48 @@ fn unpacked(path: &str) -> Result<Vec<BTreeMap<String, String>>, Failure> {
     Ok(reader.deserialize().collect::<Result<_, _>>()?)
 }
 
-/// What tables of measured collectives say of a node of eight GPUs.
-fn collectives(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
-    let rows = unpacked(&format!("{folder}/nccl_measured.csv.gz"))?;
+/// Fits the link model to collectives within a node of eight GPUs.
+fn collectives(folder: &str, out: &mut impl Write) -> Result<(), BoxError> {
+    let rows = read_gzipped_csv(&format!("{folder}/nccl_measured.csv.gz"))?;
     for (gpu, bytes_per_s) in LINKED {
         for operation in ["all_gather", "reduce_scatter", "alltoall"] {
             let mut measured = Vec::new();
             for row in &rows {
-                let wanted = row["device"].contains(gpu)
+                let matches = row["device"].contains(gpu)
                     && row["num_gpus"] == "8"
                     && row["op_name"] == operation
                     && row["nccl_dtype"] == "half";
-                if wanted {
+                if matches {
                     let number = |name: &str| row[name].parse::<f64>();
-                    measured.push(Collective {
+                    measured.push(CollectiveSample {
                         gpus: number("num_gpus")?,
                         bytes: 2.0 * number("message_size")?,
                         seconds: number("latency_ms")? * 1e-3,
                     });
                 }
             }
-            writeln!(out, "{gpu} {operation:14} {:?}", link(&measured, bytes_per_s))?;
+            writeln!(out, "{gpu} {operation:14} {:?}", fit_link(&measured, bytes_per_s))?;
         }
     }
     Ok(())
 }
 
-/// What tables of measured products say.
-fn products(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
+/// Fits the GEMM rate curve.
+fn gemms(folder: &str, out: &mut impl Write) -> Result<(), BoxError> {
     for (gpu, half_peak, memory) in MEASURED {
-        let mut kinds: BTreeMap<String, Vec<Product>> = BTreeMap::new();
-        for row in unpacked(&format!("{folder}/gemm_measured_{gpu}.csv.gz"))? {
+        let mut kinds: BTreeMap<String, Vec<GemmSample>> = BTreeMap::new();
+        for row in read_gzipped_csv(&format!("{folder}/gemm_measured_{gpu}.csv.gz"))? {
             let number = |name: &str| row[name].parse::<f64>();
-            kinds.entry(row["gemm_dtype"].clone()).or_default().push(Product {
+            kinds.entry(row["gemm_dtype"].clone()).or_default().push(GemmSample {
                 rows: number("m")?,
                 columns: number("n")?,
                 depth: number("k")?,
                 seconds: number("latency_ms")? * 1e-3,
             });
         }
-        for (kind, products) in kinds {
-            // Scaling an operand reads 16 bits and writes 8 or 4; one scale for a tensor reads twice.
+        for (kind, gemms) in kinds {
+            // Quantizing an operand reads 16 bits and writes 8 or 4; per-tensor scaling reads
+            // twice.
             let (peak, bytes) = match kind.as_str() {
                 "bfloat16" => (half_peak, 0.0),
                 "fp8" => (2.0 * half_peak, 5.0),
@@ -170,7 +174,7 @@ fn products(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
                 "nvfp4" => (4.0 * half_peak, 3.0),
                 _ => continue,
             };
-            let found = shape(&products, peak, bytes / (0.8 * memory));
+            let found = fit_gemm(&gemms, peak, bytes / (0.8 * memory));
             writeln!(out, "{gpu} {kind:10} {found:?}")?;
         }
     }

@@ -1,4 +1,4 @@
-//! Prints `docs/planner_scoreboard.md`: how far estimates are from the published runs.
+//! Prints `docs/planner_scoreboard.md`: accuracy of estimates on published runs.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example scoreboard
@@ -9,11 +9,11 @@ use std::io::Write;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::published;
-use farrier_planner::score::{page, score};
+use farrier_planner::score::{score, scoreboard};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let table = published::read(FactSet::embedded(), published::embedded())?;
-    let page = page::page(&score(Planner::shipped(), table));
-    std::io::stdout().lock().write_all(page.as_bytes())?;
+    let scoreboard = scoreboard::render(&score(Planner::shipped(), table));
+    std::io::stdout().lock().write_all(scoreboard.as_bytes())?;
     Ok(())
 }

@@ -1,41 +1,41 @@
-//! What cannot be run at all, and what could be instead.
+//! Validation of a run: divisibility, limits and supported combinations.
 
 mod impossible;
 
 pub use impossible::ImpossibleRun;
 
 use crate::gpu::Generation;
-use crate::layout::{Layout, Recompute, Schedule};
-use crate::model::{Attention, Model};
+use crate::model::{Attention, TransformerConfig};
+use crate::parallelism::{ParallelConfig, Recompute, Schedule};
 use crate::precision::Precision;
-use crate::run::Run;
+use crate::run::TrainingRun;
 
-/// More GPUs than a run has had by two orders.
-const MOST_GPUS: u64 = 1 << 22;
-/// Longer sequences than any has been trained on.
-const MOST_TOKENS: u32 = 1 << 27;
+/// Two orders of magnitude more GPUs than any run has used.
+const MAX_GPUS: u64 = 1 << 22;
+/// Longer than any sequence ever trained on.
+const MAX_SEQ_LEN: u32 = 1 << 27;
 
-/// Whether a run can be run. What is merely slow can: TP beyond what `NVLink` joins, heads of keys
-/// and values held more than once, fewer micro-batches than stages.
-pub fn check(run: &Run) -> Result<(), ImpossibleRun> {
+/// Checks that a run is possible. Runs that are merely slow pass: TP beyond the `NVLink` domain,
+/// replicated KV heads, fewer micro-batches than pipeline stages.
+pub fn check(run: &TrainingRun) -> Result<(), ImpossibleRun> {
     scale(run)?;
-    let layout = &run.layout;
-    tensor_parallel(&run.model, layout)?;
-    experts(&run.model, layout)?;
+    let parallelism = &run.parallelism;
+    tensor_parallel(&run.model, parallelism)?;
+    experts(&run.model, parallelism)?;
     sequence(run)?;
-    copies(run)?;
+    data_parallel(run)?;
     pipeline(run)?;
     precision(run)
 }
 
-/// Whether a run can be run on exactly so many GPUs.
-pub fn check_on(run: &Run, gpus: u32) -> Result<(), ImpossibleRun> {
+/// Checks that a run is possible on exactly this many GPUs.
+pub fn check_on_gpus(run: &TrainingRun, gpus: u32) -> Result<(), ImpossibleRun> {
     scale(run)?;
-    tensor_parallel(&run.model, &run.layout)?;
-    let Layout { dp, tp, pp, cp, .. } = run.layout;
-    let takes = product([dp, tp, pp, cp]);
-    if takes != u64::from(gpus) {
-        return Err(ImpossibleRun::Gpus { dp, tp, pp, cp, takes, gpus });
+    tensor_parallel(&run.model, &run.parallelism)?;
+    let ParallelConfig { dp, tp, pp, cp, .. } = run.parallelism;
+    let required = product([dp, tp, pp, cp]);
+    if required != u64::from(gpus) {
+        return Err(ImpossibleRun::Gpus { dp, tp, pp, cp, required, gpus });
     }
     check(run)
 }
@@ -44,63 +44,63 @@ fn product<const N: usize>(factors: [u32; N]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(u64::from(*factor)))
 }
 
-fn scale(run: &Run) -> Result<(), ImpossibleRun> {
-    let layout = &run.layout;
+fn scale(run: &TrainingRun) -> Result<(), ImpossibleRun> {
+    let parallelism = &run.parallelism;
     for (what, value) in [
-        ("DP", layout.dp),
-        ("TP", layout.tp),
-        ("PP", layout.pp),
-        ("VP", layout.vp),
-        ("CP", layout.cp),
-        ("EP", layout.ep),
-        ("micro-batch", layout.micro_batch),
-        ("rank of adapters", layout.adapter_rank),
+        ("DP", parallelism.dp),
+        ("TP", parallelism.tp),
+        ("PP", parallelism.pp),
+        ("VP", parallelism.vp),
+        ("CP", parallelism.cp),
+        ("EP", parallelism.ep),
+        ("micro-batch", parallelism.micro_batch),
+        ("LoRA rank", parallelism.adapter_rank),
         ("sequence length", run.seq_len),
         ("global batch", run.global_batch),
-        ("number of blocks", run.model.layers),
+        ("number of layers", run.model.layers),
         ("number of heads", run.model.attention.heads()),
-        ("number of heads of keys and values", run.model.attention.kv_heads()),
+        ("number of KV heads", run.model.attention.kv_heads()),
     ] {
         if value == 0 {
             return Err(ImpossibleRun::Zero { what });
         }
     }
-    let gpus = product([layout.dp, layout.tp, layout.pp, layout.cp]);
-    if gpus > MOST_GPUS {
-        return Err(ImpossibleRun::Absurd {
+    let gpus = product([parallelism.dp, parallelism.tp, parallelism.pp, parallelism.cp]);
+    if gpus > MAX_GPUS {
+        return Err(ImpossibleRun::TooLarge {
             what: "the number of GPUs",
             value: gpus,
-            most: MOST_GPUS,
+            max: MAX_GPUS,
         });
     }
-    if layout.adapter_rank > run.model.hidden {
-        return Err(ImpossibleRun::Absurd {
-            what: "the rank of adapters",
-            value: u64::from(layout.adapter_rank),
-            most: u64::from(run.model.hidden),
+    if parallelism.adapter_rank > run.model.hidden {
+        return Err(ImpossibleRun::TooLarge {
+            what: "the LoRA rank",
+            value: u64::from(parallelism.adapter_rank),
+            max: u64::from(run.model.hidden),
         });
     }
-    if run.seq_len > MOST_TOKENS {
-        return Err(ImpossibleRun::Absurd {
+    if run.seq_len > MAX_SEQ_LEN {
+        return Err(ImpossibleRun::TooLarge {
             what: "the sequence length",
             value: u64::from(run.seq_len),
-            most: u64::from(MOST_TOKENS),
+            max: u64::from(MAX_SEQ_LEN),
         });
     }
     Ok(())
 }
 
-/// What divides a number, up to another.
-fn divisors(whole: u64, most: u64) -> impl Iterator<Item = u32> {
-    (1..=whole.min(most))
+/// Divisors of a number, up to `max`.
+fn divisors(whole: u64, max: u64) -> impl Iterator<Item = u32> {
+    (1..=whole.min(max))
         .filter(move |number| whole.is_multiple_of(*number))
         .filter_map(|number| u32::try_from(number).ok())
 }
 
-/// At most so many possible values are named.
-const NAMED: usize = 12;
+/// Longest list of possible values in an error message.
+const MAX_LISTED: usize = 12;
 
-fn uneven(
+fn check_divides(
     what: &'static str,
     value: u32,
     of: &'static str,
@@ -109,18 +109,21 @@ fn uneven(
     if whole.is_multiple_of(u64::from(value)) {
         return Ok(());
     }
-    let mut possible: Vec<u32> = divisors(whole, MOST_GPUS).collect();
-    // The nearest ones.
+    let mut possible: Vec<u32> = divisors(whole, MAX_GPUS).collect();
+    // Keep the nearest ones.
     possible.sort_by_key(|number| number.abs_diff(value));
-    possible.truncate(NAMED);
+    possible.truncate(MAX_LISTED);
     possible.sort_unstable();
-    Err(ImpossibleRun::Uneven { what, value, of, whole, possible })
+    Err(ImpossibleRun::NotDivisible { what, value, of, whole, possible })
 }
 
-fn tensor_parallel(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> {
-    let tp = layout.tp;
+fn tensor_parallel(
+    model: &TransformerConfig,
+    parallelism: &ParallelConfig,
+) -> Result<(), ImpossibleRun> {
+    let tp = parallelism.tp;
     let heads = model.attention.heads();
-    uneven("TP", tp, "heads:", u64::from(heads))?;
+    check_divides("TP", tp, "heads:", u64::from(heads))?;
     if let Attention::Grouped { kv_heads, .. } = model.attention {
         let fits = |tp: u32| kv_heads.is_multiple_of(tp) || tp.is_multiple_of(kv_heads);
         if !fits(tp) {
@@ -130,51 +133,52 @@ fn tensor_parallel(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> 
         }
     }
     if model.dense_layers() > 0 {
-        uneven("TP", tp, "the feed-forward width", u64::from(model.ffn))?;
+        check_divides("TP", tp, "the feed-forward width", u64::from(model.ffn))?;
     }
     Ok(())
 }
 
-fn experts(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> {
+fn experts(model: &TransformerConfig, parallelism: &ParallelConfig) -> Result<(), ImpossibleRun> {
     let Some(experts) = model.experts else {
-        if layout.ep > 1 {
-            return Err(ImpossibleRun::NoExperts { ep: layout.ep, model: model.name.clone() });
+        if parallelism.ep > 1 {
+            return Err(ImpossibleRun::NoExperts { ep: parallelism.ep, model: model.name.clone() });
         }
         return Ok(());
     };
-    uneven("EP", layout.ep, "experts:", u64::from(experts.count))?;
-    let ranks = product([layout.dp, layout.tp, layout.cp]);
-    uneven("EP", layout.ep, "the DP × CP × TP ranks:", ranks)
+    check_divides("EP", parallelism.ep, "experts:", u64::from(experts.count))?;
+    let ranks = product([parallelism.dp, parallelism.tp, parallelism.cp]);
+    check_divides("EP", parallelism.ep, "the DP × CP × TP ranks:", ranks)
 }
 
-fn sequence(run: &Run) -> Result<(), ImpossibleRun> {
-    let layout = &run.layout;
+fn sequence(run: &TrainingRun) -> Result<(), ImpossibleRun> {
+    let parallelism = &run.parallelism;
     let seq_len = run.seq_len;
     let whole = |unit: u64| u64::from(seq_len).is_multiple_of(unit);
-    if layout.cp > 1 {
-        // A rank takes a piece of the beginning and one of the end, so that all have equal work.
-        let unit = 2 * u64::from(layout.cp);
+    if parallelism.cp > 1 {
+        // For load balance each rank gets one chunk from the start and one from the end.
+        let unit = 2 * u64::from(parallelism.cp);
         if !whole(unit) {
-            return Err(ImpossibleRun::Sequence { seq_len, unit, why: "2 × CP" });
+            return Err(ImpossibleRun::Sequence { seq_len, unit, reason: "2 × CP" });
         }
     }
-    if layout.sequence_parallel && layout.tp > 1 {
-        let unit = u64::from(layout.tp) * u64::from(layout.cp);
+    if parallelism.sequence_parallel && parallelism.tp > 1 {
+        let unit = u64::from(parallelism.tp) * u64::from(parallelism.cp);
         if !whole(unit) {
-            let why = "TP × CP, with sequence parallelism";
-            return Err(ImpossibleRun::Sequence { seq_len, unit, why });
+            let reason = "TP × CP, with sequence parallelism";
+            return Err(ImpossibleRun::Sequence { seq_len, unit, reason });
         }
     }
     Ok(())
 }
 
-fn copies(run: &Run) -> Result<(), ImpossibleRun> {
-    let Layout { dp, cp, micro_batch, shard_group, reduce_bytes, moment_bytes, .. } = run.layout;
+fn data_parallel(run: &TrainingRun) -> Result<(), ImpossibleRun> {
+    let ParallelConfig { dp, cp, micro_batch, shard_group, reduce_bytes, moment_bytes, .. } =
+        run.parallelism;
     if !u64::from(run.global_batch).is_multiple_of(product([dp, micro_batch])) {
         return Err(ImpossibleRun::Batch { batch: run.global_batch, dp, micro_batch });
     }
     if shard_group > 0 {
-        uneven("a shard group of", shard_group, "the DP × CP ranks:", product([dp, cp]))?;
+        check_divides("a sharding group of", shard_group, "the DP × CP ranks:", product([dp, cp]))?;
     }
     if !matches!(reduce_bytes, 2 | 4) {
         return Err(ImpossibleRun::ReduceBytes { bytes: reduce_bytes });
@@ -185,39 +189,39 @@ fn copies(run: &Run) -> Result<(), ImpossibleRun> {
     Ok(())
 }
 
-fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
-    let Layout { pp, vp, schedule, recompute, .. } = run.layout;
+fn pipeline(run: &TrainingRun) -> Result<(), ImpossibleRun> {
+    let ParallelConfig { pp, vp, schedule, recompute, .. } = run.parallelism;
     let layers = run.model.layers;
-    if let Recompute::Layers(again) = recompute
-        && again > layers.div_ceil(pp)
+    if let Recompute::Layers(recomputed) = recompute
+        && recomputed > layers.div_ceil(pp)
     {
-        return Err(ImpossibleRun::Again { again, held: layers.div_ceil(pp) });
+        return Err(ImpossibleRun::RecomputeLayers { recomputed, layers: layers.div_ceil(pp) });
     }
-    if !run.stack.can_recompute(recompute) {
-        let possible = run.stack.recomputes().iter().map(|mode| mode.name()).collect();
-        let (program, mode) = (run.stack.name(), recompute.name());
-        return Err(ImpossibleRun::Program { program, mode, possible });
+    if !run.framework.supports_recompute(recompute) {
+        let possible = run.framework.recompute_modes().iter().map(|mode| mode.name()).collect();
+        let (framework, mode) = (run.framework.name(), recompute.name());
+        return Err(ImpossibleRun::UnsupportedRecompute { framework, mode, possible });
     }
     if vp > 1 && pp == 1 {
-        return Err(ImpossibleRun::PiecesWithoutStages { vp });
+        return Err(ImpossibleRun::VirtualStagesWithoutPipeline { vp });
     }
-    // Zero bubble (ZB-H1) and two streams are for one piece a stage, and do nothing without stages.
+    // ZB-H1 and DualPipe need a pipeline with one virtual stage per stage.
     if schedule != Schedule::OneForwardOneBackward && (pp == 1 || vp > 1) {
         return Err(ImpossibleRun::Schedule { schedule: schedule.name(), pp, vp });
     }
-    // The two ends of the model may count as a block each, which leaves a piece without another
-    // (as in the published runs of Llama 3.1 405B: 126 blocks in 16 × 8 pieces).
+    // Embedding and loss may count as one layer each, which leaves a virtual stage without layers
+    // (as in the published runs of Llama 3.1 405B: 126 layers in 16 × 8 virtual stages).
     if pp > layers || product([pp, vp]) > u64::from(layers) + if vp > 1 { 2 } else { 0 } {
-        return Err(ImpossibleRun::Pieces { pp, vp, layers });
+        return Err(ImpossibleRun::TooManyVirtualStages { pp, vp, layers });
     }
     if layers.is_multiple_of(pp) {
-        uneven("VP", vp, "the blocks of a stage:", u64::from(layers / pp))?;
+        check_divides("VP", vp, "the layers of a stage:", u64::from(layers / pp))?;
     }
     let micro_batches = run.micro_batches();
     if vp > 1 && !micro_batches.is_multiple_of(pp) {
         return Err(ImpossibleRun::Interleaved { micro_batches, pp });
     }
-    // As the authors' own scheduler asks for (`dualpipe.py`).
+    // Required by the authors' own scheduler (`dualpipe.py`).
     let paired = pp.is_multiple_of(2)
         && micro_batches.is_multiple_of(2)
         && u64::from(micro_batches) >= product([2, pp]);
@@ -227,7 +231,7 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
     Ok(())
 }
 
-fn oldest(precision: Precision) -> Generation {
+fn min_generation(precision: Precision) -> Generation {
     match precision {
         Precision::Fp16 | Precision::Bf16 => Generation::Ampere,
         Precision::Fp8 | Precision::Fp8Row | Precision::Fp8Block => Generation::Hopper,
@@ -235,15 +239,15 @@ fn oldest(precision: Precision) -> Generation {
     }
 }
 
-/// Whether the GPU has the precision.
-pub fn precision(run: &Run) -> Result<(), ImpossibleRun> {
-    let has = |precision: Precision| run.gpu.generation >= oldest(precision);
+/// Checks that the GPU supports the precision.
+pub fn precision(run: &TrainingRun) -> Result<(), ImpossibleRun> {
+    let has = |precision: Precision| run.gpu.generation >= min_generation(precision);
     if has(run.precision) {
         return Ok(());
     }
     Err(ImpossibleRun::Precision {
         precision: run.precision.name(),
-        needs: oldest(run.precision).name(),
+        min_generation: min_generation(run.precision).name(),
         gpu: run.gpu.id.clone(),
         generation: run.gpu.generation.name(),
         possible: Precision::ALL.into_iter().filter(|p| has(*p)).map(Precision::name).collect(),
@@ -256,130 +260,142 @@ mod tests {
 
     use super::*;
     use crate::gpu::Accelerator;
-    use crate::layout::Layout;
     use crate::model::builtin;
+    use crate::parallelism::ParallelConfig;
     use crate::published;
-    use crate::run::{Stack, Task};
+    use crate::run::{Framework, TrainingTask};
 
-    fn run(model: &str, gpu: &str, layout: Layout) -> Run {
-        Run {
-            model: builtin::named(model).unwrap().model(),
-            gpu: Accelerator::named(FactSet::embedded(), gpu).unwrap(),
+    fn run(model: &str, gpu: &str, parallelism: ParallelConfig) -> TrainingRun {
+        TrainingRun {
+            model: builtin::by_name(model).unwrap().model(),
+            gpu: Accelerator::by_name(FactSet::embedded(), gpu).unwrap(),
             seq_len: 8192,
             global_batch: 512,
             precision: Precision::Bf16,
-            layout,
-            task: Task::Full,
-            stack: Stack::Bridge,
+            parallelism,
+            task: TrainingTask::Full,
+            framework: Framework::Bridge,
             fused_experts: false,
         }
     }
 
-    fn refused(change: impl FnOnce(&mut Run)) -> String {
-        let mut run = run("llama3-70b", "H100-SXM-80GB", Layout::copies(8, 1));
+    fn error(change: impl FnOnce(&mut TrainingRun)) -> String {
+        let mut run = run("llama3-70b", "H100-SXM-80GB", ParallelConfig::data_parallel(8, 1));
         change(&mut run);
         check(&run).unwrap_err().to_string()
     }
 
-    fn refused_of_experts(change: impl FnOnce(&mut Run)) -> String {
-        refused(|run| {
-            run.model = builtin::named("qwen3-235b-a22b").unwrap().model();
+    fn moe_error(change: impl FnOnce(&mut TrainingRun)) -> String {
+        error(|run| {
+            run.model = builtin::by_name("qwen3-235b-a22b").unwrap().model();
             change(run);
         })
     }
 
     #[test]
-    fn what_is_impossible_says_what_is_possible() {
-        for (said, part) in [
+    fn errors_name_possible_values() {
+        for (message, part) in [
             (
-                refused(|run| run.layout.tp = 48),
+                error(|run| run.parallelism.tp = 48),
                 "TP 48 does not divide heads: 64; possible: 1, 2, 4, 8, 16, 32, 64",
             ),
-            (refused(|run| run.layout.tp = 128), "possible: 1, 2, 4, 8, 16, 32, 64"),
-            (refused(|run| (run.layout.pp, run.layout.vp) = (16, 6)), "VP up to 5 at PP 16"),
-            (refused(|run| run.layout.vp = 2), "VP 1, or PP of at least 2"),
-            (refused(|run| run.layout.ep = 2), "EP 2 needs experts and `llama3-70b` has none"),
-            (refused(|run| run.global_batch = 500), "possible: 496 or 504"),
-            (refused(|run| run.global_batch = 5), "possible: 8"),
-            (refused(|run| run.layout.cp = 3), "possible: 8190 or 8196"),
+            (error(|run| run.parallelism.tp = 128), "possible: 1, 2, 4, 8, 16, 32, 64"),
             (
-                refused(|run| (run.layout.pp, run.layout.vp) = (10, 2)),
+                error(|run| (run.parallelism.pp, run.parallelism.vp) = (16, 6)),
+                "VP up to 5 with PP 16",
+            ),
+            (error(|run| run.parallelism.vp = 2), "VP 1, or PP of at least 2"),
+            (error(|run| run.parallelism.ep = 2), "EP 2 needs experts and `llama3-70b` has none"),
+            (error(|run| run.global_batch = 500), "possible: 496 or 504"),
+            (error(|run| run.global_batch = 5), "possible: 8"),
+            (error(|run| run.parallelism.cp = 3), "possible: 8190 or 8196"),
+            (
+                error(|run| (run.parallelism.pp, run.parallelism.vp) = (10, 2)),
                 "possible: 60 or 70 micro-batches, or VP 1",
             ),
-            (refused(|run| run.layout.tp = 0), "TP is 0"),
-            (refused(|run| run.seq_len = 0), "sequence length is 0"),
-            (refused(|run| run.global_batch = 0), "global batch is 0"),
-            (refused(|run| run.layout.dp = u32::MAX), "possible: up to 4194304"),
-            (refused(|run| run.seq_len = 1 << 28), "possible: up to 134217728"),
-            (refused(|run| run.layout.shard_group = 3), "possible: 1, 2, 4, 8"),
-            (refused(|run| run.layout.reduce_bytes = 3), "possible: 2, 4"),
-            (refused(|run| run.precision = Precision::Nvfp4), "`nvfp4` needs blackwell or newer"),
+            (error(|run| run.parallelism.tp = 0), "TP is 0"),
+            (error(|run| run.seq_len = 0), "sequence length is 0"),
+            (error(|run| run.global_batch = 0), "global batch is 0"),
+            (error(|run| run.parallelism.dp = u32::MAX), "possible: up to 4194304"),
+            (error(|run| run.seq_len = 1 << 28), "possible: up to 134217728"),
+            (error(|run| run.parallelism.shard_group = 3), "possible: 1, 2, 4, 8"),
+            (error(|run| run.parallelism.reduce_bytes = 3), "possible: 2, 4"),
+            (error(|run| run.precision = Precision::Nvfp4), "`nvfp4` needs blackwell or newer"),
             (
-                refused(|run| (run.layout.schedule, run.layout.pp) = (Schedule::DualPipe, 5)),
+                error(|run| {
+                    (run.parallelism.schedule, run.parallelism.pp) = (Schedule::DualPipe, 5)
+                }),
                 "an even PP",
             ),
             (
-                refused(|run| run.layout.schedule = Schedule::ZeroBubble),
+                error(|run| run.parallelism.schedule = Schedule::ZeroBubble),
                 "`zero-bubble` with PP 1 and VP 1; possible: PP of at least 2 and VP 1, or `1f1b`",
             ),
             (
-                refused(|run| {
-                    (run.layout.pp, run.layout.vp) = (8, 2);
-                    run.layout.schedule = Schedule::ZeroBubble;
+                error(|run| {
+                    (run.parallelism.pp, run.parallelism.vp) = (8, 2);
+                    run.parallelism.schedule = Schedule::ZeroBubble;
                 }),
                 "`zero-bubble` with PP 8 and VP 2",
             ),
-            (refused(|run| run.layout.moment_bytes = 3), "moments of 3 bytes; possible: 1, 2, 4"),
-            (refused(|run| run.layout.adapter_rank = 0), "rank of adapters is 0"),
             (
-                refused(|run| (run.layout.pp, run.layout.vp) = (81, 1)),
-                "PP 81 makes more stages than the 80 blocks; possible: PP up to 80",
+                error(|run| run.parallelism.moment_bytes = 3),
+                "moments of 3 bytes; possible: 1, 2, 4",
             ),
-            (refused_of_experts(|run| run.layout.ep = 3), "EP 3 does not divide experts: 128"),
+            (error(|run| run.parallelism.adapter_rank = 0), "LoRA rank is 0"),
             (
-                refused_of_experts(|run| run.layout.ep = 16),
+                error(|run| (run.parallelism.pp, run.parallelism.vp) = (81, 1)),
+                "PP 81 is more stages than the 80 layers; possible: PP up to 80",
+            ),
+            (moe_error(|run| run.parallelism.ep = 3), "EP 3 does not divide experts: 128"),
+            (
+                moe_error(|run| run.parallelism.ep = 16),
                 "EP 16 does not divide the DP × CP × TP ranks: 8; possible: 1, 2, 4, 8",
             ),
         ] {
-            assert!(said.contains(part), "{said}\nlacks {part}");
+            assert!(message.contains(part), "{message}\nlacks {part}");
         }
     }
 
     #[test]
-    fn formats_that_a_generation_lacks_are_refused() {
-        let mut run = run("llama3-8b", "A100-SXM-80GB", Layout::copies(8, 1));
+    fn unsupported_precision_is_rejected() {
+        let mut run = run("llama3-8b", "A100-SXM-80GB", ParallelConfig::data_parallel(8, 1));
         assert_eq!(check(&run), Ok(()));
         run.precision = Precision::Fp8;
-        let said = check(&run).unwrap_err().to_string();
-        assert!(said.ends_with("is ampere; possible: `fp16`, `bf16`"), "{said}");
+        let message = check(&run).unwrap_err().to_string();
+        assert!(message.ends_with("is ampere; possible: `fp16`, `bf16`"), "{message}");
     }
 
     #[test]
-    fn what_is_merely_slow_is_possible() {
-        let mut run = run("llama3-70b", "H100-SXM-80GB", Layout::copies(1, 1));
-        run.layout.tp = 16;
-        assert_eq!(check(&run), Ok(()), "TP beyond the domain, heads of keys and values twice");
-        run.layout = Layout { pp: 16, dp: 512, ..Layout::copies(1, 1) };
+    fn slow_runs_are_possible() {
+        let mut run = run("llama3-70b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
+        run.parallelism.tp = 16;
+        assert_eq!(check(&run), Ok(()), "TP beyond the domain, replicated KV heads");
+        run.parallelism = ParallelConfig { pp: 16, dp: 512, ..ParallelConfig::data_parallel(1, 1) };
         assert_eq!(check(&run), Ok(()), "one micro-batch for 16 stages");
     }
 
     #[test]
-    fn heads_of_keys_and_values_must_fit() {
-        // 40 heads, 8 of keys and values.
-        let mut run = run("qwen2.5-32b", "H100-SXM-80GB", Layout::copies(1, 1));
-        run.layout.tp = 20;
-        let said = check(&run).unwrap_err().to_string();
-        assert!(said.ends_with("possible: 1, 2, 4, 8, 40"), "{said}");
+    fn tp_must_fit_the_kv_heads() {
+        // 40 heads, 8 KV heads.
+        let mut run = run("qwen2.5-32b", "H100-SXM-80GB", ParallelConfig::data_parallel(1, 1));
+        run.parallelism.tp = 20;
+        let message = check(&run).unwrap_err().to_string();
+        assert!(message.ends_with("possible: 1, 2, 4, 8, 40"), "{message}");
     }
 
     #[test]
-    fn the_split_takes_as_many_gpus_as_there_are() {
-        let run = run("llama3-70b", "H100-SXM-80GB", Layout { tp: 8, ..Layout::copies(4, 1) });
-        assert_eq!(check_on(&run, 32), Ok(()));
-        let said = check_on(&run, 64).unwrap_err().to_string();
-        assert!(said.ends_with("takes 32 GPUs, there are 64; possible: DP 8"), "{said}");
-        let said = check_on(&run, 60).unwrap_err().to_string();
-        assert!(said.ends_with("a multiple of 8 GPUs, such as 56 or 64"), "{said}");
+    fn parallelism_must_match_the_number_of_gpus() {
+        let run = run(
+            "llama3-70b",
+            "H100-SXM-80GB",
+            ParallelConfig { tp: 8, ..ParallelConfig::data_parallel(4, 1) },
+        );
+        assert_eq!(check_on_gpus(&run, 32), Ok(()));
+        let message = check_on_gpus(&run, 64).unwrap_err().to_string();
+        assert!(message.ends_with("needs 32 GPUs, but there are 64; possible: DP 8"), "{message}");
+        let message = check_on_gpus(&run, 60).unwrap_err().to_string();
+        assert!(message.ends_with("a multiple of 8 GPUs, such as 56 or 64"), "{message}");
     }
 
     #[test]

@@ -1,90 +1,89 @@
-//! The answer about one run: speed with its doubt, what bounds it, and what it is like.
+//! Estimate of one run: speed with uncertainty, bottlenecks, and the nearest published run.
 
 use std::sync::LazyLock;
 
 use farrier_facts::FactSet;
 use serde::Serialize;
 
-use crate::bound::{self, Bound, Share};
+use crate::bound::{self, Bound, BoundShare};
 use crate::coefficients::Coefficients;
-use crate::fit::Trial;
+use crate::fit::PredictionError;
 use crate::flops::FlopsPerToken;
-use crate::local::{Likeness, Neighbours};
-use crate::published::{self, Published};
-use crate::run::{Run, Task};
-use crate::time::{self, Phase, StepTime};
+use crate::published::{self, PublishedRun};
+use crate::run::{TrainingRun, TrainingTask};
+use crate::time::{self, StepPhase, StepTime};
+use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// From the middle to the tenth and to the ninetieth of a hundred, in standard deviations.
-pub const TENTH: f64 = 1.2816;
+/// z-score of P90; that of P10 is its negative.
+pub const Z_P90: f64 = 1.2816;
 
-/// The model as it ships: coefficients, and the published runs that correct it.
+/// The shipped model: fitted coefficients, and the published runs that correct them.
 #[derive(Debug)]
 pub struct Planner {
-    /// The fitted numbers.
-    pub fitted: Coefficients,
-    /// The runs that they were fitted to.
-    pub published: Vec<Published>,
-    /// The published runs that have a caution: not fitted to, and no neighbours.
-    pub cautioned: Vec<Published>,
-    neighbours: Neighbours,
+    pub coefficients: Coefficients,
+    /// Published runs that the coefficients were fitted to.
+    pub published: Vec<PublishedRun>,
+    /// Published runs marked with a caution: neither fitted to nor part of the residual model.
+    pub cautioned: Vec<PublishedRun>,
+    residual_gp: ResidualGp,
 }
 
 static SHIPPED: LazyLock<Planner> = LazyLock::new(|| {
     let text = include_str!(concat!(env!("OUT_DIR"), "/coefficients.json"));
-    let fitted = serde_json::from_str(text).expect("a test reads the embedded coefficients");
+    let coefficients = serde_json::from_str(text).expect("a test reads the embedded coefficients");
     let rows = published::read(FactSet::embedded(), published::embedded())
         .expect("a test reads the embedded rows");
-    Planner::of(fitted, rows.into_iter().flatten().collect())
+    Planner::new(coefficients, rows.into_iter().flatten().collect())
 });
 
 impl Planner {
-    /// The one that ships.
+    /// The planner with the embedded coefficients and published runs.
     pub fn shipped() -> &'static Self {
         &SHIPPED
     }
 
-    /// From coefficients and published runs: those without a caution are what they were fitted to.
-    pub fn of(fitted: Coefficients, rows: Vec<Published>) -> Self {
+    /// Rows without a caution must be the ones that `coefficients` were fitted to.
+    pub fn new(coefficients: Coefficients, rows: Vec<PublishedRun>) -> Self {
         let (published, cautioned): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| row.caution.is_none());
-        let rows: Vec<&Published> = published.iter().collect();
-        let neighbours = Neighbours::of(&rows, &fitted, Likeness::default());
-        Self { fitted, published, cautioned, neighbours }
+        let rows: Vec<&PublishedRun> = published.iter().collect();
+        let residual_gp = ResidualGp::fit(&rows, &coefficients, GpHyperparameters::default());
+        Self { coefficients, published, cautioned, residual_gp }
     }
 
-    /// This one with other coefficients, corrected by the same neighbours.
+    /// Replaces the coefficients and keeps the residual model.
     #[must_use]
-    pub fn with(&self, fitted: Coefficients) -> Self {
+    pub fn with_coefficients(&self, coefficients: Coefficients) -> Self {
         Self {
-            fitted,
+            coefficients,
             published: self.published.clone(),
             cautioned: self.cautioned.clone(),
-            neighbours: self.neighbours.clone(),
+            residual_gp: self.residual_gp.clone(),
         }
     }
 
-    /// How long a step of a run takes, without what its neighbours say: for searches.
-    pub fn step_s(&self, run: &Run) -> f64 {
-        time::step(run, &self.fitted).total_s()
+    /// Step time by the model alone, without the residual correction.
+    pub fn step_s(&self, run: &TrainingRun) -> f64 {
+        time::step(run, &self.coefficients).total_s()
     }
 
-    /// Likewise, with what its neighbours say.
-    pub fn corrected_step_s(&self, run: &Run) -> f64 {
-        self.step_s(run) * self.neighbours.shift(run).exp()
+    /// Step time with the residual correction.
+    pub fn corrected_step_s(&self, run: &TrainingRun) -> f64 {
+        self.step_s(run) * self.residual_gp.shift(run).exp()
     }
 
-    /// The whole answer about a run.
-    pub fn estimate(&self, run: &Run) -> Estimate {
-        let step = time::step(run, &self.fitted);
-        let correction = self.neighbours.correction(run);
+    /// Full estimate of a run.
+    pub fn estimate(&self, run: &TrainingRun) -> Estimate {
+        let step = time::step(run, &self.coefficients);
+        let correction = self.residual_gp.correction(run);
         let step_s = step.total_s() * correction.shift.exp();
-        let gpus = f64::from(run.layout.gpus());
+        let gpus = f64::from(run.parallelism.gpus());
         let rate = run.tokens_per_step() / step_s / gpus;
-        let spread = (TENTH * correction.deviation).exp();
-        let flops = FlopsPerToken::of(run);
+        let spread = (Z_P90 * correction.std_dev).exp();
+        let flops = FlopsPerToken::new(run);
         let peak = run.gpu.peak_flops(run.precision);
-        let bounds = bound::shares(run, &step, &self.fitted);
-        let most = bounds.iter().max_by(|left, right| left.share.total_cmp(&right.share));
+        let bounds = bound::shares(run, &step, &self.coefficients);
+        let largest = bounds.iter().max_by(|left, right| left.share.total_cmp(&right.share));
         Estimate {
             tokens_per_s_per_gpu: rate,
             tokens_per_s_per_gpu_p10: rate / spread,
@@ -94,7 +93,7 @@ impl Planner {
             mfu_full: rate * flops.full / peak,
             hfu_causal: rate * flops.causal_with_recompute / peak,
             model_tflops_per_gpu: rate * flops.causal / 1e12,
-            bound: most.map_or(Bound::Tensor, |share| share.bound),
+            bound: largest.map_or(Bound::Tensor, |share| share.bound),
             bounds,
             phases: phases(&step, step_s),
             correction: correction.shift.exp() - 1.0,
@@ -102,29 +101,29 @@ impl Planner {
         }
     }
 
-    /// How far the estimate of a published run is off.
-    pub fn trial(&self, row: &Published) -> Trial {
-        Trial::of(row, &self.fitted, &self.neighbours)
+    /// Error of the estimate of a published run.
+    pub fn prediction_error(&self, row: &PublishedRun) -> PredictionError {
+        PredictionError::new(row, &self.coefficients, &self.residual_gp)
     }
 
-    fn nearest(&self, run: &Run) -> Option<Nearest> {
-        // Of runs that are as far, the last that was published.
-        let order = |left: &(f64, &Published), right: &(f64, &Published)| {
+    fn nearest(&self, run: &TrainingRun) -> Option<NearestRun> {
+        // Of equally distant runs, take the most recent.
+        let order = |left: &(f64, &PublishedRun), right: &(f64, &PublishedRun)| {
             left.0.total_cmp(&right.0).then_with(|| right.1.date.cmp(&left.1.date))
         };
-        let rows = self.neighbours.distances(run).zip(&self.published);
+        let rows = self.residual_gp.distances(run).zip(&self.published);
         let (distance, row) = rows.min_by(order)?;
-        let like = &row.run;
-        Some(Nearest {
-            model: like.model.name.clone(),
+        let nearest = &row.run;
+        Some(NearestRun {
+            model: nearest.model.name.clone(),
             gpu: row.gpu.clone(),
-            gpus: like.layout.gpus(),
-            precision: like.precision.name(),
-            task: like.task,
-            seq_len: like.seq_len,
-            tokens_per_s_per_gpu: like.tokens_per_step()
+            gpus: nearest.parallelism.gpus(),
+            precision: nearest.precision.name(),
+            task: nearest.task,
+            seq_len: nearest.seq_len,
+            tokens_per_s_per_gpu: nearest.tokens_per_step()
                 / row.step_s
-                / f64::from(like.layout.gpus()),
+                / f64::from(nearest.parallelism.gpus()),
             date: row.date.clone(),
             source: row.source.clone(),
             distance,
@@ -134,105 +133,92 @@ impl Planner {
 
 fn phases(step: &StepTime, step_s: f64) -> Vec<PhaseTime> {
     let scale = step_s / step.total_s();
-    Phase::ALL
+    StepPhase::ALL
         .into_iter()
-        .filter(|phase| step.of(*phase) > 0.0)
+        .filter(|phase| step.phase_s(*phase) > 0.0)
         .map(|phase| PhaseTime {
             phase,
-            seconds: step.of(phase) * scale,
-            share: step.of(phase) / step.total_s(),
-            bound: Bound::of(phase, step),
+            seconds: step.phase_s(phase) * scale,
+            share: step.phase_s(phase) / step.total_s(),
+            bound: Bound::for_phase(phase, step),
         })
         .collect()
 }
 
-/// What is expected of a run.
+/// Expected speed of a run, with its uncertainty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Tokens a second for each GPU, the middle of what is expected.
+    /// Median (P50).
     pub tokens_per_s_per_gpu: f64,
-    /// One in ten is slower than this.
     pub tokens_per_s_per_gpu_p10: f64,
-    /// One in ten is faster than this.
     pub tokens_per_s_per_gpu_p90: f64,
-    /// Seconds a step.
     pub step_time_s: f64,
-    /// Model FLOPs over the peak of the run's precision, attention counted as a causal mask leaves it.
+    /// MFU against the peak of the run's precision, with causal attention FLOPs.
     pub mfu_causal: f64,
-    /// Likewise, attention counted in full.
+    /// MFU with full attention FLOPs.
     pub mfu_full: f64,
-    /// Like `mfu_causal`, with what is computed again.
+    /// HFU: like `mfu_causal`, including recomputed FLOPs.
     pub hfu_causal: f64,
-    /// Model TFLOP/s of each GPU, causal.
+    /// Model TFLOP/s per GPU, causal.
     pub model_tflops_per_gpu: f64,
-    /// What takes most of the step.
+    /// The bound with the largest share of the step.
     pub bound: Bound,
-    /// What each bound takes, and what more of it would bring.
-    pub bounds: Vec<Share>,
-    /// What the step is spent on.
+    /// Share of each bound, and the speedup from relaxing it.
+    pub bounds: Vec<BoundShare>,
     pub phases: Vec<PhaseTime>,
-    /// What published runs alike added to the step time, as a share.
+    /// Relative change of the step time by the residual model.
     pub correction: f64,
-    /// The published run that is most like this one.
-    pub nearest_measured: Option<Nearest>,
+    /// The published run most similar to this one.
+    pub nearest_measured: Option<NearestRun>,
 }
 
-/// A part of a step.
+/// Time of one phase of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PhaseTime {
-    /// What it is.
-    pub phase: Phase,
-    /// Its time.
+    pub phase: StepPhase,
     pub seconds: f64,
-    /// Its share of the step.
+    /// Share of the step.
     pub share: f64,
-    /// What it is bound by.
     pub bound: Bound,
 }
 
-/// A published run that is like another.
+/// The published run nearest to an estimated one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Nearest {
-    /// What was trained.
+pub struct NearestRun {
     pub model: String,
-    /// On what, as its source says.
+    /// As the source names it.
     pub gpu: String,
-    /// On how many.
     pub gpus: u32,
-    /// What products were computed in.
     pub precision: &'static str,
-    /// Which weights learned.
-    pub task: Task,
-    /// Tokens of a sequence.
+    pub task: TrainingTask,
+    /// Tokens per sequence.
     pub seq_len: u32,
-    /// What was measured.
+    /// Measured.
     pub tokens_per_s_per_gpu: f64,
-    /// When.
     pub date: String,
-    /// Where it is published.
     pub source: String,
-    /// How far it is: below 1 is close, above 3 is another kind of run.
+    /// Distance in the feature space of the residual model: below 1 is close, above 3 is a
+    /// different kind of run.
     pub distance: f64,
 }
 
-/// How much a published run says of a planned one.
+/// How similar the nearest published run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alike {
-    /// It is close.
+pub enum Similarity {
+    /// Distance below 1.
     Close,
-    /// It is like it in part.
-    InPart,
-    /// It is another kind of run.
-    Not,
+    /// Distance below 3.
+    Partial,
+    /// A different kind of run.
+    Different,
 }
 
-impl Nearest {
-    /// How much it says of the run that it is nearest to.
-    pub fn alike(&self) -> Alike {
+impl NearestRun {
+    pub fn similarity(&self) -> Similarity {
         match self.distance {
-            distance if distance < 1.0 => Alike::Close,
-            distance if distance < 3.0 => Alike::InPart,
-            _ => Alike::Not,
+            distance if distance < 1.0 => Similarity::Close,
+            distance if distance < 3.0 => Similarity::Partial,
+            _ => Similarity::Different,
         }
     }
 }

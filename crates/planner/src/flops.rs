@@ -1,61 +1,59 @@
-//! Arithmetic of a training step, by stated convention.
+//! FLOPs of a training step.
 //!
-//! Sources count differently, and MFU with them: with causal attention (Megatron, which counts what
-//! a causal mask leaves) or full attention (`PaLM`, llm-foundry); without what is computed again
-//! (model FLOPs) or with it (hardware FLOPs). At 8,192 tokens the two differ by some 10 %, so both
-//! are printed.
+//! Sources count differently, and so does their MFU: with causal attention (Megatron) or full
+//! attention (`PaLM`, llm-foundry), without recomputed FLOPs (model FLOPs) or with them (hardware
+//! FLOPs). At 8,192 tokens causal and full differ by some 10 %, so both are reported.
 
 use serde::Serialize;
 
-use crate::model::Parameters;
-use crate::run::{Run, Task};
+use crate::model::ParameterCounts;
+use crate::run::{TrainingRun, TrainingTask};
 
-/// FLOPs for each token of a training step.
+/// FLOPs per token of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FlopsPerToken {
-    /// As a causal mask leaves them.
+    /// Attention FLOPs under a causal mask.
     pub causal: f64,
-    /// As if every token looked at every other.
+    /// Attention FLOPs without a mask.
     pub full: f64,
-    /// Causal, with what is computed again.
+    /// Causal, including recomputed FLOPs.
     pub causal_with_recompute: f64,
 }
 
 impl FlopsPerToken {
-    /// Of a run.
-    pub fn of(run: &Run) -> Self {
+    pub fn new(run: &TrainingRun) -> Self {
         let model = &run.model;
-        let linear = 2.0 * multiplied(run);
+        let linear = 2.0 * matmul_parameters(run);
         let width = model.attention.query_width() + model.attention.value_width();
         let layers = f64::from(model.layers + model.mtp_layers);
         let core = |span: f64| 2.0 * layers * width * span;
         let span = model.window.mean_causal_span(run.seq_len);
         let full_span = if model.window.tokens == 0 { f64::from(run.seq_len) } else { 2.0 * span };
-        // There once, back twice: to the input and to the weights, where those learn.
+        // One forward pass; the backward pass computes input gradients and, if the weights are
+        // trained, weight gradients.
         let (linear_passes, core_passes) = match run.task {
-            Task::Full => (3.0, 3.0),
-            Task::Lora => (2.0, 3.0),
+            TrainingTask::Full => (3.0, 3.0),
+            TrainingTask::Lora => (2.0, 3.0),
         };
         let causal = linear_passes * linear + core_passes * core(span);
-        let recompute = run.layout.recompute;
-        let stage = run.layers_of_stage();
+        let recompute = run.parallelism.recompute;
+        let stage = run.layers_per_stage();
         let heads = 1.0 + f64::from(model.mtp_layers);
         let head = 2.0 * heads * f64::from(model.hidden) * f64::from(model.vocab);
-        let again = recompute.products_again(stage) * (linear - head)
-            + recompute.attention_again(stage) * core(span);
+        let recomputed = recompute.recomputed_gemm_share(stage) * (linear - head)
+            + recompute.recomputed_attention_share(stage) * core(span);
         Self {
             causal,
             full: linear_passes * linear + core_passes * core(full_span),
-            causal_with_recompute: causal + again,
+            causal_with_recompute: causal + recomputed,
         }
     }
 }
 
-/// Weights that a token is multiplied with: those it meets, without the look-up of its embedding and
-/// without norms.
-fn multiplied(run: &Run) -> f64 {
+/// Parameters that a token is multiplied with: active ones without the embedding lookup and norms.
+fn matmul_parameters(run: &TrainingRun) -> f64 {
     let model = &run.model;
-    let parameters = Parameters::of(model);
+    let parameters = ParameterCounts::new(model);
     let (dense, expert) = (f64::from(model.dense_layers()), f64::from(model.expert_layers()));
     let used = model
         .experts
@@ -65,38 +63,38 @@ fn multiplied(run: &Run) -> f64 {
     let head = f64::from(model.hidden) * f64::from(model.vocab);
     let last = if expert > 0.0 { block } else { parameters.attention + parameters.dense_ffn };
     let joined = 2.0 * f64::from(model.hidden).powi(2);
-    let further = f64::from(model.mtp_layers) * (head + joined + last);
-    dense * (parameters.attention + parameters.dense_ffn) + expert * block + head + further
+    let mtp = f64::from(model.mtp_layers) * (head + joined + last);
+    dense * (parameters.attention + parameters.dense_ffn) + expert * block + head + mtp
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::Accelerator;
-    use crate::layout::Layout;
     use crate::model::builtin;
+    use crate::parallelism::ParallelConfig;
     use crate::precision::Precision;
-    use crate::run::Stack;
+    use crate::run::Framework;
 
-    /// Megatron Bridge publishes TFLOP/s beside tokens/s: their quotient is the causal count.
+    /// Megatron Bridge publishes TFLOP/s and tokens/s; their quotient is the causal count.
     #[test]
-    fn the_causal_count_is_that_of_megatron() {
+    fn causal_count_matches_megatron() {
         let facts = farrier_facts::FactSet::embedded();
         let published = [("llama3-8b", 0.0515), ("llama3-70b", 0.4492), ("llama3.1-405b", 2.5241)];
         for (name, tflop_per_token) in published {
-            let run = Run {
-                model: builtin::named(name).unwrap().model(),
-                gpu: Accelerator::named(facts, "H100").unwrap(),
+            let run = TrainingRun {
+                model: builtin::by_name(name).unwrap().model(),
+                gpu: Accelerator::by_name(facts, "H100").unwrap(),
                 seq_len: 8192,
                 global_batch: 8,
                 precision: Precision::Bf16,
-                layout: Layout::copies(8, 1),
-                task: Task::Full,
-                stack: Stack::Bridge,
+                parallelism: ParallelConfig::data_parallel(8, 1),
+                task: TrainingTask::Full,
+                framework: Framework::Bridge,
                 fused_experts: false,
             };
-            let counted = FlopsPerToken::of(&run).causal / 1e12;
-            assert!((counted / tflop_per_token - 1.0).abs() < 0.01, "{name}: {counted}");
+            let tflop = FlopsPerToken::new(&run).causal / 1e12;
+            assert!((tflop / tflop_per_token - 1.0).abs() < 0.01, "{name}: {tflop}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What trains: a GPU's rates, and how GPUs are joined.
+//! The GPU: peak rates, memory and interconnect.
 
 use farrier_facts::FactSet;
 use farrier_facts::gpu::{Fabric, FormFactor, Gpu};
@@ -6,22 +6,21 @@ use farrier_facts::names;
 
 use crate::precision::Precision;
 
-/// A generation of tensor cores, as far as efficiency differs by it.
+/// Tensor-core generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
-    /// A100 and its kin.
+    /// A100 and similar.
     Ampere,
-    /// H100, H200 and their kin.
+    /// H100, H200 and similar.
     Hopper,
-    /// B200, GB200 and their kin.
+    /// B200, GB200 and similar.
     Blackwell,
 }
 
 impl Generation {
-    /// All of them, oldest first.
+    /// Oldest first.
     pub const ALL: [Self; 3] = [Self::Ampere, Self::Hopper, Self::Blackwell];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ampere => "ampere",
@@ -31,87 +30,79 @@ impl Generation {
     }
 }
 
-/// A GPU's peaks and how it is joined to others.
+/// Peak rates of a GPU and its interconnect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accelerator {
-    /// The name of the part in the facts.
+    /// SKU id in the facts.
     pub id: String,
-    /// Its generation.
     pub generation: Generation,
     /// Dense 16-bit peak, FLOP/s.
-    pub half_flops: f64,
-    /// Dense 8-bit peak; that of 16 bits where there is none.
+    pub flops_16bit: f64,
+    /// Dense FP8 peak, FLOP/s; the 16-bit peak if the GPU has no FP8.
     pub fp8_flops: f64,
-    /// Dense 4-bit peak; that of 8 bits where there is none.
+    /// Dense FP4 peak, FLOP/s; the FP8 peak if the GPU has no FP4.
     pub fp4_flops: f64,
-    /// Memory as sold, less what error correction takes of it, bytes.
+    /// Nominal memory less inline ECC, bytes.
     pub hbm_bytes: f64,
-    /// Peak of memory, bytes/s.
+    /// Peak memory bandwidth, bytes/s.
     pub hbm_bytes_per_s: f64,
-    /// `NVLink` in one direction, bytes/s; `PCIe` where there is none.
+    /// `NVLink` bandwidth per direction, bytes/s; `PCIe` if there is no `NVLink`.
     pub link_bytes_per_s: f64,
-    /// Whether that is `NVLink`.
+    /// Whether `link_bytes_per_s` is `NVLink`.
     pub has_nvlink: bool,
-    /// GPUs that `NVLink` joins; those of a node where there is none.
+    /// GPUs per `NVLink` domain; GPUs per node if there is no `NVLink`.
     pub domain: u32,
-    /// `PCIe` to the host in one direction, bytes/s.
+    /// `PCIe` bandwidth to the host per direction, bytes/s.
     pub host_bytes_per_s: f64,
-    /// Network in one direction for each GPU, bytes/s.
+    /// Network bandwidth per GPU and direction, bytes/s.
     pub network_bytes_per_s: f64,
-    /// Power limit as a share of what the part is made for: sold parts exist with less.
+    /// Power limit as a share of the SKU's default. Some clouds run GPUs below it.
     pub power_share: f64,
-    /// List price for an hour, if there is one.
+    /// List price, if known.
     pub usd_per_hour: Option<f64>,
 }
 
-/// Why a GPU cannot be planned with.
+/// Why a GPU cannot be used in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// No such part.
-    #[error("no GPU is called `{name}`{}", near(.nearest))]
-    Unknown {
-        /// As asked for.
-        name: String,
-        /// What may have been meant.
-        nearest: Vec<String>,
-    },
-    /// The facts lack what a plan needs.
-    #[error("nothing is known about the {what} of `{id}`; GPUs that can be planned with: {known}")]
-    Lacks {
-        /// The part.
+    /// Not in the facts.
+    #[error("unknown GPU `{name}`{}", suggestions(.nearest))]
+    Unknown { name: String, nearest: Vec<String> },
+    /// The facts lack a value that a plan needs.
+    #[error("the facts have no {what} for `{id}`; GPUs that can be planned with: {known}")]
+    Incomplete {
         id: String,
-        /// What is missing.
         what: &'static str,
-        /// Parts that have all.
+        /// GPUs with complete facts.
         known: String,
     },
 }
 
-fn near(nearest: &[String]) -> String {
+fn suggestions(nearest: &[String]) -> String {
     if nearest.is_empty() {
         String::new()
     } else {
-        format!("; is `{}` meant?", nearest.join("` or `"))
+        format!("; did you mean `{}`?", nearest.join("` or `"))
     }
 }
 
 impl Accelerator {
-    /// A part by any of its names.
-    pub fn named(facts: &FactSet, name: &str) -> Result<Self, GpuError> {
+    /// Looks up a GPU by id or alias.
+    pub fn by_name(facts: &FactSet, name: &str) -> Result<Self, GpuError> {
         let Some(found) = facts.gpus.by_name(name) else {
-            let known = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
-            let nearest = names::nearest(name, known).into_iter().map(str::to_owned).collect();
+            let ids = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
+            let nearest = names::nearest(name, ids).into_iter().map(str::to_owned).collect();
             return Err(GpuError::Unknown { name: name.to_owned(), nearest });
         };
-        Self::of(found.gpu).map_err(|what| GpuError::Lacks {
+        Self::from_facts(found.gpu).map_err(|what| GpuError::Incomplete {
             id: found.gpu.id.clone(),
             what,
             known: plannable(facts).join(", "),
         })
     }
 
-    /// A part of the facts, or what they lack of it.
-    pub fn of(gpu: &Gpu) -> Result<Self, &'static str> {
+    /// Converts a GPU of the facts, or names the missing fact.
+    pub fn from_facts(gpu: &Gpu) -> Result<Self, &'static str> {
         let generation = match gpu.architecture.as_str() {
             "Ampere" => Generation::Ampere,
             "Hopper" => Generation::Hopper,
@@ -128,15 +119,15 @@ impl Accelerator {
             Fabric::Rack => 72,
             Fabric::Board => 8,
             Fabric::None if bridged && links.nvlink_gb_per_s.is_some() => 2,
-            Fabric::None => gpus_of_node(&gpu.id),
+            Fabric::None => gpus_per_node(&gpu.id),
         };
         let pcie = match links.pcie_generation {
             Some(generation) if generation >= 5 => 55e9,
             Some(4) => 26e9,
             _ => 13e9,
         };
-        // The usual network of the generation's reference systems: one port a GPU of 200, 400 and
-        // (with the 800 of the newest) 400 Gbit/s. `--network` says another.
+        // Default network of the generation's reference systems: one port per GPU of 200, 400 and,
+        // for the newest, 800 Gbit/s. `--network` overrides it.
         let network_bytes_per_s = match generation {
             Generation::Ampere => 25e9,
             Generation::Blackwell if gpu.id.contains("B300") => 100e9,
@@ -145,15 +136,15 @@ impl Accelerator {
         Ok(Self {
             id: gpu.id.clone(),
             generation,
-            half_flops: half,
+            flops_16bit: half,
             fp8_flops: fp8,
             fp4_flops: compute.fp4_tflops.map_or(fp8, |tflops| tflops * 1e12),
-            hbm_bytes: memory.capacity_gb * 1e9 * left_by_error_correction(&memory.technology),
+            hbm_bytes: memory.capacity_gb * 1e9 * share_after_ecc(&memory.technology),
             hbm_bytes_per_s: memory.bandwidth_gb_per_s * 1e9,
             link_bytes_per_s: links.nvlink_gb_per_s.map_or(pcie, |both| both / 2.0 * 1e9),
             has_nvlink: links.nvlink_gb_per_s.is_some(),
             domain,
-            // Where the facts do not say: Ampere has PCIe 4, what came after it 5 or better.
+            // If the facts do not state it: Ampere has PCIe 4, later generations PCIe 5 or better.
             host_bytes_per_s: match (links.pcie_generation, generation) {
                 (Some(_), _) => pcie,
                 (None, Generation::Ampere) => 26e9,
@@ -165,15 +156,14 @@ impl Accelerator {
         })
     }
 
-    /// GPUs of a node.
-    pub fn gpus_of_node(&self) -> u32 {
-        gpus_of_node(&self.id)
+    pub fn gpus_per_node(&self) -> u32 {
+        gpus_per_node(&self.id)
     }
 
-    /// The peak that a product in a precision is held to.
+    /// Peak FLOP/s of a GEMM in a precision.
     pub fn peak_flops(&self, precision: Precision) -> f64 {
         match precision {
-            Precision::Fp16 | Precision::Bf16 => self.half_flops,
+            Precision::Fp16 | Precision::Bf16 => self.flops_16bit,
             Precision::Fp8 | Precision::Fp8Row | Precision::Fp8Block | Precision::Mxfp8 => {
                 self.fp8_flops
             }
@@ -182,8 +172,8 @@ impl Accelerator {
     }
 }
 
-/// 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard or in a server.
-fn gpus_of_node(id: &str) -> u32 {
+/// 4 per compute tray of NVL72, 1 next to its own Grace, 8 per baseboard or server.
+fn gpus_per_node(id: &str) -> u32 {
     if id.starts_with("GB200") || id.starts_with("GB300") {
         4
     } else if id.starts_with("GH200") || id.starts_with("GB10") {
@@ -193,14 +183,14 @@ fn gpus_of_node(id: &str) -> u32 {
     }
 }
 
-/// Memory of HBM and GDDR7 has room of its own for error correction; in GDDR6 it takes a sixteenth
-/// (an A10 of 24 GB has 23,028 MiB, an A40 of 48 GB 46,068 MiB, by NVML).
-fn left_by_error_correction(technology: &str) -> f64 {
+/// HBM and GDDR7 store ECC bits outside the nominal capacity; GDDR6 uses a sixteenth of it (NVML
+/// reports 23,028 MiB for a 24 GB A10 and 46,068 MiB for a 48 GB A40).
+fn share_after_ecc(technology: &str) -> f64 {
     if technology.starts_with("GDDR6") { 15.0 / 16.0 } else { 1.0 }
 }
 
-/// The parts that can be planned with.
+/// Ids of all GPUs that can be used in a plan.
 pub fn plannable(facts: &FactSet) -> Vec<&str> {
-    let whole = |gpu: &&Gpu| Accelerator::of(gpu).is_ok();
-    facts.gpus.gpu.iter().filter(whole).map(|gpu| gpu.id.as_str()).collect()
+    let is_complete = |gpu: &&Gpu| Accelerator::from_facts(gpu).is_ok();
+    facts.gpus.gpu.iter().filter(is_complete).map(|gpu| gpu.id.as_str()).collect()
 }

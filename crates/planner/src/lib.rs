@@ -1,15 +1,17 @@
-//! What training a model needs, how fast it goes, what bounds it and what it costs.
+//! Planner for LLM training: memory, speed with uncertainty, bottlenecks, time and cost.
 //!
-//! Pure: no clock, no file, no network. Closed formulas over fitted rates: one estimate takes
-//! microseconds, so a search tries thousands of splits.
+//! Pure: no clock, no files, no network. Every estimate is a closed form over fitted coefficients
+//! and takes microseconds, so a search can evaluate thousands of parallelism configs.
 //!
 //! ```text
-//! config.json, name ─> Model ───┐
-//! farrier-facts ─> Accelerator ─┼─> Run ─> check ─┬─> memory::of        GiB by stage and part
-//! Layout, Precision ────────────┘                 ├─> Planner::estimate seconds by phase, bounds, doubt
-//!                                                 └─> plan::plan        the whole answer
-//! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml); score: how far off they are
-//! search: the best split of a run; compare: GPUs for a model; emit: a file that starts a planned run
+//! config.json, name ─> TransformerConfig ┐
+//! farrier-facts ────> Accelerator ───────┼─> TrainingRun ─> check ─┬─> memory::estimate   GiB by stage
+//! ParallelConfig, Precision ─────────────┘                         ├─> Planner::estimate  s by phase
+//!                                                                  └─> plan::plan         everything
+//! published runs ─> fit ─> Coefficients (data/planner/coefficients.toml)
+//!                └─> uncertainty (Gaussian process on residuals); score: leave-group-out errors
+//! search: best parallelism config; compare: GPUs for a model; emit: launch script for a plan
+//! goodput: failures, checkpoint interval, ETTR, spare nodes
 //! ```
 
 pub mod bound;
@@ -23,11 +25,10 @@ pub mod fit;
 pub mod flops;
 pub mod goodput;
 pub mod gpu;
-pub mod layout;
-pub mod local;
+mod layer_assignment;
 pub mod memory;
 pub mod model;
-mod pieces;
+pub mod parallelism;
 pub mod plan;
 pub mod precision;
 pub mod published;
@@ -36,5 +37,6 @@ pub mod run;
 pub mod score;
 pub mod search;
 pub mod time;
+pub mod uncertainty;
 
 pub use estimate::{Estimate, Planner};

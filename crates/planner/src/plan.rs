@@ -1,109 +1,98 @@
-//! The answer to `plan train`: fit, speed, bound, time and cost of one run.
+//! The answer to `plan train`: memory fit, speed, bottleneck, time and cost of one run.
 
 use serde::Serialize;
 
 use crate::estimate::{Estimate, Planner};
-use crate::layout::{Layout, Sharding};
-use crate::memory::{self, Memory};
-use crate::model::{Parameters, adapters};
+use crate::memory::{self, MemoryEstimate};
+use crate::model::{ParameterCounts, adapters};
+use crate::parallelism::{ParallelConfig, Sharding};
 use crate::roofline::Roofline;
-use crate::run::{Run, Stack, Task};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// Seconds of a day and of an hour.
 const DAY_S: f64 = 86_400.0;
 const HOUR_S: f64 = 3_600.0;
 
-/// What a GPU costs, and who says so.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Price {
-    /// Dollars for one GPU and hour.
+pub struct GpuPrice {
     pub usd_per_gpu_hour: f64,
-    /// Whose price: a dated list, or the person who asks.
+    /// A dated price list, or "as requested" for a price given by the user.
     pub source: String,
 }
 
-/// Everything about one run.
+/// Full result for one training run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
-    /// The form of this document.
+pub struct TrainingPlan {
+    /// Version of this JSON document.
     pub v: u32,
-    /// What is trained.
-    pub model: About,
-    /// On what.
+    pub model: ModelSummary,
     pub gpu: String,
-    /// Whether `NVLink` joins GPUs of this kind; `PCIe` does where not.
+    /// Whether GPUs of this SKU have `NVLink`. Without it they communicate over `PCIe`.
     pub has_nvlink: bool,
-    /// On how many.
     pub gpus: u32,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub seq_len: u32,
-    /// Sequences of a step.
+    /// Sequences per step, over all GPUs.
     pub global_batch: u32,
-    /// Micro-batches that each GPU passes in a step.
+    /// Micro-batches per step and GPU.
     pub micro_batches: u32,
-    /// What products are computed in.
     pub precision: &'static str,
-    /// By what program.
-    pub stack: &'static str,
-    /// Which weights learn.
-    pub task: Task,
-    /// Split how.
-    pub layout: Layout,
-    /// What is not as the program has it unless it is told: gradients or moments of other bits.
-    pub unusual: Vec<String>,
-    /// Speed, its doubt and its bounds.
+    #[serde(rename = "stack")]
+    pub framework: &'static str,
+    pub task: TrainingTask,
+    #[serde(rename = "layout")]
+    pub parallelism: ParallelConfig,
+    /// Settings that differ from the framework's defaults, such as 8-bit optimizer moments.
+    #[serde(rename = "unusual")]
+    pub non_default: Vec<String>,
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// Memory of each stage.
-    pub memory: Memory,
-    /// What each kind of work reaches under the GPU's roofs.
+    pub memory: MemoryEstimate,
+    /// Achieved FLOP/s of each kind of operation against the GPU's roofline.
     pub roofline: Roofline,
-    /// Memory that a program can have of a GPU, GiB.
+    /// GPU memory usable by a process, GiB.
     pub capacity_gib: f64,
-    /// Whether the fullest GPU has room with little doubt.
+    /// Whether the P95 estimate of the fullest GPU fits.
     pub fits: bool,
-    /// Whether it has room more likely than not, but not beyond doubt.
+    /// Whether P50 fits but P95 does not.
     pub tight: bool,
-    /// Of the whole cluster.
+    /// Throughput of the whole cluster.
     pub tokens_per_s: f64,
-    /// What a GPU costs, if that is known.
-    pub price: Option<Price>,
-    /// Dollars for a million tokens.
+    /// `None` if no price is known.
+    pub price: Option<GpuPrice>,
     pub cost_per_million_tokens_usd: Option<f64>,
-    /// Tokens to be trained on, if that was said.
+    /// Tokens to train on, if requested.
     pub tokens: Option<f64>,
-    /// Days that they take, without faults.
+    /// Training time for `tokens`, without failures.
     pub time_days: Option<f64>,
-    /// Dollars that they cost, without faults.
+    /// Cost of `tokens`, without failures.
     pub cost_usd: Option<f64>,
 }
 
-/// What a model weighs.
+/// Size of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct About {
-    /// Its name.
+pub struct ModelSummary {
     pub name: String,
-    /// Weights.
+    /// Includes MTP layers.
     pub parameters: f64,
-    /// Weights that a token meets.
+    /// Parameters used per token.
     pub active_parameters: f64,
-    /// Those of all that are in blocks which predict further tokens.
-    pub further_parameters: f64,
-    /// Decimal gigabytes of the weights in 16 bits.
+    /// Parameters of the MTP layers, included in `parameters`.
+    #[serde(rename = "further_parameters")]
+    pub mtp_parameters: f64,
+    /// Decimal GB of 16-bit weights.
     pub weights_gb: f64,
-    /// Decimal gigabytes of weights, gradients and the optimizer's state, wherever they are.
+    /// Decimal GB of weights, gradients and optimizer state, summed over all GPUs.
     pub states_gb: f64,
 }
 
-impl About {
-    /// Of a run.
-    pub fn of(run: &Run) -> Self {
-        let parameters = Parameters::of(&run.model);
-        let weights = parameters.total + parameters.further;
+impl ModelSummary {
+    pub fn new(run: &TrainingRun) -> Self {
+        let parameters = ParameterCounts::new(&run.model);
+        let weights = parameters.total + parameters.mtp;
         let states = match run.task {
-            Task::Full => weights * memory::state_bytes_per_weight(run),
-            Task::Lora => {
-                let adapters = adapters(&run.model, run.layout.adapter_rank);
+            TrainingTask::Full => weights * memory::state_bytes_per_weight(run),
+            TrainingTask::Lora => {
+                let adapters = adapters(&run.model, run.parallelism.adapter_rank);
                 2.0 * weights + adapters * memory::state_bytes_per_adapter(run)
             }
         };
@@ -111,25 +100,30 @@ impl About {
             name: run.model.name.clone(),
             parameters: weights,
             active_parameters: parameters.active,
-            further_parameters: parameters.further,
+            mtp_parameters: parameters.mtp,
             weights_gb: weights * 2.0 / 1e9,
             states_gb: states / 1e9,
         }
     }
 }
 
-/// Plans one run. The run must have passed [`crate::check::check`].
-pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Price>) -> Plan {
+/// Plans one run, which must have passed [`crate::check::check`].
+pub fn plan(
+    planner: &Planner,
+    run: &TrainingRun,
+    tokens: Option<f64>,
+    price: Option<GpuPrice>,
+) -> TrainingPlan {
     let estimate = planner.estimate(run);
-    let memory = memory::of(run);
+    let memory = memory::estimate(run);
     let capacity_gib = memory::usable_gib(&run.gpu);
-    let gpus = run.layout.gpus();
+    let gpus = run.parallelism.gpus();
     let tokens_per_s = estimate.tokens_per_s_per_gpu * f64::from(gpus);
     let usd_per_s = price.as_ref().map(|price| price.usd_per_gpu_hour * f64::from(gpus) / HOUR_S);
     let time_s = tokens.map(|tokens| tokens / tokens_per_s);
-    Plan {
+    TrainingPlan {
         v: 1,
-        model: About::of(run),
+        model: ModelSummary::new(run),
         gpu: run.gpu.id.clone(),
         has_nvlink: run.gpu.has_nvlink,
         gpus,
@@ -137,10 +131,10 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         global_batch: run.global_batch,
         micro_batches: run.micro_batches(),
         precision: run.precision.name(),
-        stack: run.stack.name(),
+        framework: run.framework.name(),
         task: run.task,
-        layout: run.layout,
-        unusual: unusual(run),
+        parallelism: run.parallelism,
+        non_default: non_default(run),
         fits: memory.p95_gib <= capacity_gib,
         tight: memory.p50_gib <= capacity_gib && memory.p95_gib > capacity_gib,
         capacity_gib,
@@ -152,32 +146,33 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         price,
         estimate,
         memory,
-        roofline: Roofline::of(run, &planner.fitted),
+        roofline: Roofline::new(run, &planner.coefficients),
     }
 }
 
-fn unusual(run: &Run) -> Vec<String> {
-    let Layout { reduce_bytes, moment_bytes, .. } = run.layout;
-    let told =
-        [("gradients", reduce_bytes, run.stack.reduce_bytes()), ("moments", moment_bytes, 4)];
-    told.into_iter()
-        .filter(|(_, bytes, usual)| bytes != usual)
-        .map(|(what, bytes, _)| format!("{what} of {} bits", 8 * u32::from(bytes)))
+fn non_default(run: &TrainingRun) -> Vec<String> {
+    let ParallelConfig { reduce_bytes, moment_bytes, .. } = run.parallelism;
+    let settings =
+        [("gradients", reduce_bytes, run.framework.reduce_bytes()), ("moments", moment_bytes, 4)];
+    settings
+        .into_iter()
+        .filter(|(_, bytes, default)| bytes != default)
+        .map(|(name, bytes, _)| format!("{}-bit {name}", 8 * u32::from(bytes)))
         .collect()
 }
 
-impl Plan {
-    /// Tokens a second of the whole cluster that one run in ten is slower than, and one faster.
+impl TrainingPlan {
+    /// P10 and P90 of the cluster's tokens per second.
     pub fn tokens_per_s_p10_p90(&self) -> [f64; 2] {
         let Estimate { tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90, .. } = self.estimate;
-        [tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90].map(|each| each * f64::from(self.gpus))
+        [tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90].map(|rate| rate * f64::from(self.gpus))
     }
 }
 
-/// The program that people use for a split, where none was asked for.
-pub fn usual_stack(layout: &Layout) -> Stack {
-    match layout.sharding {
-        Sharding::Weights => Stack::FsdpCompiled,
-        _ => Stack::Bridge,
+/// The framework assumed for a parallelism config if none is requested.
+pub fn default_framework(parallelism: &ParallelConfig) -> Framework {
+    match parallelism.sharding {
+        Sharding::Weights => Framework::FsdpCompiled,
+        _ => Framework::Bridge,
     }
 }

@@ -1,34 +1,30 @@
-//! The numbers that products are computed in.
+//! Training precision.
 
 use serde::{Deserialize, Serialize};
 
-/// What the linear layers of a model are computed in. Attention and the output projection stay in
-/// 16 bits.
+/// Precision of the GEMMs in linear layers. Attention and the output projection stay in 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
-    /// Half precision.
     Fp16,
-    /// bfloat16.
     Bf16,
-    /// 8 bits, one scale for a tensor.
+    /// FP8 with one scale per tensor.
     Fp8,
-    /// 8 bits, one scale for a row.
+    /// FP8 with one scale per row.
     Fp8Row,
-    /// 8 bits, one scale for a block of 128.
+    /// FP8 with one scale per block of 128.
     Fp8Block,
-    /// 8 bits, one scale for 32 numbers, by the hardware.
+    /// 8 bits with one hardware scale per 32 elements.
     Mxfp8,
-    /// 4 bits, one scale for 16 numbers, by the hardware.
+    /// 4 bits with one hardware scale per 16 elements.
     Nvfp4,
 }
 
 impl Precision {
-    /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Fp16, Self::Bf16, Self::Fp8, Self::Fp8Row, Self::Fp8Block, Self::Mxfp8, Self::Nvfp4];
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp16 => "fp16",
@@ -41,14 +37,14 @@ impl Precision {
         }
     }
 
-    /// By a name as people and tables write it: `FP8-CS`, `amp_bf16`, `fp8-tensorwise`.
-    pub fn named(name: &str) -> Option<Self> {
-        let folded: String = name
+    /// Parses the spellings found in tables and configs: `FP8-CS`, `amp_bf16`, `fp8-tensorwise`.
+    pub fn parse(name: &str) -> Option<Self> {
+        let normalized: String = name
             .chars()
             .filter(char::is_ascii_alphanumeric)
             .map(|letter| letter.to_ascii_lowercase())
             .collect();
-        Some(match folded.as_str() {
+        Some(match normalized.as_str() {
             "fp16" | "half" | "float16" | "ampfp16" => Self::Fp16,
             "bf16" | "bfloat16" | "ampbf16" => Self::Bf16,
             "fp8" | "ampfp8" | "fp8cs" | "fp8ds" | "fp8tensorwise" | "float8" => Self::Fp8,
@@ -60,7 +56,7 @@ impl Precision {
         })
     }
 
-    /// Bytes of an operand of a product.
+    /// Bytes per GEMM operand element, including scales.
     pub fn operand_bytes(self) -> f64 {
         match self {
             Self::Fp16 | Self::Bf16 => 2.0,
@@ -69,7 +65,7 @@ impl Precision {
         }
     }
 
-    /// Whether numbers are scaled on their way into a product.
+    /// Whether operands are quantized with scales before a GEMM.
     pub fn is_scaled(self) -> bool {
         !matches!(self, Self::Fp16 | Self::Bf16)
     }

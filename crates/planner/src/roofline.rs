@@ -1,52 +1,49 @@
-//! The work of a GPU against the two roofs over it: arithmetic and memory.
+//! Roofline: the operations of a GPU against its compute and memory peaks.
 //!
-//! Times are those of [`crate::time`]; bytes are what each kernel must move at least, or, where the
-//! time is that of memory, what it is reckoned to move.
+//! Times are those of [`crate::time`]. Bytes are the minimum traffic of each kernel, or the
+//! estimated traffic of memory-bound ones.
 
 use serde::Serialize;
 
 use crate::coefficients::Coefficients;
-use crate::run::Run;
-pub use crate::time::Kind;
-use crate::time::work::ByKind;
-use crate::time::{Rates, block};
+use crate::run::TrainingRun;
+pub use crate::time::OpKind;
+use crate::time::cost::CostByKind;
+use crate::time::{AchievedRates, block};
 
-/// The roofs of a GPU, and where a run's work lies under them.
+/// The peaks of a GPU, and the operations of a run under them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Roofline {
-    /// Peak of the run's precision, FLOP/s.
+    /// Peak of the run's precision.
     pub peak_flops_per_s: f64,
-    /// Peak of 16 bits, which attention and the output projection are held to.
+    /// 16-bit peak, which limits attention and the output projection.
     pub half_peak_flops_per_s: f64,
-    /// Peak of memory, bytes/s.
     pub hbm_bytes_per_s: f64,
-    /// The kinds of work that the run has, in the order of [`Kind::ALL`].
-    pub work: Vec<Work>,
+    /// The kinds of operation in the run, in the order of [`OpKind::ALL`].
+    pub work: Vec<RooflinePoint>,
 }
 
-/// A kind of work of a run.
+/// A kind of operation on the roofline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Work {
-    /// What it is.
-    pub kind: Kind,
-    /// Operations for each byte of memory.
+pub struct RooflinePoint {
+    pub kind: OpKind,
+    /// Arithmetic intensity.
     pub flops_per_byte: f64,
-    /// What it reaches.
+    /// Achieved.
     pub flops_per_s: f64,
-    /// Share that it has of the time of all of them.
+    /// Share of the GPU's busy time.
     pub time_share: f64,
 }
 
 impl Roofline {
-    /// Of a run.
-    pub fn of(run: &Run, fitted: &Coefficients) -> Self {
-        let all = step(run, fitted);
-        let all_s: f64 = Kind::ALL.into_iter().map(|kind| all.of(kind).seconds).sum();
-        let sums = Kind::ALL
+    pub fn new(run: &TrainingRun, coefficients: &Coefficients) -> Self {
+        let all = step(run, coefficients);
+        let all_s: f64 = OpKind::ALL.into_iter().map(|kind| all.get(kind).seconds).sum();
+        let sums = OpKind::ALL
             .into_iter()
-            .map(|kind| (kind, all.of(kind)))
+            .map(|kind| (kind, all.get(kind)))
             .filter(|(_, sum)| sum.seconds > 0.0);
-        let work = sums.map(|(kind, sum)| Work {
+        let work = sums.map(|(kind, sum)| RooflinePoint {
             kind,
             flops_per_byte: sum.flops / sum.bytes,
             flops_per_s: sum.flops / sum.seconds,
@@ -54,40 +51,40 @@ impl Roofline {
         });
         Self {
             peak_flops_per_s: run.gpu.peak_flops(run.precision),
-            half_peak_flops_per_s: run.gpu.half_flops,
+            half_peak_flops_per_s: run.gpu.flops_16bit,
             hbm_bytes_per_s: run.gpu.hbm_bytes_per_s,
             work: work.collect(),
         }
     }
 
-    /// The roof over a kind of work at an intensity, FLOP/s.
-    pub fn roof_flops_per_s(&self, work: &Work) -> f64 {
+    /// Attainable FLOP/s at an operation's arithmetic intensity.
+    pub fn roof_flops_per_s(&self, point: &RooflinePoint) -> f64 {
         let peak =
-            if work.kind.is_half() { self.half_peak_flops_per_s } else { self.peak_flops_per_s };
-        peak.min(work.flops_per_byte * self.hbm_bytes_per_s)
+            if point.kind.is_16bit() { self.half_peak_flops_per_s } else { self.peak_flops_per_s };
+        peak.min(point.flops_per_byte * self.hbm_bytes_per_s)
     }
 }
 
-/// The work of a step, on a GPU of the mean stage.
-fn step(run: &Run, fitted: &Coefficients) -> ByKind {
-    let rates = Rates::of(run, fitted);
+/// Costs of a step on a GPU of the mean pipeline stage.
+fn step(run: &TrainingRun, coefficients: &Coefficients) -> CostByKind {
+    let rates = AchievedRates::new(run, coefficients);
     let model = &run.model;
-    let of_stage = f64::from(run.micro_batches()) / f64::from(run.layout.pp);
-    let (mut dense, mut mixture, mut ends) =
-        (ByKind::default(), ByKind::default(), ByKind::default());
-    block::dense_work(run, &rates, fitted, &mut dense);
-    block::ends(run, &rates, fitted, &mut ends);
-    let further = f64::from(model.mtp_layers);
-    let mut all = ByKind::default();
+    let per_stage = f64::from(run.micro_batches()) / f64::from(run.parallelism.pp);
+    let (mut dense, mut moe, mut ends) =
+        (CostByKind::default(), CostByKind::default(), CostByKind::default());
+    block::dense_work(run, &rates, coefficients, &mut dense);
+    block::embedding_and_loss(run, &rates, coefficients, &mut ends);
+    let mtp = f64::from(model.mtp_layers);
+    let mut all = CostByKind::default();
     if let Some(experts) = model.experts {
-        block::mixture_work(run, &rates, fitted, experts, &mut mixture);
-        all.add_all(&mixture, (f64::from(model.expert_layers()) + further) * of_stage);
-        all.add_all(&dense, f64::from(model.dense_layers()) * of_stage);
+        block::moe_work(run, &rates, coefficients, experts, &mut moe);
+        all.add_scaled(&moe, (f64::from(model.expert_layers()) + mtp) * per_stage);
+        all.add_scaled(&dense, f64::from(model.dense_layers()) * per_stage);
     } else {
-        all.add_all(&dense, (f64::from(model.dense_layers()) + further) * of_stage);
+        all.add_scaled(&dense, (f64::from(model.dense_layers()) + mtp) * per_stage);
     }
-    all.add_all(&ends, of_stage);
-    block::optimizer(run, &rates, fitted, &mut all);
+    all.add_scaled(&ends, per_stage);
+    block::optimizer(run, &rates, coefficients, &mut all);
     all
 }
 
@@ -95,12 +92,12 @@ fn step(run: &Run, fitted: &Coefficients) -> ByKind {
 mod tests {
     use super::*;
     use crate::estimate::Planner;
-    use crate::published::{self, Published};
-    use crate::run::Task;
-    use crate::time::{self, Phase};
+    use crate::published::{self, PublishedRun};
+    use crate::run::TrainingTask;
+    use crate::time::{self, StepPhase};
     use farrier_facts::FactSet;
 
-    fn rows() -> Vec<Published> {
+    fn rows() -> Vec<PublishedRun> {
         published::read(FactSet::embedded(), published::embedded())
             .unwrap()
             .into_iter()
@@ -108,66 +105,67 @@ mod tests {
             .collect()
     }
 
-    /// The same work as the step's: where all of it is on one stage, its phases take the same time.
+    /// With a single pipeline stage, the phases of the step and the roofline have equal times.
     #[test]
-    fn times_are_those_of_the_step() {
-        let fitted = &Planner::shipped().fitted;
-        let mut rows_seen = 0;
-        for row in rows().into_iter().filter(|row| row.run.layout.pp == 1) {
-            rows_seen += 1;
+    fn times_equal_those_of_the_step() {
+        let coefficients = &Planner::shipped().coefficients;
+        let mut row_count = 0;
+        for row in rows().into_iter().filter(|row| row.run.parallelism.pp == 1) {
+            row_count += 1;
             let run = &row.run;
-            let all = step(run, fitted);
-            let of = |kind| all.of(kind).seconds;
-            let here = [
-                of(Kind::AttentionProducts)
-                    + of(Kind::FeedForwardProducts)
-                    + of(Kind::ExpertProducts),
-                of(Kind::AttentionCore),
-                of(Kind::Pointwise),
-                of(Kind::Optimizer),
+            let all = step(run, coefficients);
+            let seconds = |kind| all.get(kind).seconds;
+            let roofline_s = [
+                seconds(OpKind::AttentionGemm)
+                    + seconds(OpKind::FeedForwardGemm)
+                    + seconds(OpKind::ExpertGemm),
+                seconds(OpKind::AttentionCore),
+                seconds(OpKind::Pointwise),
+                seconds(OpKind::Optimizer),
             ];
-            let ends = of(Kind::Logits);
-            let time = time::step(run, fitted);
-            let there = [Phase::Products, Phase::Attention, Phase::Pointwise, Phase::Optimizer]
-                .map(|phase| time.of(phase));
-            // The program's factor is on all phases alike.
-            let factor = there[1] / here[1];
-            let alike = |left: f64, right: f64| (left - right).abs() <= 1e-9 * right.abs();
-            let both = here[0] + here[2] + ends;
-            assert!(alike(both * factor, there[0] + there[2]), "{} {run:?}", both * factor);
-            assert!(alike(here[3] * factor, there[3]), "{run:?}");
+            let ends = seconds(OpKind::Logits);
+            let time = time::step(run, coefficients);
+            let step_s =
+                [StepPhase::Gemm, StepPhase::Attention, StepPhase::Pointwise, StepPhase::Optimizer]
+                    .map(|phase| time.phase_s(phase));
+            // The framework factor scales all phases.
+            let factor = step_s[1] / roofline_s[1];
+            let is_close = |left: f64, right: f64| (left - right).abs() <= 1e-9 * right.abs();
+            let both = roofline_s[0] + roofline_s[2] + ends;
+            assert!(is_close(both * factor, step_s[0] + step_s[2]), "{} {run:?}", both * factor);
+            assert!(is_close(roofline_s[3] * factor, step_s[3]), "{run:?}");
         }
-        assert!(rows_seen > 30, "{rows_seen}");
+        assert!(row_count > 30, "{row_count}");
     }
 
     #[test]
-    fn nothing_is_above_its_roof_and_kinds_lie_where_they_should() {
-        let fitted = &Planner::shipped().fitted;
+    fn points_lie_under_the_roof_at_plausible_intensities() {
+        let coefficients = &Planner::shipped().coefficients;
         for row in rows() {
-            let roofline = Roofline::of(&row.run, fitted);
+            let roofline = Roofline::new(&row.run, coefficients);
             let share: f64 = roofline.work.iter().map(|work| work.time_share).sum();
             assert!((share - 1.0).abs() < 1e-9);
             for work in &roofline.work {
                 let reached = work.flops_per_s / roofline.roof_flops_per_s(work);
                 assert!(reached > 0.0 && reached <= 1.0, "{work:?} {reached} {:?}", row.run);
             }
-            let of = |kind| roofline.work.iter().find(|work| work.kind == kind);
-            let pointwise = of(Kind::Pointwise).unwrap();
+            let point = |kind| roofline.work.iter().find(|work| work.kind == kind);
+            let pointwise = point(OpKind::Pointwise).unwrap();
             assert!(pointwise.flops_per_byte < 5.0, "{pointwise:?}");
-            let products = of(Kind::AttentionProducts).unwrap();
-            assert!(products.flops_per_byte > 50.0, "{products:?} {:?}", row.run);
+            let gemms = point(OpKind::AttentionGemm).unwrap();
+            assert!(gemms.flops_per_byte > 50.0, "{gemms:?} {:?}", row.run);
         }
     }
 
     #[test]
-    fn only_mixtures_have_experts_and_only_what_learns_has_an_optimizer() {
-        let fitted = &Planner::shipped().fitted;
+    fn only_moe_models_have_experts_and_only_full_training_an_optimizer() {
+        let coefficients = &Planner::shipped().coefficients;
         for row in rows() {
-            let kinds: Vec<Kind> =
-                Roofline::of(&row.run, fitted).work.iter().map(|work| work.kind).collect();
+            let kinds: Vec<OpKind> =
+                Roofline::new(&row.run, coefficients).work.iter().map(|work| work.kind).collect();
             let experts = row.run.model.experts.is_some();
-            assert_eq!(kinds.contains(&Kind::ExpertProducts), experts);
-            assert_eq!(kinds.contains(&Kind::Optimizer), row.run.task == Task::Full);
+            assert_eq!(kinds.contains(&OpKind::ExpertGemm), experts);
+            assert_eq!(kinds.contains(&OpKind::Optimizer), row.run.task == TrainingTask::Full);
         }
     }
 }

@@ -1,102 +1,97 @@
-//! A training run: what, on what, split how.
+//! A training run: model, GPU, batch, precision, parallelism and framework.
 
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Accelerator, Generation};
-use crate::layout::{Layout, Recompute, Sharding};
-use crate::model::{Attention, Model};
+use crate::model::{Attention, TransformerConfig};
+use crate::parallelism::{ParallelConfig, Recompute, Sharding};
 use crate::precision::Precision;
 
-/// All that an estimate depends on, but for the coefficients.
+/// All inputs of an estimate except the fitted coefficients.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
-    /// What is trained.
-    pub model: Model,
-    /// On what.
+pub struct TrainingRun {
+    pub model: TransformerConfig,
     pub gpu: Accelerator,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub seq_len: u32,
-    /// Sequences of a step, over all GPUs.
+    /// Sequences per step, over all GPUs.
     pub global_batch: u32,
-    /// What products are computed in.
+    /// Precision of the GEMMs in linear layers.
     pub precision: Precision,
-    /// Split how.
-    pub layout: Layout,
-    /// Which weights learn.
-    pub task: Task,
-    /// By what program.
-    pub stack: Stack,
-    /// Whether experts are computed by kernels that fuse a whole group (Megatron since mid 2026, on
-    /// Blackwell).
+    pub parallelism: ParallelConfig,
+    pub task: TrainingTask,
+    pub framework: Framework,
+    /// Whether experts run in fused grouped-GEMM kernels (Megatron since mid 2026, on Blackwell).
     pub fused_experts: bool,
 }
 
-impl Run {
-    /// Micro-batches that a GPU passes in a step.
+impl TrainingRun {
+    /// Micro-batches per step and GPU.
     pub fn micro_batches(&self) -> u32 {
-        let at_once = self.layout.dp.saturating_mul(self.layout.micro_batch).max(1);
-        (self.global_batch / at_once).max(1)
+        let per_micro_batch =
+            self.parallelism.dp.saturating_mul(self.parallelism.micro_batch).max(1);
+        (self.global_batch / per_micro_batch).max(1)
     }
 
-    /// Tokens that a GPU passes in a micro-batch.
-    pub fn tokens_at_once(&self) -> f64 {
-        f64::from(self.layout.micro_batch) * f64::from(self.seq_len) / f64::from(self.layout.cp)
+    /// Tokens per micro-batch and GPU.
+    pub fn tokens_per_micro_batch(&self) -> f64 {
+        f64::from(self.parallelism.micro_batch) * f64::from(self.seq_len)
+            / f64::from(self.parallelism.cp)
     }
 
-    /// Tokens of a step, over all GPUs.
+    /// Tokens per step, over all GPUs.
     pub fn tokens_per_step(&self) -> f64 {
         f64::from(self.global_batch) * f64::from(self.seq_len)
     }
 
-    /// Whether the program's kernels fuse the experts: Megatron Bridge's do since mid 2026, in MXFP8 on
-    /// Blackwell, but not in its recipes of models with latent attention.
+    /// Whether the framework uses fused expert kernels. Megatron Bridge does since mid 2026, for
+    /// MXFP8 on Blackwell, except in its recipes for models with latent attention (MLA).
     pub fn fuses_experts(&self) -> bool {
         self.model.experts.is_some()
-            && self.stack == Stack::Bridge
+            && self.framework == Framework::Bridge
             && self.precision == Precision::Mxfp8
             && self.gpu.generation == Generation::Blackwell
             && matches!(self.model.attention, Attention::Grouped { .. })
     }
 
-    /// Blocks on the fullest stage.
-    pub fn layers_of_stage(&self) -> f64 {
-        f64::from(self.model.layers.div_ceil(self.layout.pp))
+    /// Layers of the fullest pipeline stage.
+    pub fn layers_per_stage(&self) -> f64 {
+        f64::from(self.model.layers.div_ceil(self.parallelism.pp))
     }
 }
 
-/// Which weights learn.
+/// Which weights are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Task {
-    /// All.
+pub enum TrainingTask {
+    /// All weights.
     Full,
-    /// Low-rank adapters beside frozen weights.
+    /// Low-rank adapters next to frozen weights.
     Lora,
 }
 
-/// The program that trains, as far as its speed differs.
+/// The training framework, as far as frameworks differ in speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stack {
-    /// Megatron-LM of 2021 to 2022: tensor parallelism without overlap.
+pub enum Framework {
+    /// Megatron-LM of 2021 and 2022: tensor parallelism without communication overlap.
     MegatronEarly,
-    /// Megatron-LM and `NeMo` of 2023 to 2024.
+    /// Megatron-LM and `NeMo` of 2023 and 2024.
     Megatron,
     /// Megatron Bridge, since 2025.
     Bridge,
-    /// FSDP of eager `PyTorch`.
+    /// Eager `PyTorch` FSDP.
     Fsdp,
-    /// FSDP of eager `PyTorch` with kernels of its own for norms, activations and the loss
+    /// Eager `PyTorch` FSDP with custom kernels for norms, activations and the loss
     /// (llm-foundry).
     Foundry,
-    /// FSDP of compiled `PyTorch` (torchtitan and the like).
+    /// Compiled `PyTorch` FSDP (torchtitan and similar).
     FsdpCompiled,
-    /// A tuned fork of Megatron (`MegaScale`, the trainers of large laboratories).
+    /// A tuned fork of Megatron (`MegaScale`, in-house trainers of large labs).
     Tuned,
 }
 
-impl Stack {
-    /// All of them.
+impl Framework {
     pub const ALL: [Self; 7] = [
         Self::MegatronEarly,
         Self::Megatron,
@@ -107,7 +102,7 @@ impl Stack {
         Self::Tuned,
     ];
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::MegatronEarly => "megatron-early",
@@ -120,9 +115,8 @@ impl Stack {
         }
     }
 
-    /// Bytes of a gradient on its way between copies, where nothing else is asked for: the recipes of
-    /// Megatron since 2023 have 16 bits, those before and FSDP (`MixedPrecisionPolicy` of torchtitan)
-    /// 32.
+    /// Default bytes per gradient element in data-parallel reductions. Megatron recipes since 2023
+    /// reduce in 16 bits; earlier Megatron and FSDP (torchtitan's `MixedPrecisionPolicy`) in 32.
     pub fn reduce_bytes(self) -> u8 {
         match self {
             Self::Megatron | Self::Bridge | Self::Tuned => 2,
@@ -130,15 +124,15 @@ impl Stack {
         }
     }
 
-    /// Whether tensor-parallel traffic runs beside products, where nothing else is asked for.
-    pub fn overlaps_tensor(self) -> bool {
+    /// Whether tensor-parallel communication overlaps with GEMMs by default.
+    pub fn overlaps_tp(self) -> bool {
         matches!(self, Self::Megatron | Self::Bridge | Self::Tuned)
     }
 
-    /// What it can compute again, the least first, as far as one is not the better of another
-    /// everywhere: Megatron names modules, torchtitan products. Only the first Megatron kept the
-    /// scores of attention.
-    pub fn recomputes(self) -> &'static [Recompute] {
+    /// Recompute modes worth searching, cheapest first, without modes that another one dominates.
+    /// Megatron selects modules, torchtitan selects GEMMs. Only the first Megatron stored the
+    /// attention scores, so only it gains from recomputing them.
+    pub fn recompute_modes(self) -> &'static [Recompute] {
         match self {
             Self::MegatronEarly => &[
                 Recompute::None,
@@ -157,8 +151,8 @@ impl Stack {
         }
     }
 
-    /// Whether it has a mode, be it one that another is better than.
-    pub fn can_recompute(self, mode: Recompute) -> bool {
+    /// Whether the framework has a mode, even if another mode dominates it.
+    pub fn supports_recompute(self, mode: Recompute) -> bool {
         match mode {
             Recompute::None | Recompute::Full => true,
             Recompute::Attention | Recompute::Modules => self.is_megatron(),
@@ -167,12 +161,12 @@ impl Stack {
         }
     }
 
-    /// What copies keep once, where nothing else is asked for: FSDP shares weights.
-    pub fn usual_sharding(self) -> Sharding {
+    /// Default sharding across data-parallel replicas: FSDP shards weights (ZeRO-3).
+    pub fn default_sharding(self) -> Sharding {
         if self.is_megatron() { Sharding::Optimizer } else { Sharding::Weights }
     }
 
-    /// Whether it is Megatron or grown from it.
+    /// Whether this is Megatron or a fork of it.
     pub fn is_megatron(self) -> bool {
         !matches!(self, Self::Fsdp | Self::Foundry | Self::FsdpCompiled)
     }

@@ -1,204 +1,201 @@
-//! How far estimates are from published runs.
+//! Accuracy of estimates against published runs.
 //!
-//! A run of the table that ships is estimated by a fit that had no part of its group, so that no row
-//! is flattered by its own or a twin's presence.
+//! A shipped run is estimated by a leave-group-out fit, so that neither the row itself nor a
+//! near-duplicate flatters its error.
 
 mod goal;
 mod memory_score;
-pub mod page;
 mod residual;
+pub mod scoreboard;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::estimate::{Planner, TENTH};
-use crate::fit::{self, Trial};
-use crate::local::Likeness;
+use crate::estimate::{Planner, Z_P90};
+use crate::fit::{self, PredictionError};
 use crate::model::builtin;
-use crate::published::{Published, RowError, Uncovered};
+use crate::published::{PublishedRun, RejectedRow, RowError};
+use crate::uncertainty::GpHyperparameters;
 
-/// The whole answer about a table of runs.
+/// Accuracy over a table of runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Score {
-    /// The form of this document.
+    /// Version of this JSON document.
     pub v: u32,
-    /// Over the rows that state their whole configuration.
-    pub overall: Tally,
-    /// Over those that leave something open, which was assumed.
-    pub incomplete: Tally,
-    /// The complete ones by what they are.
-    pub by: BTreeMap<&'static str, BTreeMap<String, Tally>>,
-    /// Rows that are not estimated, by reason.
+    /// Rows that state their whole configuration.
+    pub overall: ErrorStats,
+    /// Rows that required assumptions.
+    pub incomplete: ErrorStats,
+    /// Complete rows by GPU, model family, precision, source and kind.
+    pub by: BTreeMap<&'static str, BTreeMap<String, ErrorStats>>,
+    /// Rejected rows, by reason.
     pub uncovered: BTreeMap<String, usize>,
     /// Rows that the coefficients were fitted to.
-    pub learned: usize,
-    /// Rows that were estimated by a fit without their group: those that were fitted to, and those of
-    /// the table that ships which have a caution.
+    #[serde(rename = "learned")]
+    pub fitted_rows: usize,
+    /// Rows estimated by a leave-group-out fit: the fitted rows, and shipped rows with a caution.
     pub held_out: usize,
-    /// The rows, worst first.
+    /// Worst first.
     #[serde(skip)]
-    pub rows: Vec<Scored>,
+    pub rows: Vec<ScoredRow>,
 }
 
-/// Errors of some rows, as shares of the measured step time.
+/// Error statistics of a set of rows, relative to the measured step time.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Tally {
-    /// Rows of the kind.
+pub struct ErrorStats {
     pub rows: usize,
-    /// Of those, how many state their whole configuration.
+    /// Rows that state their whole configuration.
     pub complete: usize,
-    /// Of those that are counted here, how many were estimated.
+    /// Rows that were estimated.
     pub covered: usize,
-    /// Mean of the errors' sizes.
     pub mean_abs_error: Option<f64>,
-    /// Half are smaller.
     pub median_abs_error: Option<f64>,
-    /// Nine in ten are smaller.
     pub p90_abs_error: Option<f64>,
-    /// Mean of the errors with their signs: above zero, steps are expected to take too long.
+    /// Mean signed error: above zero, step times are overestimated.
     pub bias: Option<f64>,
-    /// Share of rows between the P10 and P90 of their own estimates.
+    /// Share of rows inside the P10-P90 range of their own estimate.
     pub inside_p10_p90: Option<f64>,
 }
 
-/// An estimated row.
 #[derive(Debug, Clone)]
-pub struct Scored {
-    /// The row.
-    pub row: Published,
-    /// Estimated over measured step time, less one.
+pub struct ScoredRow {
+    pub row: PublishedRun,
+    /// Estimated over measured step time, minus one.
     pub error: f64,
-    /// Whether it lies between the estimate's P10 and P90.
+    /// Whether it lies inside the estimate's P10-P90 range.
     pub inside: bool,
 }
 
-/// The form of the document.
 const VERSION: u32 = 1;
 
-/// Rows of one run whose step times differ by less, as a share, are one row: times are rounded on
-/// their way into tables.
+/// Rows of one run whose step times differ by less, as a share, count as one row: tables round.
 const SAME_SPEED: f64 = 0.005;
 
-impl Scored {
-    /// Nothing where the estimate is no number.
-    fn of(row: Published, trial: Trial) -> Result<Self, Uncovered> {
-        let error = trial.corrected.exp() - 1.0;
-        if !(error.is_finite() && trial.deviation.is_finite()) {
-            return Err(Uncovered {
+impl ScoredRow {
+    /// Rejects rows whose estimate is not finite.
+    fn new(row: PublishedRun, prediction: PredictionError) -> Result<Self, RejectedRow> {
+        let error = prediction.corrected.exp() - 1.0;
+        if !(error.is_finite() && prediction.std_dev.is_finite()) {
+            return Err(RejectedRow {
                 source: row.source,
                 model: row.run.model.name,
                 complete: row.assumed.is_empty(),
-                why: Box::new(RowError::Estimate),
+                error: Box::new(RowError::EstimateNotFinite),
             });
         }
-        let inside = trial.corrected.abs() <= TENTH * trial.deviation;
+        let inside = prediction.corrected.abs() <= Z_P90 * prediction.std_dev;
         Ok(Self { row, error, inside })
     }
 }
 
-/// Scores a table as [`crate::published::read`] gives it.
-pub fn score(planner: &Planner, table: Vec<Result<Published, Uncovered>>) -> Score {
+/// Scores a table read by [`crate::published::read`].
+pub fn score(planner: &Planner, table: Vec<Result<PublishedRun, RejectedRow>>) -> Score {
     let total = table.len();
-    let mut refused = Vec::new();
-    let rows = kept(table.into_iter(), &mut refused);
-    let known: Vec<Known> = rows.iter().map(|row| Known::of(planner, row)).collect();
-    let count = |of: &[Known]| known.iter().filter(|known| of.contains(known)).count();
-    let learned = count(&[Known::Learned]);
-    let held_out = count(&[Known::Learned, Known::Cautioned]);
-    let trials = trials(planner, &rows, &known);
-    let of = |(row, trial)| Scored::of(row, trial);
-    let mut scored = kept(rows.into_iter().zip(trials).map(of), &mut refused);
+    let mut rejected = Vec::new();
+    let rows = split_rejected(table.into_iter(), &mut rejected);
+    let origins: Vec<RowOrigin> = rows.iter().map(|row| RowOrigin::new(planner, row)).collect();
+    let count =
+        |kinds: &[RowOrigin]| origins.iter().filter(|origin| kinds.contains(origin)).count();
+    let fitted_rows = count(&[RowOrigin::Fitted]);
+    let held_out = count(&[RowOrigin::Fitted, RowOrigin::Cautioned]);
+    let prediction_errors = prediction_errors(planner, &rows, &origins);
+    let scored =
+        rows.into_iter().zip(prediction_errors).map(|(row, error)| ScoredRow::new(row, error));
+    let mut scored = split_rejected(scored, &mut rejected);
     scored.sort_by(|left, right| right.error.abs().total_cmp(&left.error.abs()));
 
-    let (complete, open): (Vec<&Scored>, Vec<&Scored>) =
+    let (complete, assumed): (Vec<&ScoredRow>, Vec<&ScoredRow>) =
         scored.iter().partition(|scored| scored.row.assumed.is_empty());
-    let refused_complete = refused.iter().filter(|row| row.complete).count();
-    let mut overall = Tally::of(&complete);
+    let rejected_complete = rejected.iter().filter(|row| row.complete).count();
+    let mut overall = ErrorStats::new(&complete);
     overall.rows = total;
-    overall.complete = complete.len() + refused_complete;
-    let mut incomplete = Tally::of(&open);
+    overall.complete = complete.len() + rejected_complete;
+    let mut incomplete = ErrorStats::new(&assumed);
     incomplete.rows = total - overall.complete;
     let mut uncovered = BTreeMap::new();
-    for row in &refused {
-        *uncovered.entry(format!("{}: {}", row.model, row.why)).or_insert(0) += 1;
+    for row in &rejected {
+        *uncovered.entry(format!("{}: {}", row.model, row.error)).or_insert(0) += 1;
     }
     let by = groups(&complete);
     let v = VERSION;
-    Score { v, overall, incomplete, by, uncovered, learned, held_out, rows: scored }
+    Score { v, overall, incomplete, by, uncovered, fitted_rows, held_out, rows: scored }
 }
 
-/// Rows of the table that ships by fits that their groups had no part in, others by the one that
-/// ships.
-fn trials(planner: &Planner, rows: &[Published], known: &[Known]) -> Vec<Trial> {
-    let ships = rows.iter().zip(known).filter(|(_, known)| **known != Known::Not);
-    let tried: Vec<&Published> = ships.map(|(row, _)| row).collect();
-    let likeness = Likeness::default();
+/// Leave-group-out errors for shipped rows, errors of the shipped fit for external rows.
+fn prediction_errors(
+    planner: &Planner,
+    rows: &[PublishedRun],
+    origins: &[RowOrigin],
+) -> Vec<PredictionError> {
+    let shipped = rows.iter().zip(origins).filter(|(_, origin)| **origin != RowOrigin::External);
+    let test: Vec<&PublishedRun> = shipped.map(|(row, _)| row).collect();
+    let hyperparameters = GpHyperparameters::default();
     let mut held_out =
-        fit::held_out(&planner.published, &tried, &planner.fitted, &likeness).into_iter();
-    let of = |(row, known): (&Published, &Known)| match known {
-        Known::Learned | Known::Cautioned => held_out.next().expect("one for each that ships"),
-        Known::Not => planner.trial(row),
+        fit::leave_group_out(&planner.published, &test, &planner.coefficients, &hyperparameters)
+            .into_iter();
+    let error = |(row, origin): (&PublishedRun, &RowOrigin)| match origin {
+        RowOrigin::Fitted | RowOrigin::Cautioned => held_out.next().expect("one per shipped row"),
+        RowOrigin::External => planner.prediction_error(row),
     };
-    rows.iter().zip(known).map(of).collect()
+    rows.iter().zip(origins).map(error).collect()
 }
 
-/// The rows that are no refusals; those are put with the others of their kind.
-fn kept<T>(
-    rows: impl Iterator<Item = Result<T, Uncovered>>,
-    refused: &mut Vec<Uncovered>,
+/// Returns the accepted rows and moves the others to `rejected`.
+fn split_rejected<T>(
+    rows: impl Iterator<Item = Result<T, RejectedRow>>,
+    rejected: &mut Vec<RejectedRow>,
 ) -> Vec<T> {
-    rows.filter_map(|row| row.map_err(|why| refused.push(why)).ok()).collect()
+    rows.filter_map(|row| row.map_err(|row| rejected.push(row)).ok()).collect()
 }
 
-/// What a row is to the table that ships.
+/// Relation of a row to the shipped table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Fitted to.
-    Learned,
-    /// In it, but with a caution: its group was fitted to, if it was not.
+enum RowOrigin {
+    /// Shipped and fitted to.
+    Fitted,
+    /// Shipped with a caution: not fitted to, although its group may be.
     Cautioned,
-    /// Not of it.
-    Not,
+    External,
 }
 
-impl Known {
-    fn of(planner: &Planner, row: &Published) -> Self {
-        let nearest = |rows: &[Published]| {
+impl RowOrigin {
+    fn new(planner: &Planner, row: &PublishedRun) -> Self {
+        let nearest = |rows: &[PublishedRun]| {
             let same = rows.iter().filter(|other| is_same(row, other));
-            same.map(|other| apart(row, other)).min_by(f64::total_cmp)
+            same.map(|other| relative_difference(row, other)).min_by(f64::total_cmp)
         };
         match (nearest(&planner.published), nearest(&planner.cautioned)) {
-            (Some(learned), Some(cautioned)) if cautioned < learned => Self::Cautioned,
-            (Some(_), _) => Self::Learned,
+            (Some(fitted), Some(cautioned)) if cautioned < fitted => Self::Cautioned,
+            (Some(_), _) => Self::Fitted,
             (None, Some(_)) => Self::Cautioned,
-            (None, None) => Self::Not,
+            (None, None) => Self::External,
         }
     }
 }
 
-/// Whether two rows tell of one run: the same place, shape and speed, whatever the model is called.
-fn is_same(left: &Published, right: &Published) -> bool {
-    left.run.layout == right.run.layout
+/// Whether two rows report the same run: same config, shape and speed, under any model name.
+fn is_same(left: &PublishedRun, right: &PublishedRun) -> bool {
+    left.run.parallelism == right.run.parallelism
         && left.run.seq_len == right.run.seq_len
         && left.run.global_batch == right.run.global_batch
-        && apart(left, right) < SAME_SPEED
+        && relative_difference(left, right) < SAME_SPEED
         && fit::group(left) == fit::group(right)
 }
 
-/// What the step times of two rows differ by, as a share.
-fn apart(left: &Published, right: &Published) -> f64 {
+/// Relative difference of the step times.
+fn relative_difference(left: &PublishedRun, right: &PublishedRun) -> f64 {
     (left.step_s / right.step_s - 1.0).abs()
 }
 
-/// What rows are grouped by: its name, and how a row is called by it.
-type Key = (&'static str, fn(&Published) -> String);
+/// A grouping: its name, and the group of a row.
+type GroupKey = (&'static str, fn(&PublishedRun) -> String);
 
-fn groups(complete: &[&Scored]) -> BTreeMap<&'static str, BTreeMap<String, Tally>> {
-    let keys: [Key; 5] = [
+fn groups(complete: &[&ScoredRow]) -> BTreeMap<&'static str, BTreeMap<String, ErrorStats>> {
+    let keys: [GroupKey; 5] = [
         ("gpu", |row| row.gpu.clone()),
         ("family", |row| {
-            builtin::named(&row.run.model.name)
+            builtin::by_name(&row.run.model.name)
                 .map_or_else(|| "other".to_owned(), |record| record.family.clone())
         }),
         ("precision", |row| row.run.precision.name().to_owned()),
@@ -210,19 +207,18 @@ fn groups(complete: &[&Scored]) -> BTreeMap<&'static str, BTreeMap<String, Tally
     ];
     keys.into_iter()
         .map(|(name, key)| {
-            let mut rows: BTreeMap<String, Vec<&Scored>> = BTreeMap::new();
+            let mut rows: BTreeMap<String, Vec<&ScoredRow>> = BTreeMap::new();
             for scored in complete {
                 rows.entry(key(&scored.row)).or_default().push(scored);
             }
-            (name, rows.into_iter().map(|(key, rows)| (key, Tally::of(&rows))).collect())
+            (name, rows.into_iter().map(|(key, rows)| (key, ErrorStats::new(&rows))).collect())
         })
         .collect()
 }
 
-impl Tally {
-    /// Of rows that were estimated.
+impl ErrorStats {
     #[expect(clippy::cast_precision_loss, reason = "tables have fewer rows than 2^52")]
-    fn of(rows: &[&Scored]) -> Self {
+    fn new(rows: &[&ScoredRow]) -> Self {
         let count = rows.len();
         let complete = rows.iter().filter(|scored| scored.row.assumed.is_empty()).count();
         let counts = Self { rows: count, complete, covered: count, ..Self::default() };
@@ -244,18 +240,18 @@ impl Tally {
     }
 }
 
-/// A quantile of sorted values, between neighbours where it falls between them.
+/// Quantile of sorted values, linearly interpolated.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a place within the values"
+    reason = "an index within the values"
 )]
 fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = share * (sorted.len() - 1) as f64;
-    let (below, part) = (place.floor() as usize, place.fract());
+    let position = share * (sorted.len() - 1) as f64;
+    let (below, fraction) = (position.floor() as usize, position.fract());
     let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] * (1.0 - part) + sorted[above] * part
+    sorted[below] * (1.0 - fraction) + sorted[above] * fraction
 }
 
 #[cfg(test)]
@@ -269,11 +265,11 @@ mod tests {
         score(Planner::shipped(), table)
     }
 
-    /// A floor, below which a change has broken something; the goals are on the scoreboard.
+    /// A regression threshold; the goals are on the scoreboard.
     #[test]
-    fn the_shipped_rows_are_held_out_and_dense_ones_within_six_per_cent() {
+    fn shipped_rows_are_held_out_and_dense_errors_stay_below_six_per_cent() {
         let score = shipped();
-        assert_eq!((score.learned, score.held_out, score.rows.len()), (349, 358, 358));
+        assert_eq!((score.fitted_rows, score.held_out, score.rows.len()), (349, 358, 358));
         let dense = |key: &str| score.by["kind"][key].mean_abs_error.unwrap();
         assert!(dense("dense, ampere") < 0.05, "{}", dense("dense, ampere"));
         assert!(dense("dense, hopper") < 0.06, "{}", dense("dense, hopper"));
@@ -281,49 +277,49 @@ mod tests {
         assert!(score.overall.inside_p10_p90.unwrap() > 0.75);
     }
 
-    fn shipped_row(cautioned: bool) -> Published {
+    fn shipped_row(cautioned: bool) -> PublishedRun {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
-        let is = |row: &Published| row.caution.is_some() == cautioned;
-        table.into_iter().flatten().find(is).unwrap()
+        let matches = |row: &PublishedRun| row.caution.is_some() == cautioned;
+        table.into_iter().flatten().find(matches).unwrap()
     }
 
     #[test]
-    fn a_row_is_of_the_table_that_ships_by_what_it_says_and_not_by_a_caution() {
+    fn rows_are_recognized_by_content_and_not_by_caution() {
         let planner = Planner::shipped();
-        let known = |row: &Published| Known::of(planner, row);
+        let origin = |row: &PublishedRun| RowOrigin::new(planner, row);
         let mut row = shipped_row(false);
-        assert_eq!(known(&row), Known::Learned);
-        assert_eq!(known(&shipped_row(true)), Known::Cautioned);
-        row.run.model.name = "by another name".to_owned();
+        assert_eq!(origin(&row), RowOrigin::Fitted);
+        assert_eq!(origin(&shipped_row(true)), RowOrigin::Cautioned);
+        row.run.model.name = "another name".to_owned();
         row.step_s *= 1.004;
-        assert_eq!(known(&row), Known::Learned, "typed anew, and rounded");
+        assert_eq!(origin(&row), RowOrigin::Fitted, "retyped and rounded");
         row.step_s *= 1.5;
         row.caution = Some("my own".to_owned());
-        assert_eq!(known(&row), Known::Not);
+        assert_eq!(origin(&row), RowOrigin::External);
         let score = score(planner, vec![Ok(row)]);
-        assert_eq!((score.learned, score.held_out), (0, 0));
+        assert_eq!((score.fitted_rows, score.held_out), (0, 0));
     }
 
     #[test]
-    fn a_row_whose_estimate_is_no_number_voids_no_score() {
-        let mut odd = shipped_row(false);
-        odd.step_s = f64::NAN;
+    fn row_with_non_finite_estimate_is_rejected() {
+        let mut invalid = shipped_row(false);
+        invalid.step_s = f64::NAN;
         let mut row = shipped_row(false);
         row.step_s *= 1.5;
-        let score = score(Planner::shipped(), vec![Ok(odd), Ok(row)]);
+        let score = score(Planner::shipped(), vec![Ok(invalid), Ok(row)]);
         assert_eq!((score.overall.complete, score.overall.covered), (2, 1));
         assert!(score.overall.mean_abs_error.unwrap().is_finite());
-        assert!(score.uncovered.keys().next().unwrap().ends_with("its estimate is no number"));
+        assert!(score.uncovered.keys().next().unwrap().ends_with("the estimate is not finite"));
     }
 
     #[test]
-    fn the_document_says_its_form() {
+    fn json_has_a_version() {
         let score = score(Planner::shipped(), Vec::new());
         assert_eq!(serde_json::to_value(&score).unwrap()["v"], 1);
     }
 
     #[test]
-    fn quantiles_lie_between_neighbours() {
+    fn quantiles_are_interpolated() {
         assert!((quantile(&[1.0, 2.0, 3.0], 0.5) - 2.0).abs() < 1e-12);
         assert!((quantile(&[0.0, 10.0], 0.9) - 9.0).abs() < 1e-12);
     }

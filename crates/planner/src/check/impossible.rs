@@ -1,231 +1,135 @@
-//! Why a run is impossible, and what would be possible.
+//! Why a run is impossible, and which values would be possible.
 
 /// Why a run is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImpossibleRun {
-    /// Nothing of something.
     #[error("{what} is 0; it must be at least 1")]
-    Zero {
-        /// Of what.
-        what: &'static str,
-    },
-    /// More than makes sense.
-    #[error("{what} is {value}; possible: up to {most}")]
-    Absurd {
-        /// Of what.
-        what: &'static str,
-        /// As asked for.
-        value: u64,
-        /// What is taken.
-        most: u64,
-    },
-    /// The split takes another number of GPUs than there are.
+    Zero { what: &'static str },
+    #[error("{what} is {value}; possible: up to {max}")]
+    TooLarge { what: &'static str, value: u64, max: u64 },
+    /// The parallelism config needs a different number of GPUs.
     #[error(
-        "DP {dp} × TP {tp} × PP {pp} × CP {cp} takes {takes} GPUs, there are {gpus}; {}",
-        copies_for(*gpus, *tp, *pp, *cp)
+        "DP {dp} × TP {tp} × PP {pp} × CP {cp} needs {required} GPUs, but there are {gpus}; {}",
+        possible_dp(*gpus, *tp, *pp, *cp)
     )]
-    Gpus {
-        /// Copies.
-        dp: u32,
-        /// Tensor parallelism.
-        tp: u32,
-        /// Stages.
-        pp: u32,
-        /// Context parallelism.
-        cp: u32,
-        /// What the split takes.
-        takes: u64,
-        /// What there is.
-        gpus: u32,
-    },
-    /// A whole that is not split evenly.
+    Gpus { dp: u32, tp: u32, pp: u32, cp: u32, required: u64, gpus: u32 },
     #[error("{what} {value} does not divide {of} {whole}; possible: {}", list(.possible))]
-    Uneven {
-        /// What splits.
+    NotDivisible {
         what: &'static str,
-        /// As asked for.
         value: u32,
-        /// What is split.
         of: &'static str,
-        /// How much there is of it.
         whole: u64,
-        /// What splits it evenly.
         possible: Vec<u32>,
     },
-    /// Heads of keys and values that fit no split.
+    /// TP neither divides the KV heads nor is a multiple of them.
     #[error(
-        "TP {tp} neither divides {kv_heads} heads of keys and values nor is a multiple of them; \
+        "TP {tp} neither divides the {kv_heads} KV heads nor is a multiple of them; \
          possible: {}",
         list(.possible)
     )]
-    KeyValueHeads {
-        /// Tensor parallelism.
-        tp: u32,
-        /// Heads of keys and values.
-        kv_heads: u32,
-        /// What does.
-        possible: Vec<u32>,
-    },
-    /// More pieces than blocks.
-    #[error("{}", pieces(*pp, *vp, *layers))]
-    Pieces {
-        /// Stages.
-        pp: u32,
-        /// Pieces of a stage.
-        vp: u32,
-        /// Blocks.
-        layers: u32,
-    },
-    /// Pieces of a stage without stages.
+    KeyValueHeads { tp: u32, kv_heads: u32, possible: Vec<u32> },
+    /// More virtual stages than layers.
+    #[error("{}", too_many_virtual_stages(*pp, *vp, *layers))]
+    TooManyVirtualStages { pp: u32, vp: u32, layers: u32 },
     #[error("VP {vp} needs a pipeline; possible: VP 1, or PP of at least 2")]
-    PiecesWithoutStages {
-        /// Pieces of a stage.
-        vp: u32,
-    },
-    /// Expert parallelism without experts.
+    VirtualStagesWithoutPipeline { vp: u32 },
     #[error("EP {ep} needs experts and `{model}` has none; possible: EP 1")]
-    NoExperts {
-        /// Expert parallelism.
-        ep: u32,
-        /// The model.
-        model: String,
-    },
-    /// A batch that is not shared evenly.
+    NoExperts { ep: u32, model: String },
+    /// The global batch does not divide evenly.
     #[error(
         "a batch of {batch} sequences is not a multiple of DP {dp} × micro-batch {micro_batch}; \
          possible: {}",
         multiples(u64::from(*batch), u64::from(*dp) * u64::from(*micro_batch))
     )]
-    Batch {
-        /// Sequences of a step.
-        batch: u32,
-        /// Copies.
-        dp: u32,
-        /// Sequences at once.
-        micro_batch: u32,
-    },
-    /// A sequence that is not shared evenly.
+    Batch { batch: u32, dp: u32, micro_batch: u32 },
+    /// The sequence does not divide evenly.
     #[error(
-        "a sequence of {seq_len} tokens is not a multiple of {unit} ({why}); possible: {}",
+        "a sequence of {seq_len} tokens is not a multiple of {unit} ({reason}); possible: {}",
         multiples(u64::from(*seq_len), *unit)
     )]
     Sequence {
-        /// Tokens.
         seq_len: u32,
-        /// What it must be a multiple of.
+        /// Required divisor of the sequence length.
         unit: u64,
-        /// Why.
-        why: &'static str,
+        reason: &'static str,
     },
-    /// Micro-batches that do not fill the rounds of an interleaved pipeline.
+    /// Interleaved 1F1B needs a multiple of PP micro-batches.
     #[error(
-        "{micro_batches} micro-batches are not a multiple of PP {pp}, which VP above 1 needs; \
+        "{micro_batches} micro-batches are not a multiple of PP {pp}, as VP above 1 requires; \
          possible: {} micro-batches, or VP 1",
         multiples(u64::from(*micro_batches), u64::from(*pp))
     )]
-    Interleaved {
-        /// Micro-batches of a step.
-        micro_batches: u32,
-        /// Stages.
-        pp: u32,
-    },
-    /// Two streams need pairs of stages and enough micro-batches.
+    Interleaved { micro_batches: u32, pp: u32 },
+    /// `DualPipe` needs an even PP and enough micro-batches.
     #[error(
         "DualPipe with PP {pp} and {micro_batches} micro-batches; possible: an even PP, and an even \
          number of at least {} micro-batches",
         2 * u64::from(*pp)
     )]
-    DualPipe {
-        /// Stages.
-        pp: u32,
-        /// Micro-batches of a step.
-        micro_batches: u32,
-    },
-    /// A format that the GPU's tensor cores do not have.
-    #[error("`{precision}` needs {needs} or newer, `{gpu}` is {generation}; possible: {}", names(.possible))]
+    DualPipe { pp: u32, micro_batches: u32 },
+    /// The GPU's tensor cores lack the precision.
+    #[error(
+        "`{precision}` needs {min_generation} or newer, `{gpu}` is {generation}; possible: {}",
+        names(.possible)
+    )]
     Precision {
-        /// As asked for.
         precision: &'static str,
-        /// The oldest that has it.
-        needs: &'static str,
-        /// The part.
+        /// Oldest generation that supports the precision.
+        min_generation: &'static str,
         gpu: String,
-        /// Its generation.
         generation: &'static str,
-        /// What it has.
         possible: Vec<&'static str>,
     },
-    /// A schedule of one piece a stage, with several or without stages.
+    /// The schedule needs PP of at least 2 and VP 1.
     #[error(
         "`{schedule}` with PP {pp} and VP {vp}; possible: PP of at least 2 and VP 1, or `1f1b`"
     )]
-    Schedule {
-        /// As asked for.
-        schedule: &'static str,
-        /// Stages.
-        pp: u32,
-        /// Pieces of a stage.
-        vp: u32,
-    },
-    /// More blocks are to be computed again than a stage holds.
+    Schedule { schedule: &'static str, pp: u32, vp: u32 },
+    /// More recomputed layers than a stage holds.
     #[error(
-        "{again} blocks cannot be computed again where a stage holds {held}; possible: layers:0 to layers:{held}, or full"
+        "cannot recompute {recomputed} layers where a stage holds {layers}; possible: layers:0 to layers:{layers}, or full"
     )]
-    Again {
-        /// As asked for.
-        again: u32,
-        /// Blocks of the fullest stage.
-        held: u32,
+    RecomputeLayers {
+        recomputed: u32,
+        /// Layers of the fullest stage.
+        layers: u32,
     },
-    /// A mode of recomputation that the program does not have.
-    #[error("`{program}` cannot recompute `{mode}`; possible: {}", .possible.join(", "))]
-    Program {
-        /// The program.
-        program: &'static str,
-        /// As asked for.
-        mode: String,
-        /// What it can, or a program that can.
-        possible: Vec<String>,
-    },
-    /// Gradients of another width than the network carries.
+    /// The framework lacks the recompute mode.
+    #[error("`{framework}` cannot recompute `{mode}`; possible: {}", .possible.join(", "))]
+    UnsupportedRecompute { framework: &'static str, mode: String, possible: Vec<String> },
+    /// Unsupported gradient precision.
     #[error("gradients of {bytes} bytes; possible: 2, 4")]
-    ReduceBytes {
-        /// As asked for.
-        bytes: u8,
-    },
-    /// Moments of another width than optimizers keep.
+    ReduceBytes { bytes: u8 },
+    /// Unsupported precision of the optimizer's moments.
     #[error("moments of {bytes} bytes; possible: 1, 2, 4")]
-    MomentBytes {
-        /// As asked for.
-        bytes: u8,
-    },
+    MomentBytes { bytes: u8 },
 }
 
 impl ImpossibleRun {
-    /// Whether another split of the same run might do.
-    pub fn is_of_split(&self) -> bool {
-        !matches!(self, Self::Absurd { .. } | Self::Zero { .. } | Self::Precision { .. })
+    /// Whether a different parallelism config might make the run possible.
+    pub fn depends_on_parallelism(&self) -> bool {
+        !matches!(self, Self::TooLarge { .. } | Self::Zero { .. } | Self::Precision { .. })
     }
 
-    /// The rule that is broken, in a few words: for counting.
+    /// The violated rule, without the run's numbers, for counting.
     pub fn rule(&self) -> &'static str {
         match self {
             Self::Zero { .. } => "a number is 0",
-            Self::Absurd { .. } => "a number is absurd",
+            Self::TooLarge { .. } => "a number exceeds its limit",
             Self::Gpus { .. } => "DP × TP × PP × CP is not the number of GPUs",
-            Self::Uneven { .. } => "a number does not divide what it splits",
-            Self::KeyValueHeads { .. } => "TP does not fit the heads of keys and values",
-            Self::Pieces { .. } => "there are more pieces than blocks",
-            Self::PiecesWithoutStages { .. } => "VP needs a pipeline",
+            Self::NotDivisible { .. } => "a parallelism degree does not divide its dimension",
+            Self::KeyValueHeads { .. } => "TP does not fit the KV heads",
+            Self::TooManyVirtualStages { .. } => "there are more virtual stages than layers",
+            Self::VirtualStagesWithoutPipeline { .. } => "VP needs a pipeline",
             Self::NoExperts { .. } => "EP needs experts",
             Self::Batch { .. } => "the global batch does not divide by DP × micro-batch",
             Self::Sequence { .. } => "the sequence does not divide over CP",
-            Self::Interleaved { .. } => "interleaved stages need a multiple of PP micro-batches",
-            Self::DualPipe { .. } => "two streams need an even pipeline that is filled",
-            Self::Precision { .. } => "the GPU does not have the precision",
-            Self::Again { .. } => "a stage does not hold the blocks to compute again",
-            Self::Schedule { .. } => "the schedule is for stages of one piece",
-            Self::Program { .. } => "the program does not have the recomputation",
+            Self::Interleaved { .. } => "interleaved 1F1B needs a multiple of PP micro-batches",
+            Self::DualPipe { .. } => "DualPipe needs an even PP and enough micro-batches",
+            Self::Precision { .. } => "the GPU does not support the precision",
+            Self::RecomputeLayers { .. } => "a stage holds fewer layers than are recomputed",
+            Self::Schedule { .. } => "the schedule needs one virtual stage per stage",
+            Self::UnsupportedRecompute { .. } => "the framework lacks the recompute mode",
             Self::ReduceBytes { .. } => "gradients have 2 or 4 bytes",
             Self::MomentBytes { .. } => "moments have 1, 2 or 4 bytes",
         }
@@ -240,31 +144,34 @@ fn names(names: &[&str]) -> String {
     format!("`{}`", names.join("`, `"))
 }
 
-/// The nearest multiples of a unit.
+/// The nearest multiples of `unit`.
 fn multiples(value: u64, unit: u64) -> String {
     let below = value / unit.max(1) * unit;
     if below == 0 { format!("{unit}") } else { format!("{below} or {}", below + unit) }
 }
 
-fn pieces(pp: u32, vp: u32, layers: u32) -> String {
+fn too_many_virtual_stages(pp: u32, vp: u32, layers: u32) -> String {
     if pp > layers {
         return format!(
-            "PP {pp} makes more stages than the {layers} blocks; possible: PP up to {layers}"
+            "PP {pp} is more stages than the {layers} layers; possible: PP up to {layers}"
         );
     }
-    let most = ((layers + 2) / pp.max(1)).max(1);
+    let max = ((layers + 2) / pp.max(1)).max(1);
     format!(
-        "PP {pp} × VP {vp} makes more pieces than the {layers} blocks; possible: VP up to {most} at \
-         PP {pp}"
+        "PP {pp} × VP {vp} is more virtual stages than the {layers} layers; possible: VP up to \
+         {max} with PP {pp}"
     )
 }
 
-fn copies_for(gpus: u32, tp: u32, pp: u32, cp: u32) -> String {
-    let one = u64::from(tp) * u64::from(pp) * u64::from(cp);
+fn possible_dp(gpus: u32, tp: u32, pp: u32, cp: u32) -> String {
+    let per_replica = u64::from(tp) * u64::from(pp) * u64::from(cp);
     let gpus = u64::from(gpus);
-    if one <= gpus && gpus.is_multiple_of(one) {
-        format!("possible: DP {}", gpus / one)
+    if per_replica <= gpus && gpus.is_multiple_of(per_replica) {
+        format!("possible: DP {}", gpus / per_replica)
     } else {
-        format!("possible: a multiple of {one} GPUs, such as {}", multiples(gpus, one))
+        format!(
+            "possible: a multiple of {per_replica} GPUs, such as {}",
+            multiples(gpus, per_replica)
+        )
     }
 }

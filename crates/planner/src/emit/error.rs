@@ -1,37 +1,17 @@
-//! Why no launch file can be written, and what would be possible.
+//! Why a launch script cannot be written, and what would be possible.
 
-/// Why no launch file can be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
-    /// Adapters, by a program that trains all weights.
+    /// LoRA, with a framework that trains all weights.
     #[error(
-        "{program} trains all weights and the plan is for adapters; possible: a plan for full \
-         training, or the LoRA of Megatron Bridge or PEFT by hand with the split of this plan"
+        "{framework} trains all weights, but the plan is for LoRA; possible: a plan for full \
+         training, or LoRA in Megatron Bridge or PEFT with the parallelism of this plan"
     )]
-    Adapters {
-        /// The program.
-        program: &'static str,
-    },
-    /// A model that the program cannot build.
-    #[error("{program} has no flag for {what} of `{model}`; possible: {possible}")]
-    Model {
-        /// The program.
-        program: &'static str,
-        /// The model.
-        model: String,
-        /// What it cannot build.
-        what: &'static str,
-        /// What could be done.
-        possible: &'static str,
-    },
-    /// A split or a setting that the program does not know.
-    #[error("{program} has no {what}; possible: {possible}")]
-    Setting {
-        /// The program.
-        program: &'static str,
-        /// What it lacks.
-        what: String,
-        /// What it has.
-        possible: String,
-    },
+    Adapters { framework: &'static str },
+    /// The framework cannot build the model.
+    #[error("{framework} has no flag for {what} of `{model}`; possible: {possible}")]
+    Model { framework: &'static str, model: String, what: &'static str, possible: &'static str },
+    /// The framework lacks a parallelism feature or a setting.
+    #[error("{framework} does not support {what}; possible: {possible}")]
+    Setting { framework: &'static str, what: String, possible: String },
 }

@@ -1,79 +1,77 @@
-//! Flags of a program, in groups.
+//! Command-line flags of a framework, in groups.
 
 use std::fmt::Display;
 
-/// A flag and its values, as the shell shall read them.
+/// A flag and its value, in shell syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flag {
     pub(super) name: &'static str,
     pub(super) value: Option<String>,
 }
 
-/// Flags that belong together: an array of the script.
+/// Related flags: one array of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct FlagGroup {
     pub(super) name: &'static str,
     pub(super) flags: Vec<Flag>,
 }
 
-impl Group {
+impl FlagGroup {
     pub(super) fn new(name: &'static str) -> Self {
         Self { name, flags: Vec::new() }
     }
 
-    /// A flag without a value.
     pub(super) fn set(&mut self, name: &'static str) {
         self.flags.push(Flag { name, value: None });
     }
 
-    /// A flag without a value, if something holds.
     pub(super) fn set_if(&mut self, holds: bool, name: &'static str) {
         if holds {
             self.set(name);
         }
     }
 
-    /// A flag with a number or a word that the shell leaves as it is.
+    /// A flag with a value that needs no quoting.
     pub(super) fn put(&mut self, name: &'static str, value: impl Display) {
         self.flags.push(Flag { name, value: Some(format!("{value}")) });
     }
 
-    /// A flag with words that the shell must not read.
+    /// A flag with a single-quoted value.
     pub(super) fn quote(&mut self, name: &'static str, value: &str) {
         self.put(name, format!("'{value}'"));
     }
 
-    /// A flag with the value of a variable of the script.
+    /// A flag whose value is a variable of the script.
     pub(super) fn variable(&mut self, name: &'static str, variable: &str) {
         self.put(name, format!("\"${variable}\""));
     }
 }
 
-/// What a program is started with, and what the person who starts it must say and know.
+/// A launch command, and what the user must set and know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Command {
-    /// What `torchrun` starts.
+pub(super) struct LaunchCommand {
+    /// Entry point that `torchrun` starts.
     pub(super) entry: &'static str,
-    /// Of which program and version the flags are.
-    pub(super) program: &'static str,
-    pub(super) groups: Vec<Group>,
-    /// Variables of the environment, with why.
+    /// Framework and version that the flags belong to.
+    pub(super) framework: &'static str,
+    pub(super) groups: Vec<FlagGroup>,
+    /// Environment variables: name, value, reason.
     pub(super) environment: Vec<(&'static str, &'static str, &'static str)>,
-    /// Variables that must not be set, with why.
+    /// Variables to unset: name, reason.
     pub(super) unset: Vec<(&'static str, &'static str)>,
-    /// Variables that must be set, with what they hold.
-    pub(super) asks: Vec<(&'static str, &'static str)>,
-    /// What the flags do not say or say otherwise than the plan.
+    /// Variables that the user must set: name, description.
+    pub(super) required_variables: Vec<(&'static str, &'static str)>,
+    /// Deviations of the flags from the plan, and what the user must check.
     pub(super) notes: Vec<String>,
 }
 
-/// What `farrier tune` gives every training job (`data/tune/training.toml`).
+/// Environment that `farrier tune` sets for every training job (`data/tune/training.toml`).
 pub(super) const ENVIRONMENT: [(&str, &str, &str); 3] = [
-    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "device numbers are those of nvidia-smi"),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "device indices match nvidia-smi"),
     (
         "PYTORCH_CUDA_ALLOC_CONF",
         "expandable_segments:True",
-        "segments that grow leave fewer gaps that nothing fits into",
+        "expandable segments reduce fragmentation",
     ),
-    ("NCCL_DEBUG", "WARN", "NCCL says what is wrong, and nothing else"),
+    ("NCCL_DEBUG", "WARN", "NCCL logs warnings and errors only"),
 ];

@@ -1,18 +1,17 @@
-//! A launch file for a planned run: Megatron-LM's `pretrain_gpt.py`, or torchtitan.
+//! Launch scripts for a planned run: Megatron-LM's `pretrain_gpt.py`, or torchtitan.
 //!
 //! ```text
-//! Run ─> megatron::command ──┐
-//!        torchtitan::command ┴─> Command: flags, environment, what to ask for, notes
-//! Plan, Command, Nodes ─> script::write ─> bash, to be run on each node or given to sbatch
+//! TrainingRun ─> megatron::command ──┐
+//!                torchtitan::command ┴─> LaunchCommand: flags, environment, required variables, notes
+//! TrainingPlan, LaunchCommand, Nodes ─> script::write ─> bash, run on each node or given to sbatch
 //! ```
 //!
-//! Every flag and variable is in `emit/flags.csv` with the source that it was read in; a test holds
-//! the files to it.
+//! Every flag and variable is listed in `emit/flags.csv` with its source; a test enforces it.
 
 mod error;
 mod flags;
-mod known;
 mod megatron;
+mod model_flags;
 mod nodes;
 mod script;
 mod torchtitan;
@@ -20,23 +19,22 @@ mod torchtitan;
 pub use error::EmitError;
 
 use self::nodes::Nodes;
-use crate::plan::Plan;
-use crate::run::{Run, Stack, Task};
+use crate::plan::TrainingPlan;
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// What starts the processes.
+/// How the processes are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {
-    /// `torchrun`, by hand or by another scheduler, once on each node.
+    /// `torchrun` once per node, by hand or by another scheduler.
     Torchrun,
-    /// `sbatch`, once.
+    /// One `sbatch`.
     Slurm,
 }
 
 impl Launcher {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Torchrun, Self::Slurm];
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Torchrun => "torchrun",
@@ -45,21 +43,26 @@ impl Launcher {
     }
 }
 
-/// A file that starts a planned run. The run must have passed [`crate::check::check`].
-pub fn emit(plan: &Plan, run: &Run, launcher: Launcher) -> Result<String, EmitError> {
-    if run.stack == Stack::Foundry {
+/// A script that starts a planned run, which must have passed [`crate::check::check`].
+pub fn emit(
+    plan: &TrainingPlan,
+    run: &TrainingRun,
+    launcher: Launcher,
+) -> Result<String, EmitError> {
+    if run.framework == Framework::Foundry {
         return Err(EmitError::Setting {
-            program: "llm-foundry",
-            what: "flags that are written here".to_owned(),
+            framework: "llm-foundry",
+            what: "generated launch scripts".to_owned(),
             possible: "`--stack fsdp-compiled` for torchtitan, or one of Megatron".to_owned(),
         });
     }
-    let program = if run.stack.is_megatron() { megatron::PROGRAM } else { torchtitan::PROGRAM };
-    if run.task == Task::Lora {
-        return Err(EmitError::Adapters { program });
+    let framework =
+        if run.framework.is_megatron() { megatron::FRAMEWORK } else { torchtitan::FRAMEWORK };
+    if run.task == TrainingTask::Lora {
+        return Err(EmitError::Adapters { framework });
     }
-    let nodes = Nodes::of(&run.gpu, run.layout.gpus());
-    let command = if run.stack.is_megatron() {
+    let nodes = Nodes::new(&run.gpu, run.parallelism.gpus());
+    let command = if run.framework.is_megatron() {
         megatron::command(plan, run, nodes)?
     } else {
         torchtitan::command(plan, run)?
@@ -67,19 +70,19 @@ pub fn emit(plan: &Plan, run: &Run, launcher: Launcher) -> Result<String, EmitEr
     Ok(script::write(plan, run, &command, nodes, launcher))
 }
 
-/// Steps between checkpoints that are about half an hour apart.
-fn steps_between_checkpoints(plan: &Plan) -> u64 {
+/// Checkpoint interval of about half an hour, in steps.
+fn steps_between_checkpoints(plan: &TrainingPlan) -> u64 {
     const HALF_HOUR_S: f64 = 1800.0;
-    whole((HALF_HOUR_S / plan.estimate.step_time_s).round().clamp(1.0, 1e6))
+    to_u64((HALF_HOUR_S / plan.estimate.step_time_s).round().clamp(1.0, 1e6))
 }
 
-/// A number that is whole and not negative.
+/// Converts a rounded number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "clamped to what fits and is not negative"
+    reason = "clamped to the range of u64"
 )]
-fn whole(number: f64) -> u64 {
+fn to_u64(number: f64) -> u64 {
     number.clamp(0.0, 1e18) as u64
 }
 

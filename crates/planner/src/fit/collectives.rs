@@ -1,54 +1,51 @@
-//! What measured collectives say of `NVLink`: the rate that large ones reach, and the time of a hop.
-//! From tables of latencies by size, which are not part of Farrier.
+//! Fit of the `NVLink` cost model (bandwidth share and hop latency) to measured collectives. The
+//! tables of latencies by message size are not part of Farrier.
 
-use super::squares;
+use super::least_squares;
 
-/// A measured gather, reduction or exchange within a domain.
+/// A measured all-gather, reduce-scatter or all-to-all within an `NVLink` domain.
 #[derive(Debug, Clone, Copy)]
-pub struct Collective {
-    /// GPUs that took part.
+pub struct CollectiveSample {
     pub gpus: f64,
-    /// What all hold together, bytes.
+    /// Total over all ranks.
     pub bytes: f64,
-    /// What it took.
     pub seconds: f64,
 }
 
-/// What fits a table of collectives.
+/// Fitted bandwidth and latency of a link.
 #[derive(Debug, Clone, Copy)]
-pub struct Link {
-    /// Share of the link's rate in one direction that large ones reach.
+pub struct LinkFit {
+    /// Share of the link's bandwidth per direction that large collectives reach.
     pub rate: f64,
-    /// Time of a hop, seconds.
     pub hop_s: f64,
-    /// Half of the measured lie within so much of the line, as a share.
+    /// Median relative error of the fit.
     pub median_error: f64,
-    /// Collectives that were fitted to.
+    /// Number of samples used.
     pub count: usize,
 }
 
-/// What a training step sends at once is of this size and more; below it NCCL has other protocols.
-const LEAST_BYTES: f64 = 3e7;
+/// Messages of a training step are at least this large; below, NCCL uses other protocols.
+const MIN_BYTES: f64 = 3e7;
 
-/// Fits the line to collectives over a link of the given rate in one direction.
-pub fn link(collectives: &[Collective], bytes_per_s: f64) -> Link {
-    let wanted: Vec<&Collective> =
-        collectives.iter().filter(|of| of.bytes >= LEAST_BYTES).collect();
-    let error = |at: &[f64], of: &Collective| {
-        let passed = of.bytes * (of.gpus - 1.0) / of.gpus;
-        let seconds = passed / (bytes_per_s * at[0].exp()) + (of.gpus - 1.0) * at[1].exp();
-        (seconds / of.seconds).ln()
+/// Fits the cost model to collectives over a link with the given bandwidth per direction.
+pub fn fit_link(collectives: &[CollectiveSample], bytes_per_s: f64) -> LinkFit {
+    let samples: Vec<&CollectiveSample> =
+        collectives.iter().filter(|sample| sample.bytes >= MIN_BYTES).collect();
+    let error = |at: &[f64], sample: &CollectiveSample| {
+        let ring_bytes = sample.bytes * (sample.gpus - 1.0) / sample.gpus;
+        let seconds = ring_bytes / (bytes_per_s * at[0].exp()) + (sample.gpus - 1.0) * at[1].exp();
+        (seconds / sample.seconds).ln()
     };
-    let found = squares::least(vec![0.7_f64.ln(), 2e-6_f64.ln()], |at| {
-        wanted.iter().map(|of| squares::robust(error(at, of) / 0.2, 2.0)).collect()
+    let fitted = least_squares::minimize(vec![0.7_f64.ln(), 2e-6_f64.ln()], |at| {
+        samples.iter().map(|sample| least_squares::robust(error(at, sample) / 0.2, 2.0)).collect()
     });
-    let mut errors: Vec<f64> = wanted.iter().map(|of| error(&found, of).abs()).collect();
+    let mut errors: Vec<f64> = samples.iter().map(|sample| error(&fitted, sample).abs()).collect();
     errors.sort_by(f64::total_cmp);
-    Link {
-        rate: found[0].exp(),
-        hop_s: found[1].exp(),
+    LinkFit {
+        rate: fitted[0].exp(),
+        hop_s: fitted[1].exp(),
         median_error: errors.get(errors.len() / 2).copied().unwrap_or(f64::NAN),
-        count: wanted.len(),
+        count: samples.len(),
     }
 }
 
@@ -57,17 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found_again() {
+    fn fit_recovers_known_parameters() {
         let sizes =
             (25..33).flat_map(|power| [2.0, 4.0, 8.0].map(|gpus| (gpus, 2_f64.powi(power))));
-        let made: Vec<Collective> = sizes
-            .map(|(gpus, bytes)| Collective {
+        let samples: Vec<CollectiveSample> = sizes
+            .map(|(gpus, bytes)| CollectiveSample {
                 gpus,
                 bytes,
                 seconds: bytes * (gpus - 1.0) / gpus / (0.75 * 450e9) + (gpus - 1.0) * 1.5e-6,
             })
             .collect();
-        let found = link(&made, 450e9);
+        let found = fit_link(&samples, 450e9);
         assert!(
             (found.rate - 0.75).abs() < 0.01 && (found.hop_s - 1.5e-6).abs() < 1e-8,
             "{found:?}"

@@ -1,78 +1,79 @@
-//! How the coefficients are found: least squares over the logarithms of step times, held near what
-//! was expected, and tried on rows that had no part in it.
+//! Fitting of the coefficients: regularized least squares over the logarithm of step time, and
+//! leave-group-out cross-validation.
 
 pub mod collectives;
-pub mod linear;
-pub mod products;
-pub mod squares;
+pub mod gemm;
+pub mod least_squares;
+pub mod linear_algebra;
 
 use std::collections::BTreeSet;
 use std::thread;
 
 use crate::coefficients::Coefficients;
-use crate::local::{Likeness, Neighbours};
-use crate::published::Published;
+use crate::published::PublishedRun;
 use crate::time;
+use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// How far a row that states all may be off (one standard deviation), and one that does not, or whose
-/// mixture of experts runs on software that changes from release to release.
+/// Standard deviation of a row that states its whole configuration, and of one that does not or
+/// that trains a `MoE` model, whose kernels change from release to release.
 const ROW_SPREAD: f64 = 0.035;
-const OPEN_ROW_SPREAD: f64 = 0.10;
+const INCOMPLETE_ROW_SPREAD: f64 = 0.10;
 
-/// Where a row's error begins to count less: beyond so many deviations it is something that the
-/// model does not know of.
-const ROBUST: f64 = 2.0;
+/// Residuals beyond this many standard deviations are down-weighted: they come from something the
+/// model does not cover.
+const ROBUST_LIMIT: f64 = 2.0;
 
-/// The logarithm of estimated over measured step time.
-pub fn error(row: &Published, fitted: &Coefficients) -> f64 {
-    (time::step(&row.run, fitted).total_s() / row.step_s).ln()
+/// Logarithm of estimated over measured step time.
+pub fn error(row: &PublishedRun, coefficients: &Coefficients) -> f64 {
+    (time::step(&row.run, coefficients).total_s() / row.step_s).ln()
 }
 
-/// Fits the coefficients to rows.
-pub fn fit(rows: &[&Published]) -> Coefficients {
-    from(rows, &Coefficients::expected())
+pub fn fit(rows: &[&PublishedRun]) -> Coefficients {
+    fit_from(rows, &Coefficients::priors())
 }
 
-/// Likewise, sought from where others were found.
-fn from(rows: &[&Published], start: &Coefficients) -> Coefficients {
-    coefficients(&squares::least(place(start), |at| residuals(rows, at)))
+/// Fits with `start` as the initial guess.
+fn fit_from(rows: &[&PublishedRun], start: &Coefficients) -> Coefficients {
+    from_z_scores(&least_squares::minimize(to_z_scores(start), |z_scores| {
+        residuals(rows, z_scores)
+    }))
 }
 
-/// How far each coefficient is from what was expected, in its spread.
-fn place(of: &Coefficients) -> Vec<f64> {
-    let entries = Coefficients::ENTRIES.iter().zip(of.values());
-    entries.map(|(entry, value)| (value / entry.prior).ln() / entry.spread).collect()
+/// z-score of each coefficient under its log-normal prior.
+fn to_z_scores(coefficients: &Coefficients) -> Vec<f64> {
+    let specs = Coefficients::SPECS.iter().zip(coefficients.values());
+    specs.map(|(spec, value)| (value / spec.prior).ln() / spec.spread).collect()
 }
 
-/// The coefficients at a place: each is what was expected, times e to the place in its spread.
-fn coefficients(at: &[f64]) -> Coefficients {
-    let values: Vec<f64> = Coefficients::ENTRIES
+fn from_z_scores(z_scores: &[f64]) -> Coefficients {
+    let values: Vec<f64> = Coefficients::SPECS
         .iter()
-        .zip(at)
-        .map(|(entry, at)| entry.prior * (at * entry.spread).exp())
+        .zip(z_scores)
+        .map(|(spec, z_score)| spec.prior * (z_score * spec.spread).exp())
         .collect();
     Coefficients::from_values(&values)
 }
 
-/// Errors of the rows and distances from what was expected, each in its deviations.
-fn residuals(rows: &[&Published], at: &[f64]) -> Vec<f64> {
-    let fitted = coefficients(at);
-    let of_rows =
-        rows.iter().map(|row| squares::robust(error(row, &fitted) / row_spread(row), ROBUST));
-    of_rows.chain(at.iter().copied()).collect()
+/// Residuals of the rows, and the z-scores of the coefficients as regularization.
+fn residuals(rows: &[&PublishedRun], z_scores: &[f64]) -> Vec<f64> {
+    let coefficients = from_z_scores(z_scores);
+    let row_residuals = rows.iter().map(|row| {
+        least_squares::robust(error(row, &coefficients) / row_spread(row), ROBUST_LIMIT)
+    });
+    row_residuals.chain(z_scores.iter().copied()).collect()
 }
 
-fn row_spread(row: &Published) -> f64 {
+fn row_spread(row: &PublishedRun) -> f64 {
     if !row.assumed.is_empty() || row.run.model.experts.is_some() {
-        OPEN_ROW_SPREAD
+        INCOMPLETE_ROW_SPREAD
     } else {
         ROW_SPREAD
     }
 }
 
-/// Rows that tell nearly the same: one shape of model (whatever it is called), GPU, precision and
-/// size of cluster.
-pub fn group(row: &Published) -> String {
+/// Group of near-duplicate rows for cross-validation: the same model shape (under any name), GPU,
+/// precision and cluster size (to the nearest power of two).
+pub fn group(row: &PublishedRun) -> String {
     let model = &row.run.model;
     format!(
         "{}|{}|{}|{}|{}|{}",
@@ -81,61 +82,64 @@ pub fn group(row: &Published) -> String {
         model.experts.map_or(0, |experts| experts.count),
         row.run.gpu.id,
         row.run.precision.name(),
-        f64::from(row.run.layout.gpus()).log2().round()
+        f64::from(row.run.parallelism.gpus()).log2().round()
     )
 }
 
-/// What a row that had no part in a fit shows of it.
+/// Error of an estimate on a published run, in the logarithm of step time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Trial {
-    /// The logarithm of estimated over measured step time, by the coefficients alone.
-    pub plain: f64,
-    /// Likewise, corrected by the runs nearest to it.
+pub struct PredictionError {
+    /// By the coefficients alone.
+    pub uncorrected: f64,
+    /// With the residual model's correction.
     pub corrected: f64,
-    /// One standard deviation of that, as the estimate says itself.
-    pub deviation: f64,
+    /// Predicted standard deviation of `corrected`.
+    pub std_dev: f64,
 }
 
-impl Trial {
-    /// A row by coefficients and neighbours.
-    pub fn of(row: &Published, fitted: &Coefficients, neighbours: &Neighbours) -> Self {
-        let plain = error(row, fitted);
-        let correction = neighbours.correction(&row.run);
-        Self { plain, corrected: plain + correction.shift, deviation: correction.deviation }
+impl PredictionError {
+    pub fn new(row: &PublishedRun, coefficients: &Coefficients, residual_gp: &ResidualGp) -> Self {
+        let uncorrected = error(row, coefficients);
+        let correction = residual_gp.correction(&row.run);
+        let corrected = uncorrected + correction.shift;
+        Self { uncorrected, corrected, std_dev: correction.std_dev }
     }
 }
 
-/// Each of the rows tried, by a fit to what was learned from without the row's group. Fits are
-/// sought from `start`, the one to all.
-pub fn held_out(
-    learned: &[Published],
-    tried: &[&Published],
+/// Prediction error of each row in `test`, by a fit to `training` without the row's group. `start`,
+/// the fit to all rows, is the initial guess of every fit.
+pub fn leave_group_out(
+    training: &[PublishedRun],
+    test: &[&PublishedRun],
     start: &Coefficients,
-    likeness: &Likeness,
-) -> Vec<Trial> {
-    let names: Vec<String> = tried.iter().map(|row| group(row)).collect();
-    let groups: Vec<&String> = names.iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let learned: Vec<(String, &Published)> = learned.iter().map(|row| (group(row), row)).collect();
-    let without = |name: &String| -> Vec<(usize, Trial)> {
-        let others: Vec<&Published> =
-            learned.iter().filter(|(of, _)| of != name).map(|(_, row)| *row).collect();
-        let fitted = from(&others, start);
-        let neighbours = Neighbours::of(&others, &fitted, likeness.clone());
-        let held_out = names.iter().enumerate().filter(|(_, of)| *of == name);
-        held_out.map(|(row, _)| (row, Trial::of(tried[row], &fitted, &neighbours))).collect()
+    hyperparameters: &GpHyperparameters,
+) -> Vec<PredictionError> {
+    let test_groups: Vec<String> = test.iter().map(|row| group(row)).collect();
+    let groups: Vec<&String> = test_groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let training: Vec<(String, &PublishedRun)> =
+        training.iter().map(|row| (group(row), row)).collect();
+    let without = |name: &String| -> Vec<(usize, PredictionError)> {
+        let others: Vec<&PublishedRun> =
+            training.iter().filter(|(group, _)| group != name).map(|(_, row)| *row).collect();
+        let coefficients = fit_from(&others, start);
+        let residual_gp = ResidualGp::fit(&others, &coefficients, hyperparameters.clone());
+        let held_out = test_groups.iter().enumerate().filter(|(_, group)| *group == name);
+        held_out
+            .map(|(row, _)| (row, PredictionError::new(test[row], &coefficients, &residual_gp)))
+            .collect()
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    let share = groups.len().div_ceil(workers).max(1);
-    let mut trials: Vec<(usize, Trial)> = thread::scope(|scope| {
-        let parts = groups.chunks(share).map(|part| {
-            scope.spawn(move || part.iter().flat_map(|name| without(name)).collect::<Vec<_>>())
+    let groups_per_worker = groups.len().div_ceil(workers).max(1);
+    let mut errors: Vec<(usize, PredictionError)> = thread::scope(|scope| {
+        let threads = groups.chunks(groups_per_worker).map(|groups| {
+            scope.spawn(move || groups.iter().flat_map(|name| without(name)).collect::<Vec<_>>())
         });
-        // All are begun before one is waited for.
-        let parts: Vec<_> = parts.collect();
-        parts.into_iter().flat_map(|part| part.join().expect("a fit does not panic")).collect()
+        // Collect first, so that all threads are spawned before the first join.
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|part| part.join().expect("a fit does not panic")).collect()
     });
-    trials.sort_by_key(|(row, _)| *row);
-    trials.into_iter().map(|(_, trial)| trial).collect()
+    errors.sort_by_key(|(row, _)| *row);
+    errors.into_iter().map(|(_, error)| error).collect()
 }
 
 #[cfg(test)]
@@ -146,15 +150,15 @@ mod tests {
     use crate::published;
 
     #[test]
-    fn a_model_by_another_name_is_in_the_same_group() {
+    fn renamed_model_stays_in_the_same_group() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
-        let rows: Vec<Published> = table.into_iter().flatten().collect();
+        let rows: Vec<PublishedRun> = table.into_iter().flatten().collect();
         let found = |name: &str, gpu: &str, precision: &str, gpus: u32| {
-            let is = |row: &&Published| {
+            let is = |row: &&PublishedRun| {
                 row.run.model.name == name
                     && row.gpu == gpu
                     && row.run.precision.name() == precision
-                    && row.run.layout.gpus() == gpus
+                    && row.run.parallelism.gpus() == gpus
             };
             group(rows.iter().find(is).unwrap())
         };
@@ -171,30 +175,36 @@ mod tests {
     }
 
     #[test]
-    fn no_row_is_estimated_from_its_group() {
+    fn rows_are_not_estimated_from_their_own_group() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
-        let rows: Vec<Published> = table.into_iter().flatten().collect();
+        let rows: Vec<PublishedRun> = table.into_iter().flatten().collect();
         let row = rows.iter().find(|row| row.run.model.experts.is_some()).unwrap();
-        let trial = |learned: &[Published]| {
-            held_out(learned, &[row], &Coefficients::expected(), &Likeness::default())[0]
+        let predict = |training: &[PublishedRun]| {
+            leave_group_out(
+                training,
+                &[row],
+                &Coefficients::priors(),
+                &GpHyperparameters::default(),
+            )[0]
         };
-        let mut twins_twice_as_slow = rows.clone();
-        for twin in twins_twice_as_slow.iter_mut().filter(|other| group(other) == group(row)) {
-            twin.step_s *= 2.0;
+        let mut slow_group = rows.clone();
+        for other in slow_group.iter_mut().filter(|other| group(other) == group(row)) {
+            other.step_s *= 2.0;
         }
-        assert_eq!(trial(&rows), trial(&twins_twice_as_slow));
+        assert_eq!(predict(&rows), predict(&slow_group));
     }
 
     #[test]
-    fn a_fit_is_found_from_anywhere() {
+    fn fit_does_not_depend_on_the_initial_guess() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
-        let rows: Vec<Published> = table.into_iter().flatten().collect();
-        let most: Vec<&Published> =
+        let rows: Vec<PublishedRun> = table.into_iter().flatten().collect();
+        let training: Vec<&PublishedRun> =
             rows.iter().filter(|row| group(row) != group(&rows[0])).collect();
-        let (cold, warm) = (fit(&most), from(&most, &fit(&rows.iter().collect::<Vec<_>>())));
+        let (cold, warm) =
+            (fit(&training), fit_from(&training, &fit(&rows.iter().collect::<Vec<_>>())));
         for row in &rows {
-            let apart = (error(row, &cold) - error(row, &warm)).abs();
-            assert!(apart < 0.01, "{} on {}: {apart}", row.run.model.name, row.gpu);
+            let difference = (error(row, &cold) - error(row, &warm)).abs();
+            assert!(difference < 0.01, "{} on {}: {difference}", row.run.model.name, row.gpu);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! How often to save.
+//! Checkpoint interval.
 
-use super::closed_form::balance;
+use super::closed_form::steady_state;
 use super::error::GoodputError;
-use super::timing::Timing;
+use super::timing::RunTiming;
 
 /// Young's interval (1974): √(2·stall·MTBF).
 pub fn young_s(stall_s: f64, mtbf_s: f64) -> f64 {
     (2.0 * stall_s * mtbf_s).sqrt()
 }
 
-/// Daly's interval (2006), of higher order; the MTBF where a stall takes two of them or more.
+/// Daly's higher-order interval (2006); the MTBF if the stall is two MTBF or longer.
 pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
     if stall_s >= 2.0 * mtbf_s {
         return mtbf_s;
@@ -18,23 +18,23 @@ pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
     young_s(stall_s, mtbf_s) * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - stall_s
 }
 
-/// The interval at which most work is kept, whole steps and lower bounds aside.
+/// The optimal interval, ignoring whole steps and lower bounds.
 ///
-/// Where τ/(e^(λ(τ+δ)) - 1) is greatest, ln(1 - λτ) + λτ + λδ = 0. What comes after a failure,
-/// and how long a checkpoint takes to settle, only scale what is kept: neither moves the optimum.
-fn unbounded_s(per_s: f64, stall_s: f64) -> f64 {
+/// τ/(e^(λ(τ+δ)) - 1) is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only scale
+/// the kept work and do not move the optimum.
+fn unbounded_s(failures_per_s: f64, stall_s: f64) -> f64 {
     if stall_s <= 0.0 {
         return 0.0;
     }
-    if per_s <= 0.0 {
+    if failures_per_s <= 0.0 {
         return f64::INFINITY;
     }
-    let stall = per_s * stall_s;
+    let stall = failures_per_s * stall_s;
     if stall > 30.0 {
         // 1 - λτ is below e^-31.
-        return 1.0 / per_s;
+        return 1.0 / failures_per_s;
     }
-    // Both are above the root, and Newton's steps come down to it from there.
+    // Both bounds are above the root, and Newton's method converges monotonically from there.
     let mut share = (2.0 * stall).sqrt().min(1.0 - (-1.0 - stall).exp());
     for _ in 0..32 {
         let step = ((-share).ln_1p() + share + stall) * (1.0 - share) / share;
@@ -43,32 +43,33 @@ fn unbounded_s(per_s: f64, stall_s: f64) -> f64 {
             break;
         }
     }
-    share / per_s
+    share / failures_per_s
 }
 
-/// The shortest interval that is possible: a step, and all the time until a checkpoint settled.
-pub(super) fn least_s(timing: &Timing) -> f64 {
+/// The shortest possible interval: at least a step, and long enough for a checkpoint to settle.
+pub(super) fn min_s(timing: &RunTiming) -> f64 {
     (timing.settle_s / timing.step_s).ceil().max(1.0) * timing.step_s
 }
 
-/// The best interval of whole steps; without end where nothing fails.
-pub(super) fn best_s(timing: &Timing) -> f64 {
-    let least_s = least_s(timing);
-    let all_s = unbounded_s(timing.per_s, timing.stall_s);
-    // What falls back to storage loses the same at any interval that storage keeps up with, so it
-    // does not ask for more saves.
-    let free_s = timing.behind.map_or(all_s, |behind| {
-        let near_s = unbounded_s(timing.per_s * (1.0 - behind.share), timing.stall_s);
-        near_s.min(all_s.max(behind.write_s))
+/// The best interval in whole steps; infinite if nothing fails.
+pub(super) fn best_s(timing: &RunTiming) -> f64 {
+    let min_s = min_s(timing);
+    let all_s = unbounded_s(timing.failures_per_s, timing.stall_s);
+    // A fallback to storage loses the same at any interval that storage keeps up with, so it does
+    // not favour shorter intervals.
+    let unconstrained_s = timing.storage_tier.map_or(all_s, |storage_tier| {
+        let memory_s =
+            unbounded_s(timing.failures_per_s * (1.0 - storage_tier.share), timing.stall_s);
+        memory_s.min(all_s.max(storage_tier.write_s))
     });
-    if !free_s.is_finite() {
+    if !unconstrained_s.is_finite() {
         return f64::INFINITY;
     }
-    let below_s = (free_s / timing.step_s).floor() * timing.step_s;
-    let mut best = (least_s, balance(timing, least_s).split.useful_share);
+    let below_s = (unconstrained_s / timing.step_s).floor() * timing.step_s;
+    let mut best = (min_s, steady_state(timing, min_s).breakdown.useful_share);
     let mut consider = |interval_s: f64| {
-        if interval_s > least_s {
-            let useful = balance(timing, interval_s).split.useful_share;
+        if interval_s > min_s {
+            let useful = steady_state(timing, interval_s).breakdown.useful_share;
             if useful > best.1 {
                 best = (interval_s, useful);
             }
@@ -76,12 +77,14 @@ pub(super) fn best_s(timing: &Timing) -> f64 {
     };
     consider(below_s);
     consider(below_s + timing.step_s);
-    if let Some(behind) = timing.behind {
-        // Storage takes one copy of several; least is lost where the next comes as it is ready.
-        let copies = (behind.write_s / (free_s.max(least_s) + timing.stall_s)).floor();
-        for copies in [copies, copies + 1.0, copies + 2.0] {
-            if copies >= 1.0 {
-                let ready_s = behind.write_s / copies - timing.stall_s;
+    if let Some(storage_tier) = timing.storage_tier {
+        // Storage takes one of several in-memory checkpoints; the loss is smallest if the next one
+        // comes exactly when storage is ready.
+        let per_write =
+            (storage_tier.write_s / (unconstrained_s.max(min_s) + timing.stall_s)).floor();
+        for per_write in [per_write, per_write + 1.0, per_write + 2.0] {
+            if per_write >= 1.0 {
+                let ready_s = storage_tier.write_s / per_write - timing.stall_s;
                 consider((ready_s / timing.step_s).ceil() * timing.step_s);
             }
         }
@@ -89,8 +92,8 @@ pub(super) fn best_s(timing: &Timing) -> f64 {
     best.0
 }
 
-/// Whether an interval is possible.
-pub(super) fn check(timing: &Timing, interval_s: f64) -> Result<(), GoodputError> {
+/// Checks that an interval is possible.
+pub(super) fn check(timing: &RunTiming, interval_s: f64) -> Result<(), GoodputError> {
     super::error::positive("interval_s", interval_s)?;
     if interval_s < timing.step_s {
         return Err(GoodputError::BelowStep { interval_s, step_s: timing.step_s });
@@ -99,7 +102,7 @@ pub(super) fn check(timing: &Timing, interval_s: f64) -> Result<(), GoodputError
         return Err(GoodputError::BelowWrite {
             interval_s,
             write_s: timing.settle_s,
-            least_s: least_s(timing),
+            min_s: min_s(timing),
             faster: timing.settle_s / interval_s,
         });
     }
@@ -110,28 +113,30 @@ pub(super) fn check(timing: &Timing, interval_s: f64) -> Result<(), GoodputError
 mod tests {
     use super::*;
 
-    /// What is kept, to a factor.
-    fn scaled(per_s: f64, stall_s: f64, interval_s: f64) -> f64 {
-        interval_s / (per_s * (interval_s + stall_s)).exp_m1()
+    /// Kept work, up to a constant factor.
+    fn scaled(failures_per_s: f64, stall_s: f64, interval_s: f64) -> f64 {
+        interval_s / (failures_per_s * (interval_s + stall_s)).exp_m1()
     }
 
     #[test]
-    fn none_near_it_is_better() {
+    fn optimum_beats_its_neighbourhood() {
         for mtbf_s in [60.0, 1e3, 1e5, 1e7] {
             for stall_s in [1e-3, 1.0, 60.0, 600.0] {
-                let per_s = 1.0 / mtbf_s;
-                let best = unbounded_s(per_s, stall_s);
+                let failures_per_s = 1.0 / mtbf_s;
+                let best = unbounded_s(failures_per_s, stall_s);
                 for factor in [0.9, 0.99, 1.01, 1.1] {
-                    let (here, there) =
-                        (scaled(per_s, stall_s, best), scaled(per_s, stall_s, best * factor));
-                    assert!(here >= there * (1.0 - 1e-12), "{mtbf_s} {stall_s} {factor}");
+                    let (optimum, other) = (
+                        scaled(failures_per_s, stall_s, best),
+                        scaled(failures_per_s, stall_s, best * factor),
+                    );
+                    assert!(optimum >= other * (1.0 - 1e-12), "{mtbf_s} {stall_s} {factor}");
                 }
             }
         }
     }
 
     #[test]
-    fn young_and_daly_come_near_it() {
+    fn young_and_daly_are_close_to_the_optimum() {
         let (stall_s, mtbf_s) = (30.0, 11_136.0);
         let exact_s = unbounded_s(1.0 / mtbf_s, stall_s);
         assert!((young_s(stall_s, mtbf_s) - 817.4).abs() < 0.1);
@@ -141,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stall_still_has_an_interval() {
-        // Never more than the MTBF, whatever the stall.
+    fn interval_is_finite_for_a_long_stall() {
+        // Never longer than the MTBF.
         let interval_s = unbounded_s(1.0, 500.0);
         assert!(interval_s > 0.99 && interval_s <= 1.0, "{interval_s}");
     }

@@ -1,12 +1,12 @@
-//! The process itself, played out with a seed, to hold the closed form against.
+//! Seeded Monte Carlo simulation of a run, to validate the closed form.
 
-use super::closed_form::{balance, storage_every};
-use super::timing::{Behind, Timing};
+use super::closed_form::{steady_state, storage_every};
+use super::timing::{RunTiming, StorageTier};
 
 /// splitmix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -15,7 +15,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// In (0, 1].
     fn share(&mut self) -> f64 {
         let bits = u32::try_from(self.next() >> 32).unwrap();
         (f64::from(bits) + 1.0) / 4_294_967_296.0
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Nodes that stand by, in the simulation.
+/// Spare nodes in the simulation.
 #[derive(Debug, Clone, Copy)]
 struct Standby {
     spares: usize,
@@ -34,27 +34,27 @@ struct Standby {
     repair_share: f64,
 }
 
-/// A run as it goes: positions are counted in intervals.
-struct Play<'a> {
-    timing: &'a Timing,
+/// State of a simulated run. Positions are counted in intervals.
+struct SimulatedRun<'a> {
+    timing: &'a RunTiming,
     interval_s: f64,
     standby: Option<Standby>,
-    random: Random,
+    random: SplitMix64,
     wall_s: f64,
     failures: u32,
-    /// When each node out is back.
+    /// When each failed node is back.
     repairs: Vec<f64>,
     position: u64,
     /// Intervals between two writes to storage.
     storage_every: u64,
     in_storage: u64,
-    /// A position on its way to storage, and the training until it is there.
+    /// Position being written to storage, and the remaining training time until it is there.
     writing: Option<(u64, f64)>,
 }
 
-impl Play<'_> {
+impl SimulatedRun<'_> {
     fn next_failure_s(&mut self) -> f64 {
-        self.random.exponential(1.0 / self.timing.per_s)
+        self.random.exponential(1.0 / self.timing.failures_per_s)
     }
 
     fn write(&mut self, seconds: f64) {
@@ -68,7 +68,7 @@ impl Play<'_> {
         }
     }
 
-    /// Trains until something fails; leaves the position at what memory restores.
+    /// Trains until the next failure and sets the position to what memory restores.
     fn train(&mut self) {
         let restored = self.position;
         let period_s = self.interval_s + self.timing.stall_s;
@@ -78,11 +78,11 @@ impl Play<'_> {
             left_s -= period_s;
             self.write(period_s);
             self.position += 1;
-            if let Some(behind) = &self.timing.behind
+            if let Some(storage_tier) = &self.timing.storage_tier
                 && self.position.is_multiple_of(self.storage_every)
                 && self.writing.is_none()
             {
-                self.writing = Some((self.position, behind.write_s));
+                self.writing = Some((self.position, storage_tier.write_s));
             }
         }
         self.write(left_s);
@@ -101,15 +101,15 @@ impl Play<'_> {
             self.failures += 1;
             self.wall_s += self.timing.detection_s;
             self.wait_for_a_node();
-            if let Some(behind) = &self.timing.behind
-                && self.random.share() <= behind.share
+            if let Some(storage_tier) = &self.timing.storage_tier
+                && self.random.share() <= storage_tier.share
             {
                 from_storage = true;
                 self.position = self.in_storage;
                 self.writing = None;
             }
-            let recovery_s = match &self.timing.behind {
-                Some(behind) if from_storage => behind.recovery_s,
+            let recovery_s = match &self.timing.storage_tier {
+                Some(storage_tier) if from_storage => storage_tier.recovery_s,
                 _ => self.timing.recovery_s,
             };
             let left_s = self.next_failure_s();
@@ -136,20 +136,22 @@ impl Play<'_> {
     }
 }
 
-/// The share of time that is kept, over so many failures.
+/// Kept share of time over this many failures.
 fn simulate(
-    timing: &Timing,
+    timing: &RunTiming,
     interval_s: f64,
     standby: Option<Standby>,
     failures: u32,
     seed: u64,
 ) -> f64 {
-    let every = timing.behind.map_or(1.0, |behind| storage_every(timing, &behind, interval_s));
-    let mut play = Play {
+    let every = timing
+        .storage_tier
+        .map_or(1.0, |storage_tier| storage_every(timing, &storage_tier, interval_s));
+    let mut simulated = SimulatedRun {
         timing,
         interval_s,
         standby,
-        random: Random(seed),
+        random: SplitMix64(seed),
         wall_s: 0.0,
         failures: 0,
         repairs: Vec::new(),
@@ -158,17 +160,17 @@ fn simulate(
         in_storage: 0,
         writing: None,
     };
-    while play.failures < failures {
-        play.train();
-        play.recover();
+    while simulated.failures < failures {
+        simulated.train();
+        simulated.recover();
     }
-    let kept = u32::try_from(play.position).unwrap();
-    f64::from(kept) * interval_s / play.wall_s
+    let kept = u32::try_from(simulated.position).unwrap();
+    f64::from(kept) * interval_s / simulated.wall_s
 }
 
-fn timing(mtbf_s: f64, stall_s: f64, settle_s: f64) -> Timing {
-    Timing {
-        per_s: 1.0 / mtbf_s,
+fn timing(mtbf_s: f64, stall_s: f64, settle_s: f64) -> RunTiming {
+    RunTiming {
+        failures_per_s: 1.0 / mtbf_s,
         detection_s: 600.0,
         wait_s: 0.0,
         recovery_s: 420.0,
@@ -176,26 +178,27 @@ fn timing(mtbf_s: f64, stall_s: f64, settle_s: f64) -> Timing {
         settle_s,
         step_s: 5.0,
         planned_per_s: 0.0,
-        behind: None,
+        storage_tier: None,
     }
 }
 
-/// Within 1.5 % of what is kept, or 0.003 of the time; with 1,000,000 failures it was 1 % and 0.002.
-fn assert_agrees(timing: &Timing, interval_s: f64, standby: Option<Standby>) {
-    let formula = balance(timing, interval_s).split.useful_share;
-    // Where failures are many or waits long, little is kept, and more of them are needed for the same certainty.
-    let many = timing.per_s > 1.0 / 5_000.0 || standby.is_some();
+/// Within 1.5 % of the kept share, or 0.003 absolute; with 1,000,000 failures it was 1 % and 0.002.
+fn assert_agrees(timing: &RunTiming, interval_s: f64, standby: Option<Standby>) {
+    let formula = steady_state(timing, interval_s).breakdown.useful_share;
+    // With many failures or long waits little is kept, and more samples are needed for the same
+    // error.
+    let many = timing.failures_per_s > 1.0 / 5_000.0 || standby.is_some();
     let failures = if many { 400_000 } else { 10_000 };
-    let played = simulate(timing, interval_s, standby, failures, 20_240_716);
-    let error = (formula - played).abs();
+    let simulated_share = simulate(timing, interval_s, standby, failures, 20_240_716);
+    let error = (formula - simulated_share).abs();
     assert!(
-        error < (0.015 * played).max(0.003),
-        "formula {formula:.4}, played {played:.4}: interval {interval_s}, {timing:?}, {standby:?}"
+        error < (0.015 * simulated_share).max(0.003),
+        "formula {formula:.4}, simulation {simulated_share:.4}: interval {interval_s}, {timing:?}, {standby:?}"
     );
 }
 
 #[test]
-fn synchronous_and_asynchronous_agree() {
+fn closed_form_agrees_for_synchronous_and_asynchronous_checkpoints() {
     for mtbf_s in [1_500.0, 11_136.0, 100_000.0] {
         for (stall_s, settle_s) in
             [(0.5, 0.0), (60.0, 0.0), (300.0, 0.0), (1.0, 200.0), (10.0, 900.0)]
@@ -208,14 +211,15 @@ fn synchronous_and_asynchronous_agree() {
 }
 
 #[test]
-fn memory_with_storage_behind_agrees() {
+fn closed_form_agrees_for_in_memory_checkpoints() {
     for mtbf_s in [2_000.0, 11_136.0, 60_000.0] {
         for share in [0.02, 0.1, 0.5, 1.0] {
             for (write_s, every_s) in [(30.0, 0.0), (600.0, 0.0), (600.0, 3_600.0)] {
                 let mut timing = timing(mtbf_s, 2.0, 5.0);
                 timing.recovery_s = 200.0;
                 let recovery_s = 200.0 + write_s;
-                timing.behind = Some(Behind { share, write_s, recovery_s, interval_s: every_s });
+                timing.storage_tier =
+                    Some(StorageTier { share, write_s, recovery_s, interval_s: every_s });
                 for interval_s in [60.0, 400.0] {
                     assert_agrees(&timing, interval_s, None);
                 }
@@ -225,16 +229,16 @@ fn memory_with_storage_behind_agrees() {
 }
 
 #[test]
-fn waiting_for_spares_agrees() {
+fn closed_form_agrees_for_spares() {
     use super::conditions::Conditions;
     use super::{Checkpoint, CheckpointKind, Hazard};
     for hours in [3.0, 30.0] {
         for spares in [0_u8, 1, 4, 8] {
             let checkpoint = Checkpoint::new(CheckpointKind::Synchronous, 1e13, 1e11);
             let mut conditions = Conditions::new(1_024, checkpoint, 5.0);
-            conditions.hazard = Hazard::every(hours).unwrap();
+            conditions.hazard = Hazard::with_mtbf(hours).unwrap();
             conditions.spares.nodes = Some(u32::from(spares));
-            let timing = Timing::of(&conditions);
+            let timing = RunTiming::new(&conditions);
             let standby = Standby {
                 spares: usize::from(spares),
                 repair_s: conditions.spares.repair_h * 3_600.0,
@@ -246,9 +250,10 @@ fn waiting_for_spares_agrees() {
 }
 
 #[test]
-fn the_best_interval_is_best_when_played() {
+fn best_interval_is_best_in_simulation() {
     let mut memory = timing(11_136.0, 5.0, 5.0);
-    memory.behind = Some(Behind { share: 0.1, write_s: 300.0, recovery_s: 720.0, interval_s: 0.0 });
+    memory.storage_tier =
+        Some(StorageTier { share: 0.1, write_s: 300.0, recovery_s: 720.0, interval_s: 0.0 });
     for timing in [timing(11_136.0, 60.0, 0.0), timing(5_000.0, 5.0, 100.0), memory] {
         let best_s = super::interval::best_s(&timing);
         let at = |interval_s| simulate(&timing, interval_s, None, 60_000, 7);
@@ -263,14 +268,16 @@ fn the_best_interval_is_best_when_played() {
 }
 
 #[test]
-fn no_interval_keeps_more_by_formula() {
+fn best_interval_is_best_in_closed_form() {
     for share in [0.01, 0.084, 0.5, 1.0] {
         for (stall_s, write_s) in [(0.1, 10.0), (5.0, 300.0), (30.0, 1_800.0)] {
             let mut timing = timing(11_136.0, stall_s, 2.0);
-            timing.behind = Some(Behind { share, write_s, recovery_s: 720.0, interval_s: 0.0 });
-            let best = balance(&timing, super::interval::best_s(&timing)).split.useful_share;
+            timing.storage_tier =
+                Some(StorageTier { share, write_s, recovery_s: 720.0, interval_s: 0.0 });
+            let best =
+                steady_state(&timing, super::interval::best_s(&timing)).breakdown.useful_share;
             for steps in 1..2_000_u32 {
-                let other = balance(&timing, 5.0 * f64::from(steps)).split.useful_share;
+                let other = steady_state(&timing, 5.0 * f64::from(steps)).breakdown.useful_share;
                 assert!(other < best + 0.001, "{steps}: {other} against {best}, {timing:?}");
             }
         }

@@ -1,13 +1,13 @@
-//! How much memory a run takes on each stage of its pipeline.
+//! Memory of a run, by pipeline stage.
 //!
 //! ```text
-//! stage:       which blocks and how many micro-batches a stage holds
-//! state:       weights, gradients and the optimizer, by what the copies share
-//! activations: what is kept of a micro-batch, by what is computed again
+//! stage:       layers and in-flight micro-batches of a stage
+//! state:       weights, gradients and optimizer state, by sharding
+//! activations: stored activations, by recompute mode
 //! ```
 //!
-//! Parts are added even where they are not needed at the same moment: what is freed is kept by the
-//! allocator for its own size, and what it reserves is what a GPU must have.
+//! Parts are added even if their peaks do not coincide: the caching allocator keeps freed blocks
+//! for their own size class, and what it reserves is what a GPU must have.
 
 mod activations;
 mod stage;
@@ -16,72 +16,65 @@ mod state;
 use serde::Serialize;
 
 use self::activations::BlockActivations;
-use self::stage::Stage;
-use self::state::States;
+use self::stage::PipelineStage;
+use self::state::ModelStates;
 use crate::gpu::Accelerator;
-use crate::run::Run;
+use crate::run::TrainingRun;
 
-/// Bytes of a GiB.
 const GIB: f64 = 1_073_741_824.0;
 
-/// The memory of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Memory {
-    /// Each stage of the pipeline.
+pub struct MemoryEstimate {
     pub stages: Vec<StageMemory>,
-    /// The stage that needs most.
+    /// Index of the stage with the largest P95.
     pub worst_stage: usize,
-    /// What that stage needs in half of such runs, GiB.
+    /// Median of the worst stage.
     pub p50_gib: f64,
-    /// What that stage needs at most in 95 of 100 such runs, GiB.
+    /// P95 of the worst stage.
     pub p95_gib: f64,
 }
 
-/// The memory of a GPU of one stage.
+/// Memory of a GPU of one pipeline stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageMemory {
-    /// Its number, from 0.
+    /// From 0.
     pub stage: u32,
-    /// Blocks that it holds.
     pub blocks: u32,
-    /// Micro-batches whose activations it keeps at once.
-    pub micro_batches_kept: f64,
-    /// In half of such runs.
-    pub p50: Parts,
-    /// At most, in 95 of 100 such runs.
-    pub p95: Parts,
+    /// Micro-batches whose activations are stored at once.
+    #[serde(rename = "micro_batches_kept")]
+    pub micro_batches_in_flight: f64,
+    pub p50: MemoryBreakdown,
+    pub p95: MemoryBreakdown,
 }
 
-/// The memory of a GPU by what is in it, GiB.
+/// Memory of a GPU by use, GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Parts {
-    /// Weights, and their copies in the precision of products.
+pub struct MemoryBreakdown {
+    /// Weights, including quantized copies.
     pub weights_gib: f64,
-    /// Gradients.
     pub gradients_gib: f64,
-    /// The optimizer's state, with its own copy of the weights where it has one.
+    /// Optimizer state, including 32-bit master weights.
     pub optimizer_gib: f64,
-    /// Weights and gradients of blocks that are whole while they are used, where copies share them.
+    /// Unsharded weights and gradients of the layers in use (ZeRO-2, ZeRO-3).
     pub unsharded_gib: f64,
-    /// What is kept for the way back.
+    /// Activations stored for the backward pass.
     pub activations_gib: f64,
-    /// What the way back through one block needs beside that.
+    /// Transient buffers of the backward pass through one layer.
     pub working_gib: f64,
-    /// The output projection's result and the loss.
+    /// Logits and loss.
     pub logits_gib: f64,
-    /// The driver's context, the communication library and its like.
+    /// CUDA context, NCCL and other libraries.
     pub runtime_gib: f64,
-    /// What the allocator holds and cannot use.
+    /// Fragmentation of the caching allocator.
     pub margin_gib: f64,
 }
 
-impl Parts {
-    /// All of it.
+impl MemoryBreakdown {
     pub fn total_gib(&self) -> f64 {
         self.allocator_gib() + self.runtime_gib
     }
 
-    /// What the allocator reserves: all but the runtime.
+    /// What the caching allocator reserves: everything but the runtime.
     pub fn allocator_gib(&self) -> f64 {
         self.tensors() + self.margin_gib
     }
@@ -97,155 +90,162 @@ impl Parts {
     }
 }
 
-/// How careful an estimate is.
+/// Assumptions of a memory estimate, at P50 or P95.
 #[derive(Debug, Clone, Copy)]
-struct Care {
-    /// Whether what programs differ in is taken at its most.
-    at_most: bool,
-    /// Tokens of the fullest GPU beside the mean, where experts are on several.
+struct Assumptions {
+    /// Whether framework-dependent sizes are taken at their maximum.
+    p95: bool,
+    /// Expert load of the fullest GPU relative to the mean, with expert parallelism.
     imbalance: f64,
-    /// Share that the allocator holds and cannot use. With expandable segments 1 to 3 %, without up
-    /// to 8 % (`PyTorch`'s notes on its allocator; reports of runs).
+    /// Share lost to allocator fragmentation. 1 to 3 % with expandable segments, up to 8 % without
+    /// (`PyTorch`'s notes on its allocator; reports of runs).
     margin: f64,
-    /// The driver's context with its kernels, GiB: 0.5 to 0.9 on Ampere to Blackwell.
+    /// CUDA context with loaded kernels: 0.5 to 0.9 on Ampere to Blackwell.
     context_gib: f64,
-    /// A communicator of NCCL, GiB: 0.33 to 0.38 for the first (aiconfigurator's measured tables).
+    /// The first NCCL communicator: 0.33 to 0.38 (aiconfigurator's measured tables).
     communicator_gib: f64,
-    /// Every further one, whose channels are fewer.
-    further_gib: f64,
-    /// Libraries' workspaces outside the allocator, GiB.
+    /// Every further communicator, which has fewer channels.
+    extra_communicator_gib: f64,
+    /// Library workspaces outside the allocator.
     workspace_gib: f64,
 }
 
-const HALF: Care = Care {
-    at_most: false,
+const P50: Assumptions = Assumptions {
+    p95: false,
     imbalance: 1.0,
     margin: 0.03,
     context_gib: 0.6,
     communicator_gib: 0.35,
-    further_gib: 0.1,
+    extra_communicator_gib: 0.1,
     workspace_gib: 0.1,
 };
 
-const CAREFUL: Care = Care {
-    at_most: true,
+const P95: Assumptions = Assumptions {
+    p95: true,
     imbalance: 1.3,
     margin: 0.08,
     context_gib: 0.9,
     communicator_gib: 0.5,
-    further_gib: 0.25,
+    extra_communicator_gib: 0.25,
     workspace_gib: 0.5,
 };
 
-/// What does not differ between the stages of a run.
-struct Common<'a> {
-    run: &'a Run,
-    care: Care,
-    states: States,
+/// Everything that is the same for all stages of a run.
+struct RunMemory<'a> {
+    run: &'a TrainingRun,
+    assumptions: Assumptions,
+    states: ModelStates,
     dense: BlockActivations,
-    mixture: BlockActivations,
+    moe: BlockActivations,
     logits_gib: f64,
     runtime_gib: f64,
 }
 
-impl<'a> Common<'a> {
-    fn of(run: &'a Run, care: Care) -> Self {
+impl<'a> RunMemory<'a> {
+    fn new(run: &'a TrainingRun, assumptions: Assumptions) -> Self {
         Self {
             run,
-            care,
-            states: States::of(run),
+            assumptions,
+            states: ModelStates::new(run),
             dense: BlockActivations::dense(run),
-            mixture: BlockActivations::mixture(run, care.imbalance),
-            logits_gib: activations::logits_bytes(run, care.at_most) / GIB,
-            runtime_gib: runtime_gib(run, care),
+            moe: BlockActivations::moe(run, assumptions.imbalance),
+            logits_gib: activations::logits_bytes(run, assumptions.p95) / GIB,
+            runtime_gib: runtime_gib(run, assumptions),
         }
     }
 
-    fn parts(&self, stage: &Stage) -> Parts {
-        let held = self.states.of_stage(stage, self.run);
-        let (kept, working) = activations::of_stage(self.run, stage, &self.dense, &self.mixture);
-        let mut parts = Parts {
-            weights_gib: held.weights / GIB,
-            gradients_gib: held.gradients / GIB,
-            optimizer_gib: held.optimizer / GIB,
-            unsharded_gib: held.unsharded / GIB,
-            activations_gib: kept / GIB,
+    fn breakdown(&self, stage: &PipelineStage) -> MemoryBreakdown {
+        let states = self.states.for_stage(stage, self.run);
+        let (stored, working) = activations::stage_bytes(self.run, stage, &self.dense, &self.moe);
+        let mut breakdown = MemoryBreakdown {
+            weights_gib: states.weights / GIB,
+            gradients_gib: states.gradients / GIB,
+            optimizer_gib: states.optimizer / GIB,
+            unsharded_gib: states.unsharded / GIB,
+            activations_gib: stored / GIB,
             working_gib: working / GIB,
             logits_gib: if stage.last { self.logits_gib } else { 0.0 },
             runtime_gib: self.runtime_gib,
             margin_gib: 0.0,
         };
-        parts.margin_gib = parts.tensors() * self.care.margin;
-        parts
+        breakdown.margin_gib = breakdown.tensors() * self.assumptions.margin;
+        breakdown
     }
 }
 
-fn runtime_gib(run: &Run, care: Care) -> f64 {
-    let layout = &run.layout;
-    let groups = [layout.dp * layout.cp, layout.tp, layout.pp, layout.cp, layout.ep]
-        .into_iter()
-        .filter(|size| *size > 1)
-        .count();
+fn runtime_gib(run: &TrainingRun, assumptions: Assumptions) -> f64 {
+    let parallelism = &run.parallelism;
+    let groups = [
+        parallelism.dp * parallelism.cp,
+        parallelism.tp,
+        parallelism.pp,
+        parallelism.cp,
+        parallelism.ep,
+    ]
+    .into_iter()
+    .filter(|size| *size > 1)
+    .count();
     #[expect(clippy::cast_precision_loss, reason = "at most five")]
     let communicators = match groups {
         0 => 0.0,
-        groups => care.communicator_gib + care.further_gib * (groups - 1) as f64,
+        groups => {
+            assumptions.communicator_gib + assumptions.extra_communicator_gib * (groups - 1) as f64
+        }
     };
-    care.context_gib + communicators + care.workspace_gib
+    assumptions.context_gib + communicators + assumptions.workspace_gib
 }
 
-/// What a program can have of a GPU, GiB: parts are sold by a number of GB that is close to their
-/// GiB (an H200 of 141 GB has 143,771 MiB, an H100 of 80 GB has 81,559 MiB, by NVML).
+/// GPU memory usable by a process, GiB. The nominal GB are close to the actual GiB (NVML reports
+/// 143,771 MiB for a 141 GB H200 and 81,559 MiB for an 80 GB H100).
 pub fn usable_gib(gpu: &Accelerator) -> f64 {
     gpu.hbm_bytes / 1e9 * 0.9945
 }
 
-/// Bytes of weights, gradients and the optimizer for each weight that learns, wherever they are.
-pub fn state_bytes_per_weight(run: &Run) -> f64 {
-    state::learning_bytes(run)
+/// Bytes of weights, gradients and optimizer state per trained weight, summed over all GPUs.
+pub fn state_bytes_per_weight(run: &TrainingRun) -> f64 {
+    state::trainable_bytes(run)
 }
 
-/// Likewise for each weight of an adapter.
-pub(crate) fn state_bytes_per_adapter(run: &Run) -> f64 {
-    6.0 + f64::from(run.layout.reduce_bytes) + 2.0 * f64::from(run.layout.moment_bytes)
+/// Bytes of weights, gradients and optimizer state per adapter weight, summed over all GPUs.
+pub(crate) fn state_bytes_per_adapter(run: &TrainingRun) -> f64 {
+    6.0 + f64::from(run.parallelism.reduce_bytes) + 2.0 * f64::from(run.parallelism.moment_bytes)
 }
 
-/// The memory of a run, by stage and part.
-pub fn of(run: &Run) -> Memory {
-    let (half, careful) = (Common::of(run, HALF), Common::of(run, CAREFUL));
-    let of_stage = |number| {
-        let stage = Stage::of(run, number);
+/// Memory of a run, by stage and use.
+pub fn estimate(run: &TrainingRun) -> MemoryEstimate {
+    let (p50, p95) = (RunMemory::new(run, P50), RunMemory::new(run, P95));
+    let stage_memory = |number| {
+        let stage = PipelineStage::new(run, number);
         StageMemory {
             stage: number,
             blocks: stage.dense_blocks + stage.expert_blocks,
-            micro_batches_kept: stage.in_flight,
-            p50: half.parts(&stage),
-            p95: careful.parts(&stage),
+            micro_batches_in_flight: stage.in_flight,
+            p50: p50.breakdown(&stage),
+            p95: p95.breakdown(&stage),
         }
     };
-    let stages: Vec<StageMemory> = (0..run.layout.pp.max(1)).map(of_stage).collect();
+    let stages: Vec<StageMemory> = (0..run.parallelism.pp.max(1)).map(stage_memory).collect();
     let totals = |stage: &StageMemory| (stage.p50.total_gib(), stage.p95.total_gib());
-    let mut worst = (0, (0.0, 0.0));
+    let mut peak_gib = (0, (0.0, 0.0));
     for (number, stage) in stages.iter().enumerate() {
         let (p50, p95) = totals(stage);
-        if p95 > worst.1.1 {
-            worst = (number, (p50, p95));
+        if p95 > peak_gib.1.1 {
+            peak_gib = (number, (p50, p95));
         }
     }
-    let (worst_stage, (p50_gib, p95_gib)) = worst;
-    Memory { stages, worst_stage, p50_gib, p95_gib }
+    let (worst_stage, (p50_gib, p95_gib)) = peak_gib;
+    MemoryEstimate { stages, worst_stage, p50_gib, p95_gib }
 }
 
-/// What the fullest stage needs, in half of such runs and at most in 95 of 100, GiB: as [`of`], for
-/// a search, without allocation.
-pub fn worst(run: &Run) -> (f64, f64) {
-    let (half, careful) = (Common::of(run, HALF), Common::of(run, CAREFUL));
+/// P50 and P95 of the worst stage, GiB. The same as [`estimate`] without allocation, for searches.
+pub fn peak_gib(run: &TrainingRun) -> (f64, f64) {
+    let (p50, p95) = (RunMemory::new(run, P50), RunMemory::new(run, P95));
     let mut worst = (0.0, 0.0);
-    for number in 0..run.layout.pp.max(1) {
-        let stage = Stage::of(run, number);
-        let p95 = careful.parts(&stage).total_gib();
-        if p95 > worst.1 {
-            worst = (half.parts(&stage).total_gib(), p95);
+    for number in 0..run.parallelism.pp.max(1) {
+        let stage = PipelineStage::new(run, number);
+        let p95_gib = p95.breakdown(&stage).total_gib();
+        if p95_gib > worst.1 {
+            worst = (p50.breakdown(&stage).total_gib(), p95_gib);
         }
     }
     worst

@@ -1,50 +1,45 @@
-//! What a stage of the pipeline holds.
+//! Layers and in-flight micro-batches of a pipeline stage.
 
-use crate::layout::Schedule;
-use crate::model::Model;
-use crate::pieces::Pieces;
-use crate::run::Run;
+use crate::layer_assignment::LayerAssignment;
+use crate::model::TransformerConfig;
+use crate::parallelism::Schedule;
+use crate::run::TrainingRun;
 
-/// A stage of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Stage {
-    /// Blocks with a dense feed-forward part.
+pub(super) struct PipelineStage {
     pub(super) dense_blocks: u32,
-    /// Blocks with experts.
     pub(super) expert_blocks: u32,
     /// Whether it holds the embedding.
     pub(super) first: bool,
     /// Whether it holds the output projection and the loss.
     pub(super) last: bool,
-    /// Micro-batches, of all its blocks, whose activations it keeps at once.
+    /// Micro-batches whose activations, of all its layers, are stored at once.
     pub(super) in_flight: f64,
 }
 
-impl Stage {
-    /// A stage by its number.
-    pub(super) fn of(run: &Run, number: u32) -> Self {
-        let pp = run.layout.pp.max(1);
-        let mut stage = Self::one(run, number);
-        if run.layout.schedule == Schedule::DualPipe && pp > 1 {
-            // Two streams from both ends: each GPU holds a stage and its mirror.
-            let mirror = Self::one(run, pp - 1 - number);
+impl PipelineStage {
+    pub(super) fn new(run: &TrainingRun, number: u32) -> Self {
+        let pp = run.parallelism.pp.max(1);
+        let mut stage = Self::single(run, number);
+        if run.parallelism.schedule == Schedule::DualPipe && pp > 1 {
+            // Each GPU holds a stage and its mirror.
+            let mirror = Self::single(run, pp - 1 - number);
             stage.dense_blocks += mirror.dense_blocks;
             stage.expert_blocks += mirror.expert_blocks;
             stage.first |= mirror.first;
             stage.last |= mirror.last;
-            // Together one stage more than the pipeline has, of half of what the GPU holds
-            // (arXiv:2412.19437, Table 2).
+            // PP + 1 in total, each of half of the GPU's layers (arXiv:2412.19437, Table 2).
             stage.in_flight = f64::from((pp + 1).min(run.micro_batches())) / 2.0;
         }
         stage
     }
 
-    fn one(run: &Run, number: u32) -> Self {
-        let (pp, vp) = (run.layout.pp.max(1), run.layout.vp.max(1));
+    fn single(run: &TrainingRun, number: u32) -> Self {
+        let (pp, vp) = (run.parallelism.pp.max(1), run.parallelism.vp.max(1));
         let (mut dense_blocks, mut expert_blocks) = (0, 0);
-        let pieces = Pieces::of(run.model.layers, pp * vp);
-        for piece in 0..vp {
-            let (begin, end) = pieces.blocks(piece * pp + number);
+        let assignment = LayerAssignment::new(run.model.layers, pp * vp);
+        for virtual_stage in 0..vp {
+            let (begin, end) = assignment.layer_range(virtual_stage * pp + number);
             let experts = experts_before(&run.model, end) - experts_before(&run.model, begin);
             expert_blocks += experts;
             dense_blocks += end - begin - experts;
@@ -64,27 +59,28 @@ impl Stage {
     }
 }
 
-/// Blocks with experts among the first so many.
-fn experts_before(model: &Model, blocks: u32) -> u32 {
+/// `MoE` layers among the first `blocks` layers.
+fn experts_before(model: &TransformerConfig, blocks: u32) -> u32 {
     model
         .experts
         .map_or(0, |experts| blocks.saturating_sub(experts.dense_layers) / experts.every.max(1))
 }
 
-/// Micro-batches, of all blocks of a stage, whose activations it keeps at once.
-fn in_flight(run: &Run, number: u32) -> f64 {
-    let (pp, vp) = (f64::from(run.layout.pp.max(1)), f64::from(run.layout.vp.max(1)));
-    let after = pp - f64::from(number);
+/// Micro-batches whose activations, of all layers of a stage, are stored at once.
+fn in_flight(run: &TrainingRun, number: u32) -> f64 {
+    let (pp, vp) = (f64::from(run.parallelism.pp.max(1)), f64::from(run.parallelism.vp.max(1)));
+    let stages_left = pp - f64::from(number);
     let all = f64::from(run.micro_batches());
-    match run.layout.schedule {
+    match run.parallelism.schedule {
         Schedule::OneForwardOneBackward if vp > 1.0 => {
-            // Pieces that Megatron passes before its first way back, and the one then under way
-            // (`get_pp_rank_microbatches`; on the first stage p (1 + (p - 1) / (p v)), arXiv:2205.05198).
-            let pieces = 2.0 * (after - 1.0) + (vp - 1.0) * pp + 1.0;
-            pieces.min(all * vp) / vp
+            // Virtual stages that Megatron runs before its first backward pass, and the one then in
+            // progress (`get_pp_rank_microbatches`; on the first stage p (1 + (p - 1) / (p v)),
+            // arXiv:2205.05198).
+            let chunks = 2.0 * (stages_left - 1.0) + (vp - 1.0) * pp + 1.0;
+            chunks.min(all * vp) / vp
         }
-        Schedule::OneForwardOneBackward => after.min(all),
-        // What the gradients of weights are still to be made from stays (arXiv:2401.10241).
+        Schedule::OneForwardOneBackward => stages_left.min(all),
+        // Inputs of the delayed weight gradients stay (arXiv:2401.10241).
         Schedule::ZeroBubble | Schedule::DualPipe => pp.min(all),
     }
 }

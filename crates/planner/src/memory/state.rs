@@ -1,233 +1,245 @@
-//! Weights, gradients and the optimizer's state.
+//! Weights, gradients and optimizer state.
 
-use super::stage::Stage;
+use super::stage::PipelineStage;
 use crate::gpu::Generation;
-use crate::layout::{Schedule, Sharding};
-use crate::model::{Parameters, adapters_of_block, attention_of_rank};
+use crate::model::{ParameterCounts, adapters_of_block, attention_of_rank};
+use crate::parallelism::{Schedule, Sharding};
 use crate::precision::Precision;
-use crate::run::{Run, Stack, Task};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// Weights that `DeepSpeed` holds whole at once, by default.
-const MOST_LIVE: f64 = 1e9;
+/// `DeepSpeed`'s default of `stage3_max_live_parameters`.
+const MAX_LIVE_PARAMETERS: f64 = 1e9;
 
-/// Bytes that a GPU holds for a weight of its share of the model.
+/// Bytes per weight on one GPU, after sharding.
 #[derive(Debug, Clone, Copy)]
-struct Bytes {
+struct BytesPerParam {
     weights: f64,
     gradients: f64,
     optimizer: f64,
 }
 
-/// What a GPU holds of a block, in weights.
+/// Weights of a layer on one GPU.
 #[derive(Debug, Clone, Copy)]
-struct Block {
+struct BlockParams {
     common: f64,
     routed: f64,
     adapters: f64,
 }
 
-/// What a GPU of a stage holds, bytes.
+/// Model states on a GPU of one stage, bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct State {
+pub(super) struct StageStates {
     pub(super) weights: f64,
     pub(super) gradients: f64,
     pub(super) optimizer: f64,
     pub(super) unsharded: f64,
 }
 
-/// What does not differ between stages.
+/// Everything that is the same for all stages.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct States {
-    dense: Block,
-    mixture: Block,
+pub(super) struct ModelStates {
+    dense: BlockParams,
+    moe: BlockParams,
     embedding: f64,
     output: f64,
-    /// Of the weights of blocks.
-    common: Bytes,
-    /// Of experts.
-    routed: Bytes,
-    /// Of the two ends.
-    ends: Bytes,
-    /// Of adapters.
-    adapters: Bytes,
+    /// Weights of layers.
+    common: BytesPerParam,
+    /// Expert weights.
+    routed: BytesPerParam,
+    /// Embedding and output projection.
+    ends: BytesPerParam,
+    adapters: BytesPerParam,
 }
 
-impl States {
-    pub(super) fn of(run: &Run) -> Self {
-        let parameters = Parameters::of(&run.model);
-        let tp = f64::from(run.layout.tp);
-        let attention = attention_of_rank(&run.model, run.layout.tp) + parameters.norms;
-        let spread = f64::from(run.layout.ep);
+impl ModelStates {
+    pub(super) fn new(run: &TrainingRun) -> Self {
+        let parameters = ParameterCounts::new(&run.model);
+        let tp = f64::from(run.parallelism.tp);
+        let attention = attention_of_rank(&run.model, run.parallelism.tp) + parameters.norms;
+        let ep = f64::from(run.parallelism.ep);
         let vocabulary = f64::from(run.model.vocab) * f64::from(run.model.hidden);
-        // A tied embedding is held again by a last stage that is not the first.
+        // The last stage holds a second copy of a tied embedding, unless it is also the first.
         let output =
-            if run.model.tied && run.layout.pp > 1 { vocabulary } else { parameters.output };
-        let rank = run.layout.adapter_rank;
-        let (copies, expert_copies) = (run.layout.dp * run.layout.cp, run.layout.expert_copies());
+            if run.model.tied && run.parallelism.pp > 1 { vocabulary } else { parameters.output };
+        let rank = run.parallelism.adapter_rank;
+        let (replicas, expert_replicas) =
+            (run.parallelism.dp * run.parallelism.cp, run.parallelism.expert_replicas());
         Self {
-            dense: Block {
+            dense: BlockParams {
                 common: attention + parameters.dense_ffn / tp,
                 routed: 0.0,
                 adapters: adapters_of_block(&run.model, rank, run.model.ffn) / tp,
             },
-            mixture: Block {
+            moe: BlockParams {
                 common: attention + parameters.shared_ffn / tp + parameters.router,
-                routed: parameters.routed / spread,
+                routed: parameters.routed / ep,
                 adapters: run.model.experts.map_or(0.0, |experts| {
                     adapters_of_block(&run.model, rank, experts.shared_ffn) / tp
                 }),
             },
             embedding: parameters.embedding / tp,
             output: output / tp,
-            common: bytes(run, copies, quantized(run)),
-            routed: bytes(run, expert_copies, quantized(run)),
-            ends: bytes(run, copies, Quantized::NONE),
-            adapters: adapter_bytes(run, copies),
+            common: bytes(run, replicas, quantized(run)),
+            routed: bytes(run, expert_replicas, quantized(run)),
+            ends: bytes(run, replicas, QuantizedWeights::NONE),
+            adapters: adapter_bytes(run, replicas),
         }
     }
 
-    pub(super) fn of_stage(&self, stage: &Stage, run: &Run) -> State {
-        let (dense, mixture) = (f64::from(stage.dense_blocks), f64::from(stage.expert_blocks));
-        let common = dense * self.dense.common + mixture * self.mixture.common;
-        let routed = mixture * self.mixture.routed;
+    pub(super) fn for_stage(&self, stage: &PipelineStage, run: &TrainingRun) -> StageStates {
+        let (dense, moe) = (f64::from(stage.dense_blocks), f64::from(stage.expert_blocks));
+        let common = dense * self.dense.common + moe * self.moe.common;
+        let routed = moe * self.moe.routed;
         let ends = f64::from(u8::from(stage.first)) * self.embedding
             + f64::from(u8::from(stage.last)) * self.output;
-        let sum = |of: fn(&Bytes) -> f64| {
-            common * of(&self.common) + routed * of(&self.routed) + ends * of(&self.ends)
+        let sum = |bytes: fn(&BytesPerParam) -> f64| {
+            common * bytes(&self.common) + routed * bytes(&self.routed) + ends * bytes(&self.ends)
         };
-        let mut held = State {
+        let mut states = StageStates {
             weights: sum(|bytes| bytes.weights),
             gradients: sum(|bytes| bytes.gradients),
             optimizer: sum(|bytes| bytes.optimizer),
             unsharded: self.unsharded(stage, run, ends),
         };
-        if run.layout.schedule == Schedule::DualPipe && run.layout.pp > 1 {
-            // The two copies of a stage share its optimizer as copies of the model do.
-            if run.layout.sharding != Sharding::None {
-                held.optimizer /= 2.0;
+        if run.parallelism.schedule == Schedule::DualPipe && run.parallelism.pp > 1 {
+            // The two replicas of a stage shard its optimizer state like data-parallel replicas.
+            if run.parallelism.sharding != Sharding::None {
+                states.optimizer /= 2.0;
             }
         }
-        if run.task == Task::Lora {
-            let adapters = dense * self.dense.adapters + mixture * self.mixture.adapters;
-            held.weights += adapters * self.adapters.weights;
-            held.gradients += adapters * self.adapters.gradients;
-            held.optimizer += adapters * self.adapters.optimizer;
+        if run.task == TrainingTask::Lora {
+            let adapters = dense * self.dense.adapters + moe * self.moe.adapters;
+            states.weights += adapters * self.adapters.weights;
+            states.gradients += adapters * self.adapters.gradients;
+            states.optimizer += adapters * self.adapters.optimizer;
         }
-        held
+        states
     }
 
-    /// What is whole only while it is used: the block under way and the next, which is fetched
-    /// meanwhile; the ends, which stay; and the gradient of one of them, on its way.
-    fn unsharded(&self, stage: &Stage, run: &Run, ends: f64) -> f64 {
-        let block = |block: &Block, blocks: u32| {
+    /// Unsharded buffers: weights of the current layer and the prefetched next one, embedding and
+    /// output projection, which stay gathered, and the gradient of one of them before its
+    /// reduction.
+    fn unsharded(&self, stage: &PipelineStage, run: &TrainingRun, ends: f64) -> f64 {
+        let block = |block: &BlockParams, blocks: u32| {
             if blocks == 0 { 0.0 } else { block.common + block.routed }
         };
         let largest =
-            block(&self.dense, stage.dense_blocks).max(block(&self.mixture, stage.expert_blocks));
-        // DeepSpeed gathers products, not blocks, and so many weights at most
-        // (`stage3_max_live_parameters`).
-        let largest =
-            if run.stack == Stack::MegatronEarly { largest.min(MOST_LIVE) } else { largest };
-        let learns = f64::from(u8::from(run.task == Task::Full));
+            block(&self.dense, stage.dense_blocks).max(block(&self.moe, stage.expert_blocks));
+        // DeepSpeed gathers single tensors, not layers, up to `stage3_max_live_parameters`.
+        let largest = if run.framework == Framework::MegatronEarly {
+            largest.min(MAX_LIVE_PARAMETERS)
+        } else {
+            largest
+        };
+        let is_trained = f64::from(u8::from(run.task == TrainingTask::Full));
         let end = if stage.last { self.output.max(self.embedding) } else { self.embedding };
         let end = if stage.first || stage.last { end } else { 0.0 };
-        // As it is made in 16 bits, and as it is sent.
-        let gradient = learns * (2.0 + f64::from(run.layout.reduce_bytes)) * largest.max(end);
-        match run.layout.sharding {
-            _ if !run.layout.shares_gradients() => 0.0,
+        // The 16-bit gradient, and its copy in the reduction precision.
+        let gradient =
+            is_trained * (2.0 + f64::from(run.parallelism.reduce_bytes)) * largest.max(end);
+        match run.parallelism.sharding {
+            _ if !run.parallelism.shards_gradients() => 0.0,
             Sharding::None | Sharding::Optimizer | Sharding::Gradients => gradient,
             Sharding::Weights => 2.0 * (2.0 * largest + ends) + gradient,
         }
     }
 }
 
-/// Bytes of a weight's two moments.
-fn moments_bytes(run: &Run) -> f64 {
-    2.0 * f64::from(run.layout.moment_bytes)
+/// Bytes per weight of Adam's two moments.
+fn moments_bytes(run: &TrainingRun) -> f64 {
+    2.0 * f64::from(run.parallelism.moment_bytes)
 }
 
-/// Bytes of a weight that learns, wherever they are: in Megatron itself in 16 bits, its gradient, a
-/// copy of 32 bits and the moments (`theoretical_memory_usage.py`); in FSDP weight and gradient of 32
-/// bits and the moments.
-pub(super) fn learning_bytes(run: &Run) -> f64 {
-    let rest = if run.stack.is_megatron() { 6.0 + f64::from(run.layout.reduce_bytes) } else { 8.0 };
+/// Bytes per trained weight, summed over all GPUs. Megatron: 16-bit weight, gradient, 32-bit master
+/// weight and moments (`theoretical_memory_usage.py`). FSDP: 32-bit weight, 32-bit gradient and
+/// moments.
+pub(super) fn trainable_bytes(run: &TrainingRun) -> f64 {
+    let rest = if run.framework.is_megatron() {
+        6.0 + f64::from(run.parallelism.reduce_bytes)
+    } else {
+        8.0
+    };
     rest + moments_bytes(run)
 }
 
-/// Bytes for a weight of an adapter: it learns as all do, in 16 bits with a copy of 32.
-fn adapter_bytes(run: &Run, copies: u32) -> Bytes {
-    let layout = &run.layout;
-    let holders = f64::from(layout.holders(copies));
-    let over = |least: Sharding| if layout.sharding >= least { holders } else { 1.0 };
-    Bytes {
+/// Bytes per adapter weight: a 16-bit weight with a 32-bit master copy.
+fn adapter_bytes(run: &TrainingRun, replicas: u32) -> BytesPerParam {
+    let parallelism = &run.parallelism;
+    let shards = f64::from(parallelism.shard_group_size(replicas));
+    let over = |least: Sharding| if parallelism.sharding >= least { shards } else { 1.0 };
+    BytesPerParam {
         weights: 2.0 / over(Sharding::Weights),
-        gradients: f64::from(layout.reduce_bytes)
-            / if layout.shares_gradients() { holders } else { 1.0 },
+        gradients: f64::from(parallelism.reduce_bytes)
+            / if parallelism.shards_gradients() { shards } else { 1.0 },
         optimizer: (4.0 + moments_bytes(run)) / over(Sharding::Optimizer),
     }
 }
 
-/// Copies of a weight in the precision of products.
+/// Quantized copies of a weight.
 #[derive(Debug, Clone, Copy)]
-struct Quantized {
-    /// Bytes of a weight.
+struct QuantizedWeights {
+    /// Bytes per weight.
     bytes: f64,
-    /// Whether there is none in 16 bits beside.
-    instead: bool,
+    /// Whether there is no 16-bit copy besides.
+    replaces_16bit: bool,
 }
 
-impl Quantized {
-    const NONE: Self = Self { bytes: 0.0, instead: false };
+impl QuantizedWeights {
+    const NONE: Self = Self { bytes: 0.0, replaces_16bit: false };
 }
 
-fn quantized(run: &Run) -> Quantized {
-    if !run.stack.is_megatron() || run.task == Task::Lora {
-        return Quantized::NONE;
+fn quantized(run: &TrainingRun) -> QuantizedWeights {
+    if !run.framework.is_megatron() || run.task == TrainingTask::Lora {
+        return QuantizedWeights::NONE;
     }
-    // The way back multiplies by the transposed weight: tensor cores before Blackwell, and formats
-    // with scales of blocks, need it a second time in that order (Transformer Engine).
-    let orders = match (run.precision, run.gpu.generation) {
+    // The backward pass needs the transposed weight: before Blackwell, and with block scales,
+    // tensor cores need a second copy in that layout (Transformer Engine).
+    let copies = match (run.precision, run.gpu.generation) {
         (Precision::Fp8, Generation::Blackwell) => 1.0,
         _ => 2.0,
     };
     let bytes = match run.precision {
-        Precision::Fp16 | Precision::Bf16 => return Quantized::NONE,
+        Precision::Fp16 | Precision::Bf16 => return QuantizedWeights::NONE,
         Precision::Mxfp8 => 33.0 / 32.0,
         other => other.operand_bytes(),
     };
-    // Megatron Bridge keeps weights in these formats only (`fp8_param_gather` of its recipes).
-    let instead =
-        run.stack == Stack::Bridge && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
-    Quantized { bytes: bytes * orders, instead }
+    // Megatron Bridge keeps weights only in these formats (`fp8_param_gather` in its recipes).
+    let replaces_16bit = run.framework == Framework::Bridge
+        && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
+    QuantizedWeights { bytes: bytes * copies, replaces_16bit }
 }
 
-/// Bytes for a weight that so many copies hold.
-fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
-    let layout = &run.layout;
-    let group = f64::from(layout.holders(copies));
-    let over = |least: Sharding| if layout.sharding >= least { group } else { 1.0 };
-    let gradient_holders = if layout.shares_gradients() { group } else { 1.0 };
-    if run.task == Task::Lora {
-        return Bytes { weights: 2.0 / over(Sharding::Weights), gradients: 0.0, optimizer: 0.0 };
+/// Bytes per weight with this many data-parallel replicas.
+fn bytes(run: &TrainingRun, replicas: u32, quantized: QuantizedWeights) -> BytesPerParam {
+    let parallelism = &run.parallelism;
+    let shards = f64::from(parallelism.shard_group_size(replicas));
+    let over = |least: Sharding| if parallelism.sharding >= least { shards } else { 1.0 };
+    let gradient_shards = if parallelism.shards_gradients() { shards } else { 1.0 };
+    if run.task == TrainingTask::Lora {
+        return BytesPerParam {
+            weights: 2.0 / over(Sharding::Weights),
+            gradients: 0.0,
+            optimizer: 0.0,
+        };
     }
-    if run.stack.is_megatron() {
-        let half = if quantized.instead { 0.0 } else { 2.0 };
-        return Bytes {
-            weights: (half + quantized.bytes) / over(Sharding::Weights),
-            gradients: f64::from(layout.reduce_bytes) / gradient_holders,
-            // A copy of 32 bits and the two moments.
+    if run.framework.is_megatron() {
+        let bytes_16bit = if quantized.replaces_16bit { 0.0 } else { 2.0 };
+        return BytesPerParam {
+            weights: (bytes_16bit + quantized.bytes) / over(Sharding::Weights),
+            gradients: f64::from(parallelism.reduce_bytes) / gradient_shards,
+            // 32-bit master weights and the two moments.
             optimizer: (4.0 + moments_bytes(run)) / over(Sharding::Optimizer),
         };
     }
-    // FSDP keeps weights in 32 bits; those in 16 stay whole where only gradients are shared.
-    let weights = match layout.sharding {
+    // FSDP keeps 32-bit weights; ZeRO-2 also keeps the gathered 16-bit ones.
+    let weights = match parallelism.sharding {
         Sharding::None | Sharding::Optimizer => 4.0,
-        Sharding::Gradients => 4.0 / group + 2.0,
-        Sharding::Weights => 4.0 / group,
+        Sharding::Gradients => 4.0 / shards + 2.0,
+        Sharding::Weights => 4.0 / shards,
     };
-    Bytes {
+    BytesPerParam {
         weights,
-        gradients: 4.0 / gradient_holders,
+        gradients: 4.0 / gradient_shards,
         optimizer: moments_bytes(run) / over(Sharding::Optimizer),
     }
 }

@@ -1,22 +1,20 @@
-//! Models that are known by name.
+//! Built-in models, looked up by name.
 
 use std::sync::LazyLock;
 
 use farrier_facts::names;
 use serde::Deserialize;
 
-use super::{Attention, Bias, Experts, Model, Norm, Window};
+use super::{Attention, AttentionWindow, Bias, Experts, Norm, TransformerConfig};
 
-/// A model of `data/planner/models.toml`.
+/// An entry of `data/planner/models.toml`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
-    /// The one name of it here.
+pub struct BuiltinModel {
     pub name: String,
-    /// Other names.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// Such as `llama`.
+    /// For example `llama`.
     pub family: String,
     layers: u32,
     hidden: u32,
@@ -59,17 +57,15 @@ pub struct Record {
     v_dim: u32,
     #[serde(default)]
     mtp_layers: u32,
-    /// Weights in billions, as published.
+    /// Published parameter count, in billions.
     pub params_b: f64,
-    /// Weights that a token meets in billions, as published.
+    /// Published active parameter count, in billions.
     pub active_params_b: Option<f64>,
-    /// Where the numbers are from.
     pub source: String,
 }
 
-impl Record {
-    /// Its shape.
-    pub fn model(&self) -> Model {
+impl BuiltinModel {
+    pub fn model(&self) -> TransformerConfig {
         let attention = if self.kv_rank > 0 {
             Attention::Latent {
                 heads: self.heads,
@@ -87,9 +83,9 @@ impl Record {
             }
         };
         let window = if self.sliding_window == 0 {
-            Window::NONE
+            AttentionWindow::NONE
         } else {
-            Window::with_global_every(self.sliding_window, self.global_every)
+            AttentionWindow::with_global_every(self.sliding_window, self.global_every)
         };
         let experts = (self.experts > 0).then_some(Experts {
             count: self.experts,
@@ -99,7 +95,7 @@ impl Record {
             dense_layers: self.dense_layers,
             every: self.moe_every.max(1),
         });
-        Model {
+        TransformerConfig {
             name: self.name.clone(),
             layers: self.layers,
             hidden: self.hidden,
@@ -119,31 +115,31 @@ impl Record {
 }
 
 #[derive(Deserialize)]
-struct File {
-    model: Vec<Record>,
+struct ModelsFile {
+    model: Vec<BuiltinModel>,
 }
 
-static RECORDS: LazyLock<Vec<Record>> = LazyLock::new(|| {
+static MODELS: LazyLock<Vec<BuiltinModel>> = LazyLock::new(|| {
     let text = include_str!(concat!(env!("OUT_DIR"), "/models.json"));
-    serde_json::from_str::<File>(text).expect("a test reads the embedded models").model
+    serde_json::from_str::<ModelsFile>(text).expect("a test reads the embedded models").model
 });
 
-/// All models that are known by name.
-pub fn records() -> &'static [Record] {
-    &RECORDS
+/// All built-in models.
+pub fn all() -> &'static [BuiltinModel] {
+    &MODELS
 }
 
-/// A model by any of its names.
-pub fn named(name: &str) -> Option<&'static Record> {
-    let wanted = names::fold(name);
-    let is_it = |record: &&Record| {
-        names::fold(&record.name) == wanted
-            || record.aliases.iter().any(|alias| names::fold(alias) == wanted)
+/// Looks up a model by name or alias.
+pub fn by_name(name: &str) -> Option<&'static BuiltinModel> {
+    let normalized = names::fold(name);
+    let is_match = |model: &&BuiltinModel| {
+        names::fold(&model.name) == normalized
+            || model.aliases.iter().any(|alias| names::fold(alias) == normalized)
     };
-    records().iter().find(is_it)
+    all().iter().find(is_match)
 }
 
-/// Names that may have been meant.
+/// Similar names, for "did you mean" hints.
 pub fn nearest(name: &str) -> Vec<&'static str> {
-    names::nearest(name, records().iter().map(|record| record.name.as_str()))
+    names::nearest(name, all().iter().map(|model| model.name.as_str()))
 }

@@ -1,21 +1,21 @@
-//! A model from the `config.json` that Hugging Face keeps beside its weights.
+//! Parser for the `config.json` of Hugging Face models.
 
 mod family;
 mod fields;
-mod refused;
+mod unsupported;
 
 use serde_json::Value;
 
 use self::family::{BiasField, Family};
 use self::fields::Fields;
-use super::{Attention, Bias, Experts, Model, Window};
+use super::{Attention, AttentionWindow, Bias, Experts, TransformerConfig};
 
-/// More blocks, heads, experts or width than any model has.
-const MOST: u32 = 1_000_000;
-/// Deeper than any model by far.
-const MOST_BLOCKS: u32 = 10_000;
-/// A wider feed-forward block or a larger vocabulary than any model has.
-const MOST_WIDE: u32 = 100_000_000;
+/// Upper limit for counts of heads and experts and for the hidden width; no real model exceeds it.
+const MAX_COUNT: u32 = 1_000_000;
+/// Upper limit for the number of layers; no real model exceeds it.
+const MAX_LAYERS: u32 = 10_000;
+/// Upper limit for the feed-forward width and the vocabulary; no real model exceeds it.
+const MAX_WIDTH: u32 = 100_000_000;
 
 const LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model"];
@@ -31,106 +31,88 @@ const EXPERT_FFN: &[&str] = &["moe_intermediate_size", "expert_ffn_hidden_size"]
 const SHARED: &[&str] = &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"];
 const EVERY: &[&str] = &["decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step"];
 
-/// A model, and what its file left open.
+/// A parsed model, and the assumptions made about it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Read {
-    /// The model.
-    pub model: Model,
-    /// What the file does not say and was assumed, or says and was left out.
+pub struct ParsedConfig {
+    pub model: TransformerConfig,
+    /// Fields that the file lacks and that were assumed, or that were ignored.
     pub assumed: Vec<String>,
 }
 
-/// Why a `config.json` is no model that can be planned with.
+/// Why a `config.json` cannot be planned with.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ModelConfigError {
     /// Not JSON.
-    #[error("the config is not JSON; `config.json` as Hugging Face keeps it is possible")]
+    #[error("the config is not valid JSON; expected a Hugging Face `config.json`")]
     Json(#[from] serde_json::Error),
-    /// JSON, but no object.
+    /// JSON, but not an object.
     #[error(
-        "the config is not a JSON object; one with `model_type`, `hidden_size` and the like is \
-         possible"
+        "the config is not a JSON object; expected one with `model_type`, `hidden_size` and similar \
+         fields"
     )]
     NotAnObject,
-    /// Something else than a decoder of text.
+    /// Not a decoder-only language model.
     #[error(
-        "`{architecture}` is {kind}; possible: transformers that decode text, such as {}",
+        "`{architecture}` is {kind}; supported: decoder-only transformers such as {}",
         family::names()
     )]
-    Refused {
-        /// As the file calls itself.
-        architecture: String,
-        /// What it is.
-        kind: &'static str,
-    },
-    /// A field that is needed is not there.
-    #[error("the config has no `{field}`{}", also(.others))]
+    Unsupported { architecture: String, kind: &'static str },
+    /// A required field is missing.
+    #[error("the config has no `{field}`{}", alternatives(.others))]
     Missing {
-        /// The usual name.
+        /// The most common name.
         field: &'static str,
-        /// Names that would do as well.
+        /// Other accepted names.
         others: &'static [&'static str],
     },
-    /// A field holds something of another kind.
-    #[error("`{field}` is `{value}`; possible: {possible}")]
-    Unfit {
-        /// Its name.
-        field: String,
-        /// What it holds.
-        value: String,
-        /// What it may hold.
-        possible: String,
-    },
-    /// Heads of no whole width.
+    /// A field has an invalid value.
+    #[error("`{field}` is `{value}`; expected {expected}")]
+    InvalidField { field: String, value: String, expected: String },
+    /// The hidden width is not divisible by the number of heads.
     #[error(
-        "{heads} heads do not divide a width of {hidden} and there is no `head_dim`; give \
+        "{heads} heads do not divide the hidden width {hidden} and there is no `head_dim`; set \
          `head_dim`, or a number of heads that divides {hidden}"
     )]
-    Heads {
-        /// Width of the residual stream.
-        hidden: u32,
-        /// Query heads.
-        heads: u32,
-    },
+    Heads { hidden: u32, heads: u32 },
 }
 
-fn also(others: &[&str]) -> String {
+fn alternatives(others: &[&str]) -> String {
     if others.is_empty() {
         String::new()
     } else {
-        format!("; `{}` would do as well", others.join("`, `"))
+        format!("; `{}` would work too", others.join("`, `"))
     }
 }
 
-/// A model from the text of a `config.json`.
-pub fn read(text: &str) -> Result<Read, ConfigError> {
+/// Parses the text of a `config.json`.
+pub fn parse(text: &str) -> Result<ParsedConfig, ModelConfigError> {
     from_value(&serde_json::from_str(text)?)
 }
 
-/// A model from a parsed `config.json`.
-pub fn from_value(config: &Value) -> Result<Read, ConfigError> {
-    let outer = config.as_object().ok_or(ConfigError::NotAnObject)?;
-    refused::refuse(outer)?;
+/// Converts a parsed `config.json`.
+pub fn from_value(config: &Value) -> Result<ParsedConfig, ModelConfigError> {
+    let outer = config.as_object().ok_or(ModelConfigError::NotAnObject)?;
+    unsupported::check_supported(outer)?;
     let inner = outer.get("text_config").and_then(Value::as_object);
     if let Some(inner) = inner {
-        refused::refuse(inner)?;
+        unsupported::check_supported(inner)?;
     }
     let object = inner.unwrap_or(outer);
     let kind = fields::text(object, "model_type").or_else(|| fields::text(outer, "model_type"));
-    let family = Family::of(kind);
+    let family = Family::from_model_type(kind);
     let mut fields = Fields::new(object, family);
     if inner.is_some() && outer.contains_key("vision_config") {
-        fields.assumed.push("only the text model: what sees is left out".to_owned());
+        fields.assumed.push("only the text model; the vision encoder is ignored".to_owned());
     }
     if !family.is_known() {
-        let why = match kind {
-            Some(kind) => format!("the family `{}` is not known", fields::shown(kind)),
+        let reason = match kind {
+            Some(kind) => format!("unknown family `{}`", fields::sanitized(kind)),
             None => "the config has no `model_type`".to_owned(),
         };
-        fields.assumed.push(format!("blocks as in Llama: {why}"));
+        fields.assumed.push(format!("layers as in Llama: {reason}"));
     }
     let model = model(&mut fields, family, name(outer))?;
-    Ok(Read { model, assumed: fields.assumed })
+    Ok(ParsedConfig { model, assumed: fields.assumed })
 }
 
 fn name(outer: &serde_json::Map<String, Value>) -> String {
@@ -139,17 +121,17 @@ fn name(outer: &serde_json::Map<String, Value>) -> String {
         .filter(|name| !name.trim().is_empty())
         .or_else(architecture)
         .or_else(|| fields::text(outer, "model_type"))
-        .map_or_else(|| "config.json".to_owned(), fields::shown)
+        .map_or_else(|| "config.json".to_owned(), fields::sanitized)
 }
 
 fn model(
     fields: &mut Fields<'_>,
     family: &'static Family,
     name: String,
-) -> Result<Model, ConfigError> {
-    let layers = fields.required(LAYERS, 1, MOST_BLOCKS)?;
-    let hidden = fields.required(HIDDEN, 1, MOST)?;
-    let vocab = fields.required(&["vocab_size"], 1, MOST_WIDE)?;
+) -> Result<TransformerConfig, ModelConfigError> {
+    let layers = fields.required(LAYERS, 1, MAX_LAYERS)?;
+    let hidden = fields.required(HIDDEN, 1, MAX_COUNT)?;
+    let vocab = fields.required(&["vocab_size"], 1, MAX_WIDTH)?;
     let attention = attention(fields, family, hidden)?;
     let experts = experts(fields, family, layers)?;
     let ffn = dense_ffn(fields, family, hidden, experts)?;
@@ -158,13 +140,14 @@ fn model(
         Some(tied) => tied,
         None if family.is_known() => family.tied,
         None => {
-            fields.assumed.push("an output projection apart from the embedding".to_owned());
+            fields.assumed.push("output projection not tied to the embedding".to_owned());
             false
         }
     };
-    let mtp_layers =
-        fields.optional(&["num_nextn_predict_layers", "num_mtp_modules"], 0, MOST)?.unwrap_or(0);
-    Ok(Model {
+    let mtp_layers = fields
+        .optional(&["num_nextn_predict_layers", "num_mtp_modules"], 0, MAX_COUNT)?
+        .unwrap_or(0);
+    Ok(TransformerConfig {
         name,
         layers,
         hidden,
@@ -186,30 +169,30 @@ fn attention(
     fields: &mut Fields<'_>,
     family: &'static Family,
     hidden: u32,
-) -> Result<Attention, ConfigError> {
-    let heads = fields.required(HEADS, 1, MOST)?;
-    let kv_rank = fields.optional(&["kv_lora_rank"], 0, MOST)?.unwrap_or(0);
+) -> Result<Attention, ModelConfigError> {
+    let heads = fields.required(HEADS, 1, MAX_COUNT)?;
+    let kv_rank = fields.optional(&["kv_lora_rank"], 0, MAX_COUNT)?.unwrap_or(0);
     if kv_rank > 0 {
         return Ok(Attention::Latent {
             heads,
-            q_rank: fields.optional(&["q_lora_rank"], 0, MOST)?.unwrap_or(0),
+            q_rank: fields.optional(&["q_lora_rank"], 0, MAX_COUNT)?.unwrap_or(0),
             kv_rank,
-            nope_dim: fields.required(&["qk_nope_head_dim"], 1, MOST)?,
-            rope_dim: fields.required(&["qk_rope_head_dim"], 0, MOST)?,
-            v_dim: fields.required(&["v_head_dim"], 1, MOST)?,
+            nope_dim: fields.required(&["qk_nope_head_dim"], 1, MAX_COUNT)?,
+            rope_dim: fields.required(&["qk_rope_head_dim"], 0, MAX_COUNT)?,
+            v_dim: fields.required(&["v_head_dim"], 1, MAX_COUNT)?,
         });
     }
-    let head_dim = match fields.optional(HEAD_DIM, 1, MOST)? {
+    let head_dim = match fields.optional(HEAD_DIM, 1, MAX_COUNT)? {
         Some(head_dim) => head_dim,
         None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(ConfigError::Heads { hidden, heads }),
+        None => return Err(ModelConfigError::Heads { hidden, heads }),
     };
     let kv_heads = kv_heads(fields, family, heads)?;
     if kv_heads > heads || !heads.is_multiple_of(kv_heads) {
-        return Err(ConfigError::Unfit {
+        return Err(ModelConfigError::InvalidField {
             field: KV_HEADS[0].to_owned(),
             value: kv_heads.to_string(),
-            possible: format!("a divisor of the {heads} heads"),
+            expected: format!("a divisor of the {heads} heads"),
         });
     }
     Ok(Attention::Grouped { heads, kv_heads, head_dim })
@@ -219,13 +202,13 @@ fn kv_heads(
     fields: &mut Fields<'_>,
     family: &'static Family,
     heads: u32,
-) -> Result<u32, ConfigError> {
-    // Falcon says the number also where its first generation does not heed it.
+) -> Result<u32, ModelConfigError> {
+    // Falcon states the number even in its first generation, which ignores it.
     if family.is("falcon") && !fields.flag("new_decoder_architecture")?.unwrap_or(false) {
         return Ok(if fields.flag("multi_query")?.unwrap_or(true) { 1 } else { heads });
     }
-    let stated = fields.optional(KV_HEADS, 1, MOST)?;
-    let nested = fields.within("attn_config", "kv_n_heads", MOST)?;
+    let stated = fields.optional(KV_HEADS, 1, MAX_COUNT)?;
+    let nested = fields.nested("attn_config", "kv_n_heads", MAX_COUNT)?;
     Ok(stated.or(nested).unwrap_or(heads))
 }
 
@@ -234,9 +217,9 @@ fn dense_ffn(
     family: &'static Family,
     hidden: u32,
     experts: Option<Experts>,
-) -> Result<u32, ConfigError> {
+) -> Result<u32, ModelConfigError> {
     if family.is("llama4") {
-        let stated = fields.optional(&["intermediate_size_mlp"], 1, MOST_WIDE)?;
+        let stated = fields.optional(&["intermediate_size_mlp"], 1, MAX_WIDTH)?;
         if let Some(width) = stated {
             return Ok(width);
         }
@@ -245,15 +228,15 @@ fn dense_ffn(
         let ratio = fields.optional(&["expansion_ratio"], 1, 1000)?.unwrap_or(4);
         return Ok(hidden * ratio);
     }
-    match (fields.optional(FFN, 1, MOST_WIDE)?, experts) {
+    match (fields.optional(FFN, 1, MAX_WIDTH)?, experts) {
         (Some(width), _) => Ok(width),
-        // The width that these families say nothing of.
+        // These families default to 4 × hidden.
         (None, _) if family.four_wide => Ok(4 * hidden),
         (None, Some(experts)) => {
-            fields.assumed.push(format!("dense blocks as wide as an expert, {}", experts.ffn));
+            fields.assumed.push(format!("dense layers as wide as an expert, {}", experts.ffn));
             Ok(experts.ffn)
         }
-        (None, None) => Err(ConfigError::Missing { field: FFN[0], others: &FFN[1..] }),
+        (None, None) => Err(ModelConfigError::Missing { field: FFN[0], others: &FFN[1..] }),
     }
 }
 
@@ -267,11 +250,11 @@ fn gated(fields: &mut Fields<'_>, family: &'static Family) -> bool {
         .find_map(|field| fields::text(fields.object, field));
     let gated = activation.is_none_or(|activation| !plain.contains(&activation));
     let matrices = if gated { "three matrices" } else { "two matrices" };
-    fields.assumed.push(format!("a feed-forward block of {matrices}"));
+    fields.assumed.push(format!("a feed-forward block with {matrices}"));
     gated
 }
 
-fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ConfigError> {
+fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ModelConfigError> {
     let all_if = |all: bool| if all { Bias::All } else { Bias::None };
     Ok(match family.bias {
         BiasField::Fixed(bias) => bias,
@@ -288,15 +271,18 @@ fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ConfigErro
     })
 }
 
-fn learned_positions(fields: &mut Fields<'_>, family: &'static Family) -> Result<u32, ConfigError> {
+fn learned_positions(
+    fields: &mut Fields<'_>,
+    family: &'static Family,
+) -> Result<u32, ModelConfigError> {
     if family.is("gpt2") {
-        return fields.required(&["n_positions", "max_position_embeddings", "n_ctx"], 1, MOST_WIDE);
+        return fields.required(&["n_positions", "max_position_embeddings", "n_ctx"], 1, MAX_WIDTH);
     }
     if family.is("mpt") {
-        let computed = fields.flag_within("attn_config", "alibi")
-            || fields.flag_within("attn_config", "rope")
+        let computed = fields.nested_flag("attn_config", "alibi")
+            || fields.nested_flag("attn_config", "rope")
             || !fields.flag("learned_pos_emb")?.unwrap_or(true);
-        return if computed { Ok(0) } else { fields.required(&["max_seq_len"], 1, MOST_WIDE) };
+        return if computed { Ok(0) } else { fields.required(&["max_seq_len"], 1, MAX_WIDTH) };
     }
     Ok(0)
 }
@@ -305,38 +291,38 @@ fn experts(
     fields: &mut Fields<'_>,
     family: &'static Family,
     layers: u32,
-) -> Result<Option<Experts>, ConfigError> {
-    let count = fields.optional(EXPERTS, 0, MOST)?.unwrap_or(0);
+) -> Result<Option<Experts>, ModelConfigError> {
+    let count = fields.optional(EXPERTS, 0, MAX_COUNT)?.unwrap_or(0);
     if count <= 1 {
         return Ok(None);
     }
     let per_token = fields.required(PER_TOKEN, 1, count)?;
-    let ffn = match fields.optional(EXPERT_FFN, 1, MOST_WIDE)? {
+    let ffn = match fields.optional(EXPERT_FFN, 1, MAX_WIDTH)? {
         Some(width) => width,
-        None => fields.required(FFN, 1, MOST_WIDE)?,
+        None => fields.required(FFN, 1, MAX_WIDTH)?,
     };
-    let shared_count = fields.optional(SHARED, 0, MOST)?.unwrap_or(0);
-    let shared_width = fields.optional(&["shared_expert_intermediate_size"], 0, MOST_WIDE)?;
+    let shared_count = fields.optional(SHARED, 0, MAX_COUNT)?.unwrap_or(0);
+    let shared_width = fields.optional(&["shared_expert_intermediate_size"], 0, MAX_WIDTH)?;
     let shared_ffn = match shared_width {
         Some(width) => width,
-        // Its one shared expert is as wide as a routed one.
+        // The one shared expert is as wide as a routed one.
         None if family.is("llama4") => ffn,
         None => {
             let width = u64::from(shared_count) * u64::from(ffn);
-            u32::try_from(width).ok().filter(|width| *width <= MOST_WIDE).ok_or_else(|| {
-                ConfigError::Unfit {
+            u32::try_from(width).ok().filter(|width| *width <= MAX_WIDTH).ok_or_else(|| {
+                ModelConfigError::InvalidField {
                     field: SHARED[0].to_owned(),
                     value: shared_count.to_string(),
-                    possible: format!("up to {}", MOST_WIDE / ffn),
+                    expected: format!("up to {}", MAX_WIDTH / ffn),
                 }
             })?
         }
     };
-    let only_dense = fields.listed("mlp_only_layers", layers)?;
-    let first = fields.optional(&["first_k_dense_replace"], 0, MOST)?.unwrap_or(0);
-    let every = fields.optional(EVERY, 1, MOST)?.unwrap_or(1);
+    let only_dense = fields.count_listed("mlp_only_layers", layers)?;
+    let first = fields.optional(&["first_k_dense_replace"], 0, MAX_COUNT)?.unwrap_or(0);
+    let every = fields.optional(EVERY, 1, MAX_COUNT)?.unwrap_or(1);
     if only_dense > 0 {
-        fields.assumed.push(format!("the {only_dense} blocks of `mlp_only_layers` come first"));
+        fields.assumed.push(format!("the {only_dense} layers of `mlp_only_layers` come first"));
     }
     let dense_layers = (first + only_dense).min(layers);
     Ok(Some(Experts { count, per_token, ffn, shared_ffn, dense_layers, every }))
@@ -346,29 +332,29 @@ fn window(
     fields: &mut Fields<'_>,
     family: &'static Family,
     layers: u32,
-) -> Result<Window, ConfigError> {
+) -> Result<AttentionWindow, ModelConfigError> {
     let size = ["sliding_window", "attention_chunk_size", "sliding_window_size"];
     let tokens = fields.optional(&size, 0, u32::MAX)?.unwrap_or(0);
     let used = fields.flag("use_sliding_window")?.unwrap_or(!family.is("qwen"));
     if tokens == 0 || !used {
-        return Ok(Window::NONE);
+        return Ok(AttentionWindow::NONE);
     }
     if let Some(global) = fields.layer_types(layers)? {
-        return Ok(Window::with_global(tokens, &global));
+        return Ok(AttentionWindow::with_global(tokens, &global));
     }
     let pattern = ["sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"];
-    if let Some(global_every) = fields.optional(&pattern, 0, MOST)? {
-        return Ok(Window::with_global_every(tokens, global_every));
+    if let Some(global_every) = fields.optional(&pattern, 0, MAX_COUNT)? {
+        return Ok(AttentionWindow::with_global_every(tokens, global_every));
     }
     if family.is("qwen") {
-        // The first so many blocks see all.
-        let all = fields.optional(&["max_window_layers"], 0, MOST)?.unwrap_or(0).min(layers);
-        return Ok(Window { tokens, global: all, of: layers });
+        // The first `max_window_layers` layers have full attention.
+        let all = fields.optional(&["max_window_layers"], 0, MAX_COUNT)?.unwrap_or(0).min(layers);
+        return Ok(AttentionWindow { tokens, global: all, period: layers });
     }
     if !family.is_known() {
-        fields.assumed.push(format!("every block looks back {tokens} tokens"));
+        fields.assumed.push(format!("a sliding window of {tokens} tokens in every layer"));
     }
-    Ok(Window::with_global_every(tokens, 0))
+    Ok(AttentionWindow::with_global_every(tokens, 0))
 }
 
 #[cfg(test)]

@@ -1,37 +1,36 @@
-//! How many weights a model has, and where they are.
+//! Parameter counts of a model.
 
-use super::{Attention, Bias, Model, Norm};
+use super::{Attention, Bias, Norm, TransformerConfig};
 
-/// Weights by where a split puts them.
+/// Parameter counts, by how parallelism splits them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameters {
-    /// Of one block: attention.
+pub struct ParameterCounts {
+    /// Attention of one layer, split by tensor parallelism.
     pub attention: f64,
-    /// Of one dense block: its feed-forward part, split likewise.
+    /// Feed-forward block of one dense layer, split by tensor parallelism.
     pub dense_ffn: f64,
-    /// Of one block of experts: what every token passes, split likewise.
+    /// Shared experts of one `MoE` layer, split by tensor parallelism.
     pub shared_ffn: f64,
-    /// Of one block of experts: all routed experts, split over expert-parallel ranks.
+    /// All routed experts of one `MoE` layer, split by expert parallelism.
     pub routed: f64,
-    /// Of one block of experts: the router, on every rank.
+    /// Router of one `MoE` layer, replicated on every rank.
     pub router: f64,
-    /// Of one block: norms and the like, on every rank.
+    /// Norms of one layer, replicated on every rank.
     pub norms: f64,
-    /// The embedding of tokens and positions.
+    /// Token and position embeddings.
     pub embedding: f64,
-    /// The output projection; 0 where it is the embedding.
+    /// Output projection; 0 if tied to the embedding.
     pub output: f64,
-    /// Blocks that predict further tokens, all.
-    pub further: f64,
-    /// All but those.
+    /// All MTP layers.
+    pub mtp: f64,
+    /// All parameters except `mtp`.
     pub total: f64,
-    /// Those that a token meets.
+    /// Parameters used per token.
     pub active: f64,
 }
 
-impl Parameters {
-    /// Of a model.
-    pub fn of(model: &Model) -> Self {
+impl ParameterCounts {
+    pub fn new(model: &TransformerConfig) -> Self {
         let hidden = f64::from(model.hidden);
         let matrices = if model.gated { 3.0 } else { 2.0 };
         let block_bias = model.bias == Bias::All;
@@ -56,9 +55,8 @@ impl Parameters {
         let dense = f64::from(model.dense_layers());
         let expert = f64::from(model.expert_layers());
         let common = f64::from(model.layers) * (attention + norms) + norm(model);
-        let passed = common + dense * dense_ffn + expert * (shared_ffn + gate);
-        let further =
-            f64::from(model.mtp_layers) * further_block(model, attention, norms, dense_ffn);
+        let always_active = common + dense * dense_ffn + expert * (shared_ffn + gate);
+        let mtp = f64::from(model.mtp_layers) * mtp_block(model, attention, norms, dense_ffn);
         Self {
             attention,
             dense_ffn,
@@ -68,34 +66,34 @@ impl Parameters {
             norms,
             embedding,
             output,
-            further,
-            total: passed + expert * routed + embedding + output,
-            active: passed + expert * routed * used + embedding + output,
+            mtp,
+            total: always_active + expert * routed + embedding + output,
+            active: always_active + expert * routed * used + embedding + output,
         }
     }
 }
 
-/// Weights of a block's attention on one of so many tensor-parallel ranks: heads are split, heads of
-/// keys and values as far as they go, projections to latents not at all.
-pub(crate) fn attention_of_rank(model: &Model, tp: u32) -> f64 {
+/// Attention parameters of a layer per tensor-parallel rank. Query heads are split; KV heads are
+/// split down to one per rank and replicated beyond; latent projections are replicated.
+pub(crate) fn attention_of_rank(model: &TransformerConfig, tp: u32) -> f64 {
     let hidden = f64::from(model.hidden);
     let ranks = f64::from(tp);
-    let whole = match model.attention {
+    let replicated = match model.attention {
         Attention::Grouped { kv_heads, head_dim, .. } => {
-            let twice = f64::from(kv_heads.max(tp)) / f64::from(kv_heads) - 1.0;
+            let extra = f64::from(kv_heads.max(tp)) / f64::from(kv_heads) - 1.0;
             let key_value = 2.0 * f64::from(kv_heads) * f64::from(head_dim);
-            return (attention(model) + twice * key_value * hidden) / ranks;
+            return (attention(model) + extra * key_value * hidden) / ranks;
         }
         Attention::Latent { q_rank, kv_rank, rope_dim, .. } => {
             f64::from(q_rank) + f64::from(kv_rank) + f64::from(rope_dim)
         }
     };
-    whole * hidden + (attention(model) - whole * hidden) / ranks
+    replicated * hidden + (attention(model) - replicated * hidden) / ranks
 }
 
-/// Weights of the adapters of a block, beside every product of attention and of a feed-forward part of
-/// a width: routed experts have none.
-pub(crate) fn adapters_of_block(model: &Model, rank: u32, ffn: u32) -> f64 {
+/// LoRA parameters of a layer with a feed-forward block of width `ffn`: adapters on all projections
+/// of attention and of the feed-forward block, none on routed experts.
+pub(crate) fn adapters_of_block(model: &TransformerConfig, rank: u32, ffn: u32) -> f64 {
     let (hidden, ffn) = (f64::from(model.hidden), f64::from(ffn));
     let attention = model.attention;
     let (query, value) = (attention.query_width(), attention.value_width());
@@ -108,14 +106,14 @@ pub(crate) fn adapters_of_block(model: &Model, rank: u32, ffn: u32) -> f64 {
     f64::from(rank) * (hidden + query + key_value + value + hidden + feed_forward)
 }
 
-/// Weights of all adapters.
-pub(crate) fn adapters(model: &Model, rank: u32) -> f64 {
+/// LoRA parameters of the whole model.
+pub(crate) fn adapters(model: &TransformerConfig, rank: u32) -> f64 {
     let shared = model.experts.map_or(0, |experts| experts.shared_ffn);
     f64::from(model.dense_layers()) * adapters_of_block(model, rank, model.ffn)
         + f64::from(model.expert_layers()) * adapters_of_block(model, rank, shared)
 }
 
-fn norm(model: &Model) -> f64 {
+fn norm(model: &TransformerConfig) -> f64 {
     f64::from(model.hidden)
         * match model.norm {
             Norm::Rms => 1.0,
@@ -123,7 +121,7 @@ fn norm(model: &Model) -> f64 {
         }
 }
 
-fn attention(model: &Model) -> f64 {
+fn attention(model: &TransformerConfig) -> f64 {
     let hidden = f64::from(model.hidden);
     match model.attention {
         Attention::Grouped { heads, kv_heads, head_dim } => {
@@ -153,9 +151,8 @@ fn attention(model: &Model) -> f64 {
     }
 }
 
-/// A block that predicts a further token: a block like the last, and a product that joins the two
-/// streams that it reads.
-fn further_block(model: &Model, attention: f64, norms: f64, dense_ffn: f64) -> f64 {
+/// An MTP layer: a layer like the last one, and a projection that joins its two input streams.
+fn mtp_block(model: &TransformerConfig, attention: f64, norms: f64, dense_ffn: f64) -> f64 {
     let hidden = f64::from(model.hidden);
     let feed_forward = model.experts.map_or(dense_ffn, |experts| {
         let matrices = if model.gated { 3.0 } else { 2.0 };

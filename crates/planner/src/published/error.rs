@@ -1,130 +1,87 @@
 //! Why a row cannot be estimated.
 
-use super::program::{CHEAP, SHARDINGS};
+use super::framework::{CHEAP_MODULES, SHARDINGS};
 use crate::check::ImpossibleRun;
 use crate::gpu::GpuError;
-use crate::run::Stack;
+use crate::run::Framework;
 
-/// Why a row of a table cannot be estimated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RowError {
-    /// A cell should hold a whole number above zero.
-    #[error("{column} `{cell}` is no whole number above zero")]
-    NoCount {
-        /// What the cell is of.
-        column: String,
-        /// What it holds.
-        cell: String,
-    },
-    /// A cell should hold a number above zero.
-    #[error("`{column}` is `{cell}`, no number above zero")]
-    NoNumber {
-        /// The column.
-        column: &'static str,
-        /// What the cell holds.
-        cell: String,
-    },
-    /// A cell that every run needs is empty.
-    #[error("no {0}")]
-    Lacks(&'static str),
-    /// No precision of this name.
-    #[error("precision `{0}` is not known")]
+    /// Expected a positive integer.
+    #[error("{column} `{cell}` is not a positive integer")]
+    NotACount { column: String, cell: String },
+    /// Expected a positive number.
+    #[error("`{column}` is `{cell}`, not a positive number")]
+    NotANumber { column: &'static str, cell: String },
+    /// A required cell is empty.
+    #[error("missing {0}")]
+    Missing(&'static str),
+    #[error("unknown precision `{0}`")]
     Precision(String),
-    /// No program of this name.
     #[error(
-        "program `{0}` is not known; possible: `{known}`",
-        known = Stack::ALL.map(Stack::name).join("`, `")
+        "unknown framework `{0}`; possible: `{known}`",
+        known = Framework::ALL.map(Framework::name).join("`, `")
     )]
-    Program(String),
-    /// No sharding of this name.
-    #[error("sharding `{0}` is not known; possible: `{known}`", known = SHARDINGS.join("`, `"))]
+    Framework(String),
+    #[error("unknown sharding `{0}`; possible: `{known}`", known = SHARDINGS.join("`, `"))]
     Sharding(String),
-    /// No recomputation of this name.
     #[error(
-        "recomputation `{0}` is not known; possible: `none`, `full`, `layers:N`, `selective`, `selective-op`, \
+        "unknown recompute mode `{0}`; possible: `none`, `full`, `layers:N`, `selective`, `selective-op`, \
          `selective-layer`, `selective+SP`, `attention`, `modules`, `selective:` with any of `{known}` joined by `+`",
-        known = CHEAP.join("`, `")
+        known = CHEAP_MODULES.join("`, `")
     )]
     Recompute(String),
-    /// The column says yes or no.
+    /// Expected `yes` or `no`.
     #[error("fused experts `{0}`; possible: `yes`, `no`")]
     FusedExperts(String),
-    /// The GPUs are no whole number of data-parallel replicas.
-    #[error("{gpus} GPUs do not divide by TP × PP × CP")]
-    Indivisible {
-        /// How many there are.
-        gpus: u32,
-    },
-    /// The row's own numbers make no model, and no model has its name.
-    #[error("model `{model}` is not known and {lacks}")]
-    UnknownModel {
-        /// What was trained.
-        model: String,
-        /// What the row lacks.
-        lacks: ShapeError,
-    },
-    /// The row's own numbers make no model, and are not those of the model that it names.
+    /// The GPUs do not form a whole number of data-parallel replicas.
+    #[error("{gpus} GPUs are not divisible by TP × PP × CP")]
+    Indivisible { gpus: u32 },
+    /// The model name is unknown and the row does not state its shape.
+    #[error("unknown model `{model}`, and {missing}")]
+    UnknownModel { model: String, missing: ShapeError },
+    /// The row's shape is incomplete and contradicts the model that it names.
     #[error(
-        "the row's shape is not that of `{model}` ({layers} blocks, {hidden} wide, {vocab} words), and {lacks}"
+        "the row's shape is not that of `{model}` ({layers} layers, width {hidden}, vocabulary {vocab}), and {missing}"
     )]
-    OtherShape {
-        /// What was trained.
+    ShapeMismatch {
         model: String,
-        /// Layers of the model of that name.
+        /// Of the built-in model.
         layers: u32,
-        /// Its width.
         hidden: u32,
-        /// Its vocabulary.
         vocab: u32,
-        /// What the row lacks.
-        lacks: ShapeError,
+        missing: ShapeError,
     },
-    /// The GPU is not known.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A share of the power needs the whole.
-    #[error("nothing is known of the power of `{0}`")]
+    /// A share of the power limit needs the SKU's default.
+    #[error("the facts have no default power of `{0}`")]
     Power(String),
-    /// The run cannot be.
     #[error(transparent)]
     Impossible(#[from] ImpossibleRun),
-    /// Two cells contradict each other.
-    #[error("`step_time_s` says {time_s} s and `tokens_per_s_per_gpu` {rate_s:.3} s a step")]
-    Contradiction {
-        /// A step by its time.
-        time_s: f64,
-        /// A step by its rate.
-        rate_s: f64,
-    },
-    /// The row does not say how fast it was.
-    #[error("no step time, tokens a second or FLOPs")]
+    /// Step time and throughput contradict each other.
+    #[error("`step_time_s` is {time_s} s, but `tokens_per_s_per_gpu` means {rate_s:.3} s per step")]
+    Contradiction { time_s: f64, rate_s: f64 },
+    /// The row states no speed.
+    #[error("missing step time, tokens per second or FLOPs")]
     NoSpeed,
-    /// A speed that is infinite or zero.
-    #[error("its speed is beyond all numbers")]
-    Speed,
-    /// An estimate that is infinite or no number.
-    #[error("its estimate is no number")]
-    Estimate,
+    /// The stated speed is infinite or zero.
+    #[error("the speed is out of range")]
+    SpeedOutOfRange,
+    #[error("the estimate is not finite")]
+    EstimateNotFinite,
 }
 
-/// What a row lacks of the shape of its model.
+/// What a row lacks to define its model's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// Layers, width or heads.
     #[error("the row lacks its shape")]
     Shape,
-    /// A head has no width.
-    #[error("the row has more heads ({heads}) than it is wide ({hidden})")]
-    Heads {
-        /// How many heads.
-        heads: u32,
-        /// The width.
-        hidden: u32,
-    },
-    /// Heads of keys and values.
-    #[error("the row lacks heads of keys and values")]
+    #[error("the row has more heads ({heads}) than its width ({hidden})")]
+    Heads { heads: u32, hidden: u32 },
+    #[error("the row lacks the number of KV heads")]
     KvHeads,
-    /// The vocabulary.
-    #[error("the row lacks a vocabulary")]
+    #[error("the row lacks the vocabulary size")]
     Vocabulary,
 }

@@ -1,85 +1,77 @@
-//! Runs that others published: rows of a table, and what each says of itself.
+//! Published training runs: a CSV table, one run per row.
 
-mod cells;
 mod error;
-mod part;
-mod program;
+mod framework;
+mod gpu;
 mod row;
 mod shape;
+mod table;
 
-pub use cells::{Cells, unknown_columns};
 pub use error::{RowError, ShapeError};
+pub use table::{RawRow, unknown_columns};
 
 use farrier_facts::FactSet;
 
-use crate::run::Run;
+use crate::run::TrainingRun;
 
-/// A row that says enough to be estimated.
+/// A row with enough information for an estimate.
 #[derive(Debug, Clone)]
-pub struct Published {
-    /// Where it is from.
+pub struct PublishedRun {
     pub source: String,
-    /// When, as the source says.
     pub date: String,
-    /// What the source calls the GPU.
+    /// As the source names it.
     pub gpu: String,
-    /// The run.
-    pub run: Run,
-    /// What it took, seconds a step.
+    pub run: TrainingRun,
+    /// Measured step time.
     pub step_s: f64,
-    /// The most memory that a GPU had in use, if published, GiB.
+    /// Published peak memory of a GPU.
     pub peak_gib: Option<f64>,
-    /// Why it is not to be learned from, if it is not.
+    /// Why the row must not be fitted to, if it must not.
     pub caution: Option<String>,
-    /// What the row leaves open, and was assumed: empty for one that states all.
+    /// Assumptions about unstated settings; empty for a complete row.
     pub assumed: Vec<&'static str>,
 }
 
-/// A row that cannot be estimated, and why.
+/// A row that cannot be estimated.
 #[derive(Debug, Clone)]
-pub struct Uncovered {
-    /// Where it is from.
+pub struct RejectedRow {
     pub source: String,
-    /// What was trained.
     pub model: String,
-    /// Whether it states its whole configuration all the same.
+    /// Whether it states its whole configuration nevertheless.
     pub complete: bool,
-    /// Why it cannot be estimated.
-    pub why: Box<RowError>,
+    pub error: Box<RowError>,
 }
 
 /// Why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Not such a table.
     #[error(
-        "the table cannot be read; its columns are those of data/planner/published_training.csv"
+        "failed to read the table; expected the columns of data/planner/published_training.csv"
     )]
     Unreadable(#[from] csv::Error),
-    /// No row could say enough.
+    /// A column that every row needs is missing.
     #[error(
-        "the table lacks {}; its columns are those of data/planner/published_training.csv",
-        .lacking.join(", ")
+        "the table lacks {}; expected the columns of data/planner/published_training.csv",
+        .columns.join(", ")
     )]
-    Lacks {
-        /// The columns that it lacks, in backticks.
-        lacking: Vec<String>,
+    MissingColumns {
+        /// In backticks.
+        columns: Vec<String>,
     },
-    /// No rows.
     #[error("the table has no rows")]
     Empty,
 }
 
-/// The rows of a table: a run, or why not. Columns that it reads nothing from are told by
-/// [`unknown_columns`].
+/// Reads a table: each row is a run or an error. [`unknown_columns`] lists the columns that are
+/// ignored.
 pub fn read(
     facts: &FactSet,
     table: &[u8],
-) -> Result<Vec<Result<Published, Uncovered>>, TableError> {
-    Ok(cells::rows(table)?.iter().map(|cells| row::published(facts, cells)).collect())
+) -> Result<Vec<Result<PublishedRun, RejectedRow>>, TableError> {
+    Ok(table::rows(table)?.iter().map(|row| row::parse(facts, row)).collect())
 }
 
-/// The rows that Farrier ships with, from which its coefficients are fitted.
+/// The shipped table, which the coefficients are fitted to.
 pub fn embedded() -> &'static [u8] {
     include_bytes!("../../../../data/planner/published_training.csv")
 }
@@ -90,9 +82,9 @@ mod tests {
 
     use super::*;
 
-    /// A row that states all, with other cells.
-    pub(super) fn cells(given: &[(&str, &str)]) -> Cells {
-        let mut row = BTreeMap::from([
+    /// A complete row with some cells replaced.
+    pub(super) fn raw_row(overrides: &[(&str, &str)]) -> RawRow {
+        let mut cells = BTreeMap::from([
             ("source", "mine"),
             ("date", "2026-01"),
             ("model", "llama3-8b"),
@@ -107,24 +99,25 @@ mod tests {
             ("recompute", "none"),
             ("step_time_s", "14"),
         ]);
-        row.extend(given.iter().copied());
+        cells.extend(overrides.iter().copied());
         let table = format!(
             "{}\n\"{}\"\n",
-            row.keys().copied().collect::<Vec<_>>().join(","),
-            row.values().copied().collect::<Vec<_>>().join("\",\"")
+            cells.keys().copied().collect::<Vec<_>>().join(","),
+            cells.values().copied().collect::<Vec<_>>().join("\",\"")
         );
-        cells::rows(table.as_bytes()).unwrap().swap_remove(0)
+        table::rows(table.as_bytes()).unwrap().swap_remove(0)
     }
 
-    pub(super) fn read_one(cells: &Cells) -> Result<Published, Uncovered> {
-        row::published(FactSet::embedded(), cells)
+    pub(super) fn parse(row: &RawRow) -> Result<PublishedRun, RejectedRow> {
+        row::parse(FactSet::embedded(), row)
     }
 
     #[test]
-    fn the_rows_that_ship_are_covered_unless_they_lack_something() {
+    fn complete_shipped_rows_are_accepted() {
         let rows = read(FactSet::embedded(), embedded()).unwrap();
-        let refused: Vec<&Uncovered> = rows.iter().filter_map(|row| row.as_ref().err()).collect();
-        assert_eq!((rows.len(), refused.len()), (385, 27), "{refused:#?}");
-        assert!(refused.iter().all(|row| !row.complete), "{refused:#?}");
+        let rejected: Vec<&RejectedRow> =
+            rows.iter().filter_map(|row| row.as_ref().err()).collect();
+        assert_eq!((rows.len(), rejected.len()), (385, 27), "{rejected:#?}");
+        assert!(rejected.iter().all(|row| !row.complete), "{rejected:#?}");
     }
 }

@@ -1,180 +1,192 @@
-//! A row made a run.
+//! Conversion of a raw row to a training run.
 
 use farrier_facts::FactSet;
 
-use super::cells::{Cells, count, number, stated_count};
-use super::{Published, RowError, Uncovered, part, program, shape};
+use super::table::{RawRow, count, number, stated_count};
+use super::{PublishedRun, RejectedRow, RowError, framework, gpu, shape};
 use crate::check;
 use crate::flops::FlopsPerToken;
-use crate::layout::{ADAPTER_RANK, Layout, Recompute, Schedule};
-use crate::model::{Model, builtin};
+use crate::model::{TransformerConfig, builtin};
+use crate::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule};
 use crate::precision::Precision;
-use crate::run::{Run, Stack, Task};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
-/// The run of a row, or why there is none.
-pub(super) fn published(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
-    covered(facts, cells).map_err(|why| Uncovered {
-        source: cells.source.clone(),
-        model: cells.model.clone(),
-        complete: stated(cells).is_ok(),
-        why: Box::new(why),
+pub(super) fn parse(facts: &FactSet, row: &RawRow) -> Result<PublishedRun, RejectedRow> {
+    parse_run(facts, row).map_err(|err| RejectedRow {
+        source: row.source.clone(),
+        model: row.model.clone(),
+        complete: check_complete(row).is_ok(),
+        error: Box::new(err),
     })
 }
 
-fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, RowError> {
+fn parse_run(facts: &FactSet, row: &RawRow) -> Result<PublishedRun, RowError> {
     let mut assumed = Vec::new();
-    let run = run(facts, cells, &mut assumed)?;
+    let run = run(facts, row, &mut assumed)?;
     check::check(&run)?;
-    let step_s = if let Some(step_s) = measured(cells, &run)? {
+    let step_s = if let Some(step_s) = measured_step_s(row, &run)? {
         step_s
     } else {
-        assumed.push("convention of FLOPs");
-        by_flops(cells, &run).ok_or(RowError::NoSpeed)?
+        assumed.push("FLOPs convention");
+        step_s_from_flops(row, &run).ok_or(RowError::NoSpeed)?
     };
     if !(step_s.is_finite() && step_s > 0.0) {
-        return Err(RowError::Speed);
+        return Err(RowError::SpeedOutOfRange);
     }
-    Ok(Published {
-        source: cells.source.clone(),
-        date: cells.date.clone(),
-        gpu: cells.gpu.clone(),
+    Ok(PublishedRun {
+        source: row.source.clone(),
+        date: row.date.clone(),
+        gpu: row.gpu.clone(),
         run,
         step_s,
-        peak_gib: number(&cells.peak_mem_gib),
-        caution: Some(cells.caution.clone()).filter(|caution| !caution.is_empty()),
+        peak_gib: number(&row.peak_mem_gib),
+        caution: Some(row.caution.clone()).filter(|caution| !caution.is_empty()),
         assumed,
     })
 }
 
-fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, RowError> {
-    for (cell, what) in [
-        (&cells.layers, "layers"),
-        (&cells.hidden, "hidden"),
-        (&cells.heads, "heads"),
-        (&cells.ffn, "ffn"),
-        (&cells.vocab, "vocab"),
+fn run(
+    facts: &FactSet,
+    row: &RawRow,
+    assumed: &mut Vec<&'static str>,
+) -> Result<TrainingRun, RowError> {
+    for (cell, column) in [
+        (&row.layers, "layers"),
+        (&row.hidden, "hidden"),
+        (&row.heads, "heads"),
+        (&row.ffn, "ffn"),
+        (&row.vocab, "vocab"),
     ] {
-        stated_count(cell, what)?;
+        stated_count(cell, column)?;
     }
-    let model = shape::model(cells, assumed)?;
-    let gpu = part::accelerator(facts, &cells.gpu)?;
-    let need = |cell: &str, column: &str, what: &'static str| {
-        stated_count(cell, column)?.ok_or(RowError::Lacks(what))
+    let model = shape::model(row, assumed)?;
+    let gpu = gpu::accelerator(facts, &row.gpu)?;
+    let required = |cell: &str, column: &str, what: &'static str| {
+        stated_count(cell, column)?.ok_or(RowError::Missing(what))
     };
-    let gpus = need(&cells.n_gpus, "n_gpus", "number of GPUs")?;
-    let seq_len = need(&cells.seq_len, "seq_len", "sequence length")?;
-    let global_batch = need(&cells.global_batch_seqs, "global_batch_seqs", "global batch")?;
-    let precision = Precision::named(&cells.precision)
-        .ok_or_else(|| RowError::Precision(cells.precision.clone()))?;
-    let stack = program::stack(cells)?;
-    let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
-    let layout = layout(cells, &model, stack, (gpus, global_batch), assumed)?;
+    let gpus = required(&row.n_gpus, "n_gpus", "number of GPUs")?;
+    let seq_len = required(&row.seq_len, "seq_len", "sequence length")?;
+    let global_batch = required(&row.global_batch_seqs, "global_batch_seqs", "global batch")?;
+    let precision = Precision::parse(&row.precision)
+        .ok_or_else(|| RowError::Precision(row.precision.clone()))?;
+    let framework = framework::framework(row)?;
+    let task = if row.task.contains("lora") { TrainingTask::Lora } else { TrainingTask::Full };
+    let parallelism = parallelism(row, &model, framework, (gpus, global_batch), assumed)?;
     let fused_experts = false;
-    let mut run =
-        Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts };
-    run.fused_experts = program::fused_experts(cells, &run)?;
+    let mut run = TrainingRun {
+        model,
+        gpu,
+        seq_len,
+        global_batch,
+        precision,
+        parallelism,
+        task,
+        framework,
+        fused_experts,
+    };
+    run.fused_experts = framework::fused_experts(row, &run)?;
     Ok(run)
 }
 
-/// How the row's GPUs share the work, of which there are so many for so large a batch.
-fn layout(
-    cells: &Cells,
-    model: &Model,
-    stack: Stack,
+/// The parallelism config of the row on `gpus` GPUs with the given global batch.
+fn parallelism(
+    row: &RawRow,
+    model: &TransformerConfig,
+    framework: Framework,
     (gpus, global_batch): (u32, u32),
     assumed: &mut Vec<&'static str>,
-) -> Result<Layout, RowError> {
-    let (tp, pp) = (stated_count(&cells.TP, "TP")?, stated_count(&cells.PP, "PP")?);
+) -> Result<ParallelConfig, RowError> {
+    let (tp, pp) = (stated_count(&row.TP, "TP")?, stated_count(&row.PP, "PP")?);
     if tp.is_none() || pp.is_none() {
         assumed.push("TP or PP");
     }
     let (tp, pp) = (tp.unwrap_or(1), pp.unwrap_or(1));
-    let cp = stated_count(&cells.CP, "CP")?.unwrap_or(1);
-    let dp = copies(gpus, [tp, pp, cp])?;
-    let micro_batch = stated_count(&cells.micro_batch, "micro-batch")?.unwrap_or_else(|| {
+    let cp = stated_count(&row.CP, "CP")?.unwrap_or(1);
+    let dp = replicas(gpus, [tp, pp, cp])?;
+    let micro_batch = stated_count(&row.micro_batch, "micro-batch")?.unwrap_or_else(|| {
         assumed.push("micro-batch");
-        usual_micro_batch(global_batch / dp, pp)
+        default_micro_batch(global_batch / dp, pp)
     });
-    let recompute = program::recompute(&cells.recompute)?.unwrap_or_else(|| {
-        assumed.push("recomputation");
+    let recompute = framework::recompute(&row.recompute)?.unwrap_or_else(|| {
+        assumed.push("recompute");
         Recompute::None
     });
-    let two_ways = cells.notes.contains("DualPipe");
-    // Large runs interleave their stages, and say so no more than that they have a pipeline.
-    let interleaves = matches!(stack, Stack::Megatron | Stack::Tuned) && pp > 1;
-    let pieces = if cells.VP.is_empty() && interleaves && !two_ways {
-        assumed.push("pieces of each stage");
+    let is_dual_pipe = row.notes.contains("DualPipe");
+    // Large runs interleave their stages without stating it.
+    let interleaves = matches!(framework, Framework::Megatron | Framework::Tuned) && pp > 1;
+    let virtual_stages = if row.VP.is_empty() && interleaves && !is_dual_pipe {
+        assumed.push("virtual stages");
         model.layers.div_ceil(pp)
     } else {
         1
     };
-    let ep = stated_count(&cells.EP, "EP")?;
+    let ep = stated_count(&row.EP, "EP")?;
     if ep.is_none() && model.experts.is_some() {
         assumed.push("EP");
     }
     let ep = ep.unwrap_or(1);
-    let (sharding, shard_group) = program::sharding(cells, stack)?;
-    let early = stack == Stack::MegatronEarly;
-    let said_async = || cells.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp");
-    Ok(Layout {
+    let (sharding, shard_group) = framework::sharding(row, framework)?;
+    let early = framework == Framework::MegatronEarly;
+    let has_async_tp = || row.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp");
+    Ok(ParallelConfig {
         dp,
         tp,
         pp,
-        vp: stated_count(&cells.VP, "VP")?.unwrap_or(pieces),
+        vp: stated_count(&row.VP, "VP")?.unwrap_or(virtual_stages),
         cp,
         ep: if model.experts.is_some() { ep } else { 1 },
         sharding,
         shard_group,
         micro_batch,
         recompute,
-        sequence_parallel: !early || cells.recompute.contains("SP"),
-        tensor_overlap: stack.is_megatron() && !early || said_async(),
-        schedule: if two_ways { Schedule::DualPipe } else { Schedule::OneForwardOneBackward },
-        // llm-foundry says what it reduces in behind a stroke.
-        reduce_bytes: match cells.sharding.rsplit_once('/') {
+        sequence_parallel: !early || row.recompute.contains("SP"),
+        tensor_overlap: framework.is_megatron() && !early || has_async_tp(),
+        schedule: if is_dual_pipe { Schedule::DualPipe } else { Schedule::OneForwardOneBackward },
+        // llm-foundry states the reduction precision after a slash.
+        reduce_bytes: match row.sharding.rsplit_once('/') {
             Some((_, "PURE")) => 2,
             Some((_, "DEFAULT")) => 4,
-            _ => stack.reduce_bytes(),
+            _ => framework.reduce_bytes(),
         },
         moment_bytes: 4,
         adapter_rank: ADAPTER_RANK,
     })
 }
 
-/// Copies of the model on so many GPUs.
-fn copies(gpus: u32, of_each: [u32; 3]) -> Result<u32, RowError> {
-    let each = of_each.iter().try_fold(1_u32, |each, part| each.checked_mul(*part));
-    let each = each.filter(|each| gpus.is_multiple_of(*each));
-    each.map(|each| gpus / each).ok_or(RowError::Indivisible { gpus })
+/// Data-parallel replicas on `gpus` GPUs, with the given degrees of the other axes.
+fn replicas(gpus: u32, degrees: [u32; 3]) -> Result<u32, RowError> {
+    let ranks = degrees.iter().try_fold(1_u32, |ranks, degree| ranks.checked_mul(*degree));
+    let ranks = ranks.filter(|ranks| gpus.is_multiple_of(*ranks));
+    ranks.map(|ranks| gpus / ranks).ok_or(RowError::Indivisible { gpus })
 }
 
-/// The micro-batch where a row has none, of a copy's share of the batch.
-fn usual_micro_batch(of_copy: u32, pp: u32) -> u32 {
-    let whole = |size: &u32| of_copy.is_multiple_of(*size) && of_copy > 0;
-    // Where there is no pipeline to fill, larger ones are the rule.
-    if pp > 1 { 1 } else { [4, 2].into_iter().find(whole).unwrap_or(1) }
+/// Default micro-batch, given a replica's share of the batch.
+fn default_micro_batch(per_replica: u32, pp: u32) -> u32 {
+    let divides = |size: &u32| per_replica.is_multiple_of(*size) && per_replica > 0;
+    // Without a pipeline to fill, larger micro-batches are common.
+    if pp > 1 { 1 } else { [4, 2].into_iter().find(divides).unwrap_or(1) }
 }
 
-/// A time and a rate of one step may differ by so much, as each is rounded.
+/// Relative difference between step time and throughput that rounding explains.
 const ROUNDING: f64 = 0.03;
 
-/// What a step took, where the row says so.
-fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, RowError> {
-    for (cell, what) in [
-        (&cells.step_time_s, "step_time_s"),
-        (&cells.tokens_per_s_per_gpu, "tokens_per_s_per_gpu"),
-        (&cells.tflops_per_gpu, "tflops_per_gpu"),
-        (&cells.mfu_pct, "mfu_pct"),
-        (&cells.peak_mem_gib, "peak_mem_gib"),
+/// Measured step time, if the row states it.
+fn measured_step_s(row: &RawRow, run: &TrainingRun) -> Result<Option<f64>, RowError> {
+    for (cell, column) in [
+        (&row.step_time_s, "step_time_s"),
+        (&row.tokens_per_s_per_gpu, "tokens_per_s_per_gpu"),
+        (&row.tflops_per_gpu, "tflops_per_gpu"),
+        (&row.mfu_pct, "mfu_pct"),
+        (&row.peak_mem_gib, "peak_mem_gib"),
     ] {
         let is_stated = !cell.is_empty() && !cell.eq_ignore_ascii_case("n/a");
         if is_stated && number(cell).is_none() {
-            return Err(RowError::NoNumber { column: what, cell: cell.clone() });
+            return Err(RowError::NotANumber { column, cell: cell.clone() });
         }
     }
-    let by_time_s = number(&cells.step_time_s);
-    let by_rate_s = number(&cells.tokens_per_s_per_gpu)
-        .map(|rate| run.tokens_per_step() / (rate * f64::from(run.layout.gpus())));
+    let by_time_s = number(&row.step_time_s);
+    let by_rate_s = number(&row.tokens_per_s_per_gpu)
+        .map(|rate| run.tokens_per_step() / (rate * f64::from(run.parallelism.gpus())));
     if let (Some(time_s), Some(rate_s)) = (by_time_s, by_rate_s)
         && (rate_s / time_s - 1.0).abs() > ROUNDING
     {
@@ -183,71 +195,75 @@ fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, RowError> {
     Ok(by_time_s.or(by_rate_s))
 }
 
-/// What a step took by the FLOP/s or the MFU that the row has in the place of a time. Megatron's own
-/// table and that of Llama 3 count attention in full, as their long sequences show.
-fn by_flops(cells: &Cells, run: &Run) -> Option<f64> {
-    let flops = FlopsPerToken::of(run);
-    let per_token = if cells.source.contains("MegaScale") { flops.causal } else { flops.full };
-    let by_mfu = || Some(number(&cells.mfu_pct)? / 100.0 * run.gpu.half_flops);
-    let reached = number(&cells.tflops_per_gpu).map(|tflops| tflops * 1e12).or_else(by_mfu)?;
-    Some(run.tokens_per_step() * per_token / (reached * f64::from(run.layout.gpus())))
+/// Step time from the stated TFLOP/s or MFU. The tables of Megatron and Llama 3 count full
+/// attention, as their long sequences show.
+fn step_s_from_flops(row: &RawRow, run: &TrainingRun) -> Option<f64> {
+    let flops = FlopsPerToken::new(run);
+    let per_token = if row.source.contains("MegaScale") { flops.causal } else { flops.full };
+    let by_mfu = || Some(number(&row.mfu_pct)? / 100.0 * run.gpu.flops_16bit);
+    let reached = number(&row.tflops_per_gpu).map(|tflops| tflops * 1e12).or_else(by_mfu)?;
+    Some(run.tokens_per_step() * per_token / (reached * f64::from(run.parallelism.gpus())))
 }
 
-/// Whether a row states its whole configuration and what it took; else what it lacks.
-fn stated(cells: &Cells) -> Result<(), &'static str> {
-    let given = |cell: &str, what| if cell.trim().is_empty() { Err(what) } else { Ok(()) };
-    let counted = |cell: &str, what| count(cell).map(|_| ()).ok_or(what);
-    if cells.layers.trim().is_empty() && builtin::named(&cells.model).is_none() {
-        return Err("shape of the model");
+/// Whether a row states its whole configuration and speed; else what it lacks.
+fn check_complete(row: &RawRow) -> Result<(), &'static str> {
+    let text = |cell: &str, what| if cell.trim().is_empty() { Err(what) } else { Ok(()) };
+    let integer = |cell: &str, what| count(cell).map(|_| ()).ok_or(what);
+    if row.layers.trim().is_empty() && builtin::by_name(&row.model).is_none() {
+        return Err("model shape");
     }
-    counted(&cells.n_gpus, "number of GPUs")?;
-    given(&cells.precision, "precision")?;
-    counted(&cells.seq_len, "sequence length")?;
-    counted(&cells.global_batch_seqs, "global batch")?;
-    counted(&cells.micro_batch, "micro-batch")?;
-    given(&cells.recompute, "recomputation")?;
-    counted(&cells.TP, "TP")?;
-    counted(&cells.PP, "PP")?;
-    let speed = number(&cells.tokens_per_s_per_gpu).or(number(&cells.step_time_s));
+    integer(&row.n_gpus, "number of GPUs")?;
+    text(&row.precision, "precision")?;
+    integer(&row.seq_len, "sequence length")?;
+    integer(&row.global_batch_seqs, "global batch")?;
+    integer(&row.micro_batch, "micro-batch")?;
+    text(&row.recompute, "recompute")?;
+    integer(&row.TP, "TP")?;
+    integer(&row.PP, "PP")?;
+    let speed = number(&row.tokens_per_s_per_gpu).or(number(&row.step_time_s));
     speed.map(|_| ()).ok_or("speed")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{cells, read_one};
+    use super::super::tests::{parse, raw_row};
 
-    fn refused(given: &[(&str, &str)]) -> String {
-        let row = read_one(&cells(given)).unwrap_err();
+    fn error(overrides: &[(&str, &str)]) -> String {
+        let row = parse(&raw_row(overrides)).unwrap_err();
         assert!(row.complete, "{row:?}");
-        row.why.to_string()
+        row.error.to_string()
     }
 
     #[test]
-    fn what_cannot_run_is_not_estimated() {
-        assert!(read_one(&cells(&[])).is_ok());
-        for (given, part) in [
+    fn impossible_runs_are_rejected() {
+        assert!(parse(&raw_row(&[])).is_ok());
+        for (overrides, part) in [
             ([("gpu", "A100-SXM-80GB"), ("precision", "nvfp4")], "`nvfp4` needs blackwell"),
-            ([("TP", "65536"), ("PP", "65536")], "do not divide by TP × PP × CP"),
+            ([("TP", "65536"), ("PP", "65536")], "not divisible by TP × PP × CP"),
             ([("n_gpus", "12"), ("TP", "3")], "TP 3 does not divide heads: 32"),
             ([("micro_batch", "3999999999"), ("n_gpus", "8")], "micro-batch"),
-            ([("layers", "0"), ("TP", "1")], "layers `0` is no whole number above zero"),
-            ([("recompute", "block:4"), ("TP", "1")], "recomputation `block:4` is not known"),
-            ([("step_time_s", ""), ("tokens_per_s_per_gpu", "1e-310")], "beyond all numbers"),
+            ([("layers", "0"), ("TP", "1")], "layers `0` is not a positive integer"),
+            ([("recompute", "block:4"), ("TP", "1")], "unknown recompute mode `block:4`"),
+            ([("step_time_s", ""), ("tokens_per_s_per_gpu", "1e-310")], "out of range"),
         ] {
-            let said = refused(&given);
-            assert!(said.contains(part), "{said}\nlacks {part}");
+            let message = error(&overrides);
+            assert!(message.contains(part), "{message}\nlacks {part}");
         }
     }
 
     #[test]
-    fn measurements_that_cannot_be_are_refused() {
-        let of =
-            |given: &[(&str, &str)]| read_one(&cells(given)).map_err(|row| row.why.to_string());
-        // 8 × 14 s for 128 × 8,192 tokens are 9,362 a second.
-        assert!(of(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
-        assert!(of(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
-        let said = of(&[("tokens_per_s_per_gpu", "9000")]).unwrap_err();
-        assert!(said.contains("says 14 s and `tokens_per_s_per_gpu` 14.564 s a step"), "{said}");
+    fn contradictory_measurements_are_rejected() {
+        let parse = |overrides: &[(&str, &str)]| {
+            parse(&raw_row(overrides)).map_err(|row| row.error.to_string())
+        };
+        // 8 × 14 s for 128 × 8,192 tokens are 9,362 per second.
+        assert!(parse(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
+        assert!(parse(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
+        let message = parse(&[("tokens_per_s_per_gpu", "9000")]).unwrap_err();
+        assert!(
+            message.contains("is 14 s, but `tokens_per_s_per_gpu` means 14.564 s per step"),
+            "{message}"
+        );
         for (column, cell) in [
             ("step_time_s", "-14"),
             ("tokens_per_s_per_gpu", "NaN"),
@@ -255,40 +271,40 @@ mod tests {
             ("mfu_pct", "0"),
             ("peak_mem_gib", "lots"),
         ] {
-            let said = of(&[(column, cell)]).unwrap_err();
-            assert_eq!(said, format!("`{column}` is `{cell}`, no number above zero"));
+            let message = parse(&[(column, cell)]).unwrap_err();
+            assert_eq!(message, format!("`{column}` is `{cell}`, not a positive number"));
         }
-        assert!(of(&[("mfu_pct", "n/a")]).is_ok());
+        assert!(parse(&[("mfu_pct", "n/a")]).is_ok());
     }
 
     #[test]
-    fn what_is_no_number_is_not_stated() {
-        for (column, cell, why) in [
-            ("n_gpus", "", "no number of GPUs"),
-            ("n_gpus", "-5", "n_gpus `-5` is no whole number above zero"),
-            ("n_gpus", "1e18", "n_gpus `1e18` is no whole number"),
-            ("seq_len", "8k", "seq_len `8k` is no whole number"),
-            ("TP", "8x", "TP `8x` is no whole number"),
-            ("step_time_s", "-1", "no number above zero"),
+    fn invalid_numbers_make_a_row_incomplete() {
+        for (column, cell, message) in [
+            ("n_gpus", "", "missing number of GPUs"),
+            ("n_gpus", "-5", "n_gpus `-5` is not a positive integer"),
+            ("n_gpus", "1e18", "n_gpus `1e18` is not a positive integer"),
+            ("seq_len", "8k", "seq_len `8k` is not a positive integer"),
+            ("TP", "8x", "TP `8x` is not a positive integer"),
+            ("step_time_s", "-1", "not a positive number"),
         ] {
-            let row = read_one(&cells(&[(column, cell)])).unwrap_err();
-            assert!(!row.complete && row.why.to_string().contains(why), "{row:?}");
+            let row = parse(&raw_row(&[(column, cell)])).unwrap_err();
+            assert!(!row.complete && row.error.to_string().contains(message), "{row:?}");
         }
     }
 
     #[test]
-    fn what_is_assumed_makes_a_row_incomplete() {
-        let assumed = |given: &[(&str, &str)]| read_one(&cells(given)).unwrap().assumed;
+    fn assumptions_make_a_row_incomplete() {
+        let assumed = |overrides: &[(&str, &str)]| parse(&raw_row(overrides)).unwrap().assumed;
         assert!(assumed(&[]).is_empty());
         assert_eq!(assumed(&[("TP", "")]), ["TP or PP"]);
         assert_eq!(assumed(&[("micro_batch", "")]), ["micro-batch"]);
-        assert_eq!(assumed(&[("recompute", "")]), ["recomputation"]);
-        assert_eq!(assumed(&[("step_time_s", ""), ("mfu_pct", "40")]), ["convention of FLOPs"]);
+        assert_eq!(assumed(&[("recompute", "")]), ["recompute"]);
+        assert_eq!(assumed(&[("step_time_s", ""), ("mfu_pct", "40")]), ["FLOPs convention"]);
     }
 
     #[test]
-    fn what_is_unknown_needs_no_source() {
-        let row = read_one(&cells(&[("source", "")])).unwrap();
+    fn source_is_optional() {
+        let row = parse(&raw_row(&[("source", "")])).unwrap();
         assert_eq!(row.source, "");
         assert!((row.step_s - 14.0).abs() < 1e-9);
     }

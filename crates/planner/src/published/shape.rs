@@ -1,81 +1,86 @@
-//! What was trained, by name or by the row's own numbers.
+//! Shape of a row's model, by name or from the row's own columns.
 
-use super::cells::{Cells, count, number};
+use super::table::{RawRow, count, number};
 use super::{RowError, ShapeError};
-use crate::model::{Attention, Bias, Experts, Model, Norm, Parameters, Window, builtin};
+use crate::model::{
+    Attention, AttentionWindow, Bias, Experts, Norm, ParameterCounts, TransformerConfig, builtin,
+};
 
-/// Wider and deeper than any model by orders: a slip of the pen.
-const MOST: u32 = 1 << 24;
+/// Far larger than any model: a typo.
+const MAX: u32 = 1 << 24;
 
-/// A model by name where that fits the row's own numbers, else from those.
-pub(super) fn model(cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Model, RowError> {
-    let by_name = named(cells);
-    if let Some(mut model) = by_name.clone().filter(|model| fits(model, cells)) {
-        model.name.clone_from(&cells.model);
+/// The built-in model if it matches the row's columns, else a model from the columns.
+pub(super) fn model(
+    row: &RawRow,
+    assumed: &mut Vec<&'static str>,
+) -> Result<TransformerConfig, RowError> {
+    let by_name = named(row);
+    if let Some(mut model) = by_name.clone().filter(|model| fits(model, row)) {
+        model.name.clone_from(&row.model);
         if model.learned_positions > 0 {
-            model.learned_positions = count(&cells.seq_len).unwrap_or(model.learned_positions);
+            model.learned_positions = count(&row.seq_len).unwrap_or(model.learned_positions);
         }
         return Ok(model);
     }
-    let model = by_numbers(cells).map_err(|lacks| match by_name {
-        Some(known) => RowError::OtherShape {
-            model: cells.model.clone(),
+    let model = from_columns(row).map_err(|missing| match by_name {
+        Some(known) => RowError::ShapeMismatch {
+            model: row.model.clone(),
             layers: known.layers,
             hidden: known.hidden,
             vocab: known.vocab,
-            lacks,
+            missing,
         },
-        None => RowError::UnknownModel { model: cells.model.clone(), lacks },
+        None => RowError::UnknownModel { model: row.model.clone(), missing },
     })?;
-    if cells.ffn.trim().is_empty() {
-        assumed.push("width of feed-forward");
+    if row.ffn.trim().is_empty() {
+        assumed.push("feed-forward width");
     }
-    if model.experts.is_some() && cells.topk.trim().is_empty() {
-        assumed.push("experts of a token");
+    if model.experts.is_some() && row.topk.trim().is_empty() {
+        assumed.push("experts per token");
     }
-    Ok(by_weights(model, cells))
+    Ok(with_layers_from_parameters(model, row))
 }
 
-fn named(cells: &Cells) -> Option<Model> {
-    // Two papers have models of their own by names that others use too.
+fn named(row: &RawRow) -> Option<TransformerConfig> {
+    // Two papers have models of their own under names that others use too.
     let own = match () {
-        () if cells.source.contains("MegaScale") => " (MegaScale)",
-        () if cells.source.contains("Megatron-LM images") => " (Megatron-LM 2024)",
+        () if row.source.contains("MegaScale") => " (MegaScale)",
+        () if row.source.contains("Megatron-LM images") => " (Megatron-LM 2024)",
         () => "",
     };
-    builtin::named(&format!("{}{own}", cells.model)).map(builtin::Record::model)
+    builtin::by_name(&format!("{}{own}", row.model)).map(builtin::BuiltinModel::model)
 }
 
-/// Whether nothing that the row says is against a known shape.
-fn fits(model: &Model, cells: &Cells) -> bool {
-    let is = |cell: &str, known: u32| count(cell).is_none_or(|said| said == known);
-    is(&cells.layers, model.layers)
-        && is(&cells.hidden, model.hidden)
-        // Vocabularies are rounded up.
-        && count(&cells.vocab).is_none_or(|vocab| vocab.abs_diff(model.vocab) < 2048)
+/// Whether no column contradicts the model.
+fn fits(model: &TransformerConfig, row: &RawRow) -> bool {
+    let is = |cell: &str, expected: u32| count(cell).is_none_or(|stated| stated == expected);
+    is(&row.layers, model.layers)
+        && is(&row.hidden, model.hidden)
+        // Vocabularies are padded.
+        && count(&row.vocab).is_none_or(|vocab| vocab.abs_diff(model.vocab) < 2048)
 }
 
-/// A shape as the row says it, or what it lacks.
-fn by_numbers(cells: &Cells) -> Result<Model, ShapeError> {
-    let within = |cell: &str| count(cell).filter(|count| *count <= MOST);
-    let shape = (within(&cells.layers), within(&cells.hidden), within(&cells.heads));
+/// A model from the row's columns, or what they lack.
+fn from_columns(row: &RawRow) -> Result<TransformerConfig, ShapeError> {
+    let within = |cell: &str| count(cell).filter(|count| *count <= MAX);
+    let shape = (within(&row.layers), within(&row.hidden), within(&row.heads));
     let (Some(layers), Some(hidden), Some(heads)) = shape else {
         return Err(ShapeError::Shape);
     };
     if heads > hidden {
         return Err(ShapeError::Heads { heads, hidden });
     }
-    let kv_heads = within(&cells.kv_heads).ok_or(ShapeError::KvHeads)?;
-    let ffn = within(&cells.ffn).unwrap_or(4 * hidden);
-    let vocab = within(&cells.vocab).ok_or(ShapeError::Vocabulary)?;
-    let experts = within(&cells.experts);
+    let kv_heads = within(&row.kv_heads).ok_or(ShapeError::KvHeads)?;
+    let ffn = within(&row.ffn).unwrap_or(4 * hidden);
+    let vocab = within(&row.vocab).ok_or(ShapeError::Vocabulary)?;
+    let experts = within(&row.experts);
     let gated = ffn != 4 * hidden || experts.is_some();
-    Ok(Model {
-        name: cells.model.clone(),
+    Ok(TransformerConfig {
+        name: row.model.clone(),
         layers,
         hidden,
         attention: Attention::Grouped { heads, kv_heads, head_dim: hidden / heads },
-        window: Window::NONE,
+        window: AttentionWindow::NONE,
         ffn,
         gated,
         vocab,
@@ -85,7 +90,7 @@ fn by_numbers(cells: &Cells) -> Result<Model, ShapeError> {
         learned_positions: 0,
         experts: experts.map(|experts| Experts {
             count: experts,
-            per_token: within(&cells.topk).unwrap_or(1),
+            per_token: within(&row.topk).unwrap_or(1),
             ffn,
             shared_ffn: 0,
             dense_layers: 0,
@@ -95,20 +100,20 @@ fn by_numbers(cells: &Cells) -> Result<Model, ShapeError> {
     })
 }
 
-/// A row whose layers contradict its weights is believed in its weights.
-fn by_weights(mut model: Model, cells: &Cells) -> Model {
-    let Some(billions) = number(&cells.params_b).filter(|_| model.experts.is_none()) else {
+/// If layers and parameter count contradict each other, trusts the parameter count.
+fn with_layers_from_parameters(mut model: TransformerConfig, row: &RawRow) -> TransformerConfig {
+    let Some(billions) = number(&row.params_b).filter(|_| model.experts.is_none()) else {
         return model;
     };
-    let parameters = Parameters::of(&model);
+    let parameters = ParameterCounts::new(&model);
     let ends = parameters.embedding + parameters.output;
     let layers = f64::from(model.layers);
-    let by_weights = ((billions * 1e9 - ends) / ((parameters.total - ends) / layers)).round();
-    let plausible = (1.0..=f64::from(MOST)).contains(&by_weights);
-    if plausible && (by_weights / layers - 1.0).abs() > 0.1 {
+    let implied = ((billions * 1e9 - ends) / ((parameters.total - ends) / layers)).round();
+    let plausible = (1.0..=f64::from(MAX)).contains(&implied);
+    if plausible && (implied / layers - 1.0).abs() > 0.1 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
         {
-            model.layers = by_weights as u32;
+            model.layers = implied as u32;
         }
     }
     model
@@ -116,18 +121,18 @@ fn by_weights(mut model: Model, cells: &Cells) -> Model {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::cells;
+    use super::super::tests::raw_row;
     use super::*;
 
-    fn shape(cells: &Cells) -> Result<Model, String> {
-        model(cells, &mut Vec::new()).map_err(|err| err.to_string())
+    fn shape(row: &RawRow) -> Result<TransformerConfig, String> {
+        model(row, &mut Vec::new()).map_err(|err| err.to_string())
     }
 
     #[test]
-    fn a_name_holds_only_for_its_own_shape() {
-        assert_eq!(shape(&cells(&[])).unwrap().layers, 32);
-        let said = shape(&cells(&[("layers", "16")])).unwrap_err();
-        assert!(said.contains("not that of `llama3-8b` (32 blocks, 4096 wide"), "{said}");
+    fn name_applies_only_to_its_own_shape() {
+        assert_eq!(shape(&raw_row(&[])).unwrap().layers, 32);
+        let message = shape(&raw_row(&[("layers", "16")])).unwrap_err();
+        assert!(message.contains("not that of `llama3-8b` (32 layers, width 4096"), "{message}");
         let shallow = [
             ("layers", "16"),
             ("hidden", "4096"),
@@ -136,13 +141,13 @@ mod tests {
             ("ffn", "14336"),
             ("vocab", "128256"),
         ];
-        assert_eq!(shape(&cells(&shallow)).unwrap().layers, 16);
+        assert_eq!(shape(&raw_row(&shallow)).unwrap().layers, 16);
     }
 
     #[test]
-    fn shapes_that_are_none_are_refused() {
+    fn invalid_shapes_are_rejected() {
         let shape = |hidden, heads| {
-            shape(&cells(&[
+            shape(&raw_row(&[
                 ("model", "mine"),
                 ("layers", "4"),
                 ("hidden", hidden),
@@ -157,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_believed_over_layers() {
-        let of = |params_b| {
-            shape(&cells(&[
+    fn parameter_count_is_trusted_over_layers() {
+        let layers = |params_b| {
+            shape(&raw_row(&[
                 ("model", "mine"),
                 ("params_b", params_b),
                 ("layers", "40"),
@@ -171,8 +176,8 @@ mod tests {
             .unwrap()
             .layers
         };
-        assert_eq!(of("64.8"), 80);
-        assert_eq!(of("32.6"), 40);
-        assert_eq!(of("1e30"), 40);
+        assert_eq!(layers("64.8"), 80);
+        assert_eq!(layers("32.6"), 40);
+        assert_eq!(layers("1e30"), 40);
     }
 }

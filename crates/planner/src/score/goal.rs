@@ -1,125 +1,120 @@
-//! What the planner is held to, and whether it is met.
+//! Accuracy goals of the planner, and whether they are met.
 
-use super::{Score, Scored, Tally};
+use super::{ErrorStats, Score, ScoredRow};
 use crate::gpu::Generation;
 use crate::precision::Precision;
 
-/// Bounds of the errors of a kind of rows.
+/// Error limits for a kind of row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Accuracy {
-    /// Which rows.
+pub(super) struct AccuracyGoal {
     pub(super) name: &'static str,
-    /// Whether they are part of those before it, which the bounds were set for together.
+    /// Whether the rows are a subset of the goal above, which the limits were set for.
     pub(super) is_part: bool,
-    /// The mean is to be no more than this.
     pub(super) mean_max: f64,
-    /// Nine in ten are to be no more than this.
     pub(super) p90_max: f64,
-    has: fn(&Scored) -> bool,
+    has: fn(&ScoredRow) -> bool,
 }
 
-/// The rows of an accuracy goal and what came out.
+/// The rows of a goal and their errors.
 #[derive(Debug)]
-pub(super) struct Reached<'a> {
-    /// What it is held to.
-    pub(super) goal: Accuracy,
-    /// The rows, worst first.
-    pub(super) rows: Vec<&'a Scored>,
-    /// Their errors.
-    pub(super) tally: Tally,
+pub(super) struct GoalResult<'a> {
+    pub(super) goal: AccuracyGoal,
+    /// Worst first.
+    pub(super) rows: Vec<&'a ScoredRow>,
+    pub(super) stats: ErrorStats,
 }
 
-/// Share of rows that are to lie between P10 and P90.
+/// Minimum share of rows inside P10-P90.
 pub(super) const INSIDE_MIN: f64 = 0.8;
-/// Share of complete rows that are to be estimated.
+/// Minimum share of complete rows that can be estimated.
 pub(super) const COVERED_MIN: f64 = 0.95;
-/// Share of complete rows that are to be said to fit: all of them did.
+/// Minimum share of complete rows that must be predicted to fit; all of them did.
 pub(super) const FITS_MIN: f64 = 0.95;
-/// Mean error of memory.
+/// Maximum mean memory error.
 pub(super) const MEMORY_MEAN_MAX: f64 = 0.08;
 
-fn is_mixture(scored: &Scored) -> bool {
+fn is_moe(scored: &ScoredRow) -> bool {
     scored.row.run.model.experts.is_some()
 }
 
-fn is_blackwell(scored: &Scored) -> bool {
+fn is_blackwell(scored: &ScoredRow) -> bool {
     scored.row.run.gpu.generation == Generation::Blackwell
 }
 
-fn is_half(scored: &Scored) -> bool {
+fn is_half(scored: &ScoredRow) -> bool {
     matches!(scored.row.run.precision, Precision::Fp16 | Precision::Bf16)
 }
 
-/// What is asked of dense models that are well known, and of the rest, then of their parts.
-const ACCURACY: [Accuracy; 7] = [
-    Accuracy { name: "dense, Ampere and Hopper", is_part: false, ..DENSE },
-    Accuracy { name: "16 bits", has: |scored| (DENSE.has)(scored) && is_half(scored), ..DENSE },
-    Accuracy {
-        name: "8 bits, Hopper",
+/// Goals for well-known dense models and for the rest, followed by their subsets.
+const ACCURACY: [AccuracyGoal; 7] = [
+    AccuracyGoal { name: "dense, Ampere and Hopper", is_part: false, ..DENSE },
+    AccuracyGoal { name: "16-bit", has: |scored| (DENSE.has)(scored) && is_half(scored), ..DENSE },
+    AccuracyGoal {
+        name: "FP8, Hopper",
         has: |scored| (DENSE.has)(scored) && !is_half(scored),
         ..DENSE
     },
-    Accuracy { name: "mixtures, and all on Blackwell", is_part: false, ..REST },
-    Accuracy {
+    AccuracyGoal { name: "MoE, and all on Blackwell", is_part: false, ..REST },
+    AccuracyGoal {
         name: "dense, Blackwell",
-        has: |scored| !is_mixture(scored) && is_blackwell(scored),
+        has: |scored| !is_moe(scored) && is_blackwell(scored),
         ..REST
     },
-    Accuracy {
-        name: "mixtures, Blackwell",
-        has: |scored| is_mixture(scored) && is_blackwell(scored),
+    AccuracyGoal {
+        name: "MoE, Blackwell",
+        has: |scored| is_moe(scored) && is_blackwell(scored),
         ..REST
     },
-    Accuracy {
-        name: "mixtures, Ampere and Hopper",
-        has: |scored| is_mixture(scored) && !is_blackwell(scored),
+    AccuracyGoal {
+        name: "MoE, Ampere and Hopper",
+        has: |scored| is_moe(scored) && !is_blackwell(scored),
         ..REST
     },
 ];
 
-const DENSE: Accuracy = Accuracy {
+const DENSE: AccuracyGoal = AccuracyGoal {
     name: "",
     is_part: true,
     mean_max: 0.05,
     p90_max: 0.10,
-    has: |scored| !is_mixture(scored) && !is_blackwell(scored),
+    has: |scored| !is_moe(scored) && !is_blackwell(scored),
 };
 
-const REST: Accuracy = Accuracy {
+const REST: AccuracyGoal = AccuracyGoal {
     name: "",
     is_part: true,
     mean_max: 0.10,
     p90_max: 0.20,
-    has: |scored| is_mixture(scored) || is_blackwell(scored),
+    has: |scored| is_moe(scored) || is_blackwell(scored),
 };
 
-impl Accuracy {
-    /// How the table calls it.
+impl AccuracyGoal {
+    /// Row label in the goal table.
     pub(super) fn title(&self) -> String {
-        if self.is_part { format!("- of these {}", self.name) } else { self.name.to_owned() }
+        if self.is_part { format!("- of which {}", self.name) } else { self.name.to_owned() }
     }
 }
 
-/// Each complete row is in one of the two, and in one of their parts.
-pub(super) fn accuracy(score: &Score) -> Vec<Reached<'_>> {
+/// Evaluates all goals. Each complete row belongs to one goal and to one of its subsets.
+pub(super) fn accuracy(score: &Score) -> Vec<GoalResult<'_>> {
     let complete = || score.rows.iter().filter(|scored| scored.row.assumed.is_empty());
     ACCURACY
         .into_iter()
         .map(|goal| {
-            let rows: Vec<&Scored> = complete().filter(|scored| (goal.has)(scored)).collect();
-            let tally = Tally::of(&rows);
-            Reached { goal, rows, tally }
+            let rows: Vec<&ScoredRow> = complete().filter(|scored| (goal.has)(scored)).collect();
+            let stats = ErrorStats::new(&rows);
+            GoalResult { goal, rows, stats }
         })
         .filter(|reached| !reached.rows.is_empty())
         .collect()
 }
 
-impl Reached<'_> {
-    /// Whether both bounds are kept.
+impl GoalResult<'_> {
+    /// Whether both limits are met.
     pub(super) fn is_met(&self) -> bool {
         let within = |found: Option<f64>, max: f64| found.is_some_and(|found| found <= max);
-        within(self.tally.mean_abs_error, self.goal.mean_max)
-            && within(self.tally.p90_abs_error, self.goal.p90_max)
+        within(self.stats.mean_abs_error, self.goal.mean_max)
+            && within(self.stats.p90_abs_error, self.goal.p90_max)
     }
 }
 
@@ -131,7 +126,7 @@ mod tests {
     use farrier_facts::FactSet;
 
     #[test]
-    fn each_complete_row_is_in_one_goal_and_in_one_part() {
+    fn each_complete_row_is_in_one_goal_and_one_subset() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
         let score = super::super::score(Planner::shipped(), table);
         let reached = accuracy(&score);
@@ -143,18 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn one_bound_that_is_passed_is_enough() {
-        let of = |mean, p90| Reached {
+    fn both_limits_must_be_met() {
+        let result = |mean, p90| GoalResult {
             goal: ACCURACY[0],
             rows: Vec::new(),
-            tally: Tally {
+            stats: ErrorStats {
                 mean_abs_error: Some(mean),
                 p90_abs_error: Some(p90),
-                ..Tally::default()
+                ..ErrorStats::default()
             },
         };
-        assert!(of(0.05, 0.10).is_met());
-        assert!(!of(0.051, 0.05).is_met());
-        assert!(!of(0.03, 0.11).is_met());
+        assert!(result(0.05, 0.10).is_met());
+        assert!(!result(0.051, 0.05).is_met());
+        assert!(!result(0.03, 0.11).is_met());
     }
 }

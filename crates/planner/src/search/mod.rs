@@ -1,140 +1,146 @@
-//! The best split of a run: every one that can be is tried.
+//! Search for the fastest parallelism config of a run, by enumeration.
 //!
 //! ```text
-//! axes (what each number may be) ─> check ─> memory (P95 must fit) ─> step time ─> best of each kind
+//! space (candidate values per axis) ─> check ─> memory (P95 must fit) ─> step time ─> best configs
 //! ```
 
-mod axes;
 mod quick;
 mod report;
+mod space;
 
-pub use axes::Axes;
-pub(crate) use axes::MOST_STAGES;
 pub use quick::quick;
-pub use report::{Other, Report, RuledOut, Summary, describe};
+pub use report::{Alternative, RuledOut, SearchReport, SearchSummary, describe};
+pub use space::Constraints;
+pub(crate) use space::MAX_STAGES;
 
 use serde::Serialize;
 
-use self::axes::Reach;
+use self::space::Breadth;
 use crate::check::{self, ImpossibleRun};
 use crate::estimate::Planner;
-use crate::layout::Layout;
 use crate::memory;
-use crate::run::Run;
+use crate::parallelism::ParallelConfig;
+use crate::run::TrainingRun;
 
-/// A split that fits, and how long its step takes.
+/// A parallelism config that fits, and its step time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
-    /// The split.
-    pub layout: Layout,
-    /// Its step.
+    #[serde(rename = "layout")]
+    pub parallelism: ParallelConfig,
     pub step_s: f64,
-    /// What the fullest GPU needs with little doubt, GiB.
+    /// P95 memory of the fullest GPU.
     pub p95_gib: f64,
 }
 
-/// Why a search finds nothing.
+/// Why a search finds no config.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// No split of it can be run on the GPU.
-    #[error("{why}")]
-    NotOnThisGpu {
-        /// Why not.
-        why: String,
-    },
-    /// Nothing that was asked for can be run at all.
-    #[error("no split of {gpus} GPUs is possible: {why}")]
-    Impossible {
-        /// So many there are.
-        gpus: u32,
-        /// What rules them out.
-        why: String,
-    },
-    /// Whatever is possible does not fit.
+    /// The GPU rules out every config.
+    #[error("{reason}")]
+    NotOnThisGpu { reason: String },
+    /// Every candidate violates a rule.
+    #[error("no parallelism config for {gpus} GPUs is possible: {reason}")]
+    Impossible { gpus: u32, reason: String },
+    /// No possible config fits into memory.
     #[error(
-        "`{model}` does not fit on {gpus} of `{gpu}`: the leanest split ({layout}) needs {p95_gib:.0} GiB of {capacity_gib:.0}"
+        "`{model}` does not fit on {gpus} × `{gpu}`: the leanest parallelism config ({parallelism}) needs {p95_gib:.0} GiB of {capacity_gib:.0}"
     )]
     TooLarge {
-        /// What was to be trained.
         model: String,
-        /// On how many.
         gpus: u32,
-        /// On what.
         gpu: String,
-        /// The split that needs least.
-        layout: String,
-        /// What it needs.
+        /// The config with the least memory.
+        parallelism: String,
         p95_gib: f64,
-        /// What there is.
         capacity_gib: f64,
     },
 }
 
-/// Finds the fastest split of `run` over `gpus`. What `axes` fix is kept; the run's own layout gives
-/// the rest of what is not searched.
-pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Report, SearchError> {
-    let usual = tried(planner, run, gpus, axes, Reach::Usual)?;
-    let mut report =
-        if usual.fit > 0 { usual } else { tried(planner, run, gpus, axes, Reach::All)? };
-    report.finish(run, gpus, axes)?;
-    for other in report.others.iter_mut().filter(|other| other.slower.is_none()) {
-        // What none of the usual splits does, an unusual one may.
-        let fixed = other.value.fixed(axes);
-        let Ok(all) = tried(planner, run, gpus, &fixed, Reach::All) else { continue };
+/// Finds the fastest parallelism config of `run` on `gpus` GPUs. Settings that are neither fixed by
+/// `constraints` nor searched come from `run`.
+pub fn search(
+    planner: &Planner,
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Result<SearchReport, SearchError> {
+    let common = evaluate(planner, run, gpus, constraints, Breadth::Common)?;
+    let mut report = if common.fit > 0 {
+        common
+    } else {
+        evaluate(planner, run, gpus, constraints, Breadth::Exhaustive)?
+    };
+    report.finish(run, gpus, constraints)?;
+    for alternative in
+        report.alternatives.iter_mut().filter(|alternative| alternative.slower.is_none())
+    {
+        // A value that no common config has may still be possible in an uncommon one.
+        let pinned = alternative.value.pin(constraints);
+        let Ok(all) = evaluate(planner, run, gpus, &pinned, Breadth::Exhaustive) else { continue };
         if let Some(found) = all.fastest() {
-            other.slower = Some(found.step_s / report.best[0].step_s - 1.0);
-            other.needs_gib = None;
+            alternative.slower = Some(found.step_s / report.best[0].step_s - 1.0);
+            alternative.needs_gib = None;
         } else {
-            other.needs_gib = all.leanest().map(|(_, p95_gib)| p95_gib).or(other.needs_gib);
+            alternative.needs_gib =
+                all.leanest().map(|(_, p95_gib)| p95_gib).or(alternative.needs_gib);
         }
     }
     Ok(report)
 }
 
-/// Whether any split of `run` over `gpus` fits: a search that ends with the first that does.
-pub fn fits(run: &Run, gpus: u32, axes: &Axes) -> bool {
+/// Whether any parallelism config of `run` on `gpus` GPUs fits. Stops at the first that does.
+pub fn fits(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> bool {
     let capacity_gib = memory::usable_gib(&run.gpu);
-    let mut tried = run.clone();
-    possible(run, gpus, axes).is_ok()
-        && axes.layouts(run, gpus, Reach::All).into_iter().any(|layout| {
-            axes.lay_out(&mut tried, layout);
-            check::check_on(&tried, gpus).is_ok() && memory::worst(&tried).1 <= capacity_gib
+    let mut candidate = run.clone();
+    check_searchable(run, gpus, constraints).is_ok()
+        && constraints.configs(run, gpus, Breadth::Exhaustive).into_iter().any(|parallelism| {
+            constraints.apply(&mut candidate, parallelism);
+            check::check_on_gpus(&candidate, gpus).is_ok()
+                && memory::peak_gib(&candidate).1 <= capacity_gib
         })
 }
 
-/// Whether there is anything to try.
-fn possible(run: &Run, gpus: u32, axes: &Axes) -> Result<(), SearchError> {
-    let zero = [("the number of GPUs", gpus)].into_iter().chain(axes.given());
+/// Checks the inputs that no parallelism config can fix.
+fn check_searchable(
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Result<(), SearchError> {
+    let zero = [("the number of GPUs", gpus)].into_iter().chain(constraints.fixed_counts());
     if let Some((what, _)) = zero.into_iter().find(|(_, number)| *number == 0) {
-        let why = ImpossibleRun::Zero { what }.to_string();
-        return Err(SearchError::Impossible { gpus, why });
+        let reason = ImpossibleRun::Zero { what }.to_string();
+        return Err(SearchError::Impossible { gpus, reason });
     }
-    check::precision(run).map_err(|why| SearchError::NotOnThisGpu { why: why.to_string() })
+    check::precision(run).map_err(|err| SearchError::NotOnThisGpu { reason: err.to_string() })
 }
 
-fn tried(
+fn evaluate(
     planner: &Planner,
-    run: &Run,
+    run: &TrainingRun,
     gpus: u32,
-    axes: &Axes,
-    reach: Reach,
-) -> Result<Report, SearchError> {
-    possible(run, gpus, axes)?;
+    constraints: &Constraints,
+    breadth: Breadth,
+) -> Result<SearchReport, SearchError> {
+    check_searchable(run, gpus, constraints)?;
     let capacity_gib = memory::usable_gib(&run.gpu);
-    let mut tried = run.clone();
-    let mut report = Report::new(capacity_gib);
-    for layout in axes.layouts(run, gpus, reach) {
-        axes.lay_out(&mut tried, layout);
-        if let Err(why) = check::check_on(&tried, gpus) {
-            report.impossible(&why);
+    let mut candidate = run.clone();
+    let mut report = SearchReport::new(capacity_gib);
+    for parallelism in constraints.configs(run, gpus, breadth) {
+        constraints.apply(&mut candidate, parallelism);
+        if let Err(err) = check::check_on_gpus(&candidate, gpus) {
+            report.add_impossible(&err);
             continue;
         }
-        let (_, p95_gib) = memory::worst(&tried);
+        let (_, p95_gib) = memory::peak_gib(&candidate);
         if p95_gib > capacity_gib {
-            report.too_large(layout, p95_gib);
+            report.add_oversized(parallelism, p95_gib);
             continue;
         }
-        report.fits(Candidate { layout, step_s: planner.corrected_step_s(&tried), p95_gib });
+        report.add_fitting(Candidate {
+            parallelism,
+            step_s: planner.corrected_step_s(&candidate),
+            p95_gib,
+        });
     }
     Ok(report)
 }

@@ -1,66 +1,64 @@
-//! What a search found, why that, and what ruled the others out.
+//! Result of a search: best configs, alternatives, and reasons for exclusion.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Axes, Candidate, SearchError};
+use super::{Candidate, Constraints, SearchError};
 use crate::check::ImpossibleRun;
-use crate::layout::{Layout, Recompute, Schedule, Sharding};
-use crate::run::Run;
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
+use crate::run::TrainingRun;
 
-/// The splits that a search tried.
+/// Everything a search evaluated.
 #[derive(Debug, Clone)]
-pub struct Report {
-    /// The fastest first.
+pub struct SearchReport {
+    /// Fastest first.
     pub best: Vec<Candidate>,
-    /// How many were tried.
+    /// Number of configs evaluated.
     pub tried: usize,
-    /// How many fit.
+    /// Number of configs that fit.
     pub fit: usize,
-    /// What ruled others out.
     pub ruled_out: Vec<RuledOut>,
-    /// The best with one number changed, for each number: why the winner has the one that it has.
-    pub others: Vec<Other>,
+    /// For every axis value that the best config does not have, the best config with it.
+    pub alternatives: Vec<Alternative>,
     capacity_gib: f64,
-    everything: Vec<Candidate>,
-    large: Vec<(Layout, f64)>,
-    /// By rule: how many break it, and how, where all do alike.
+    fitting: Vec<Candidate>,
+    oversized: Vec<(ParallelConfig, f64)>,
+    /// By rule: number of violations, and the message if it is the same for all.
     impossible: BTreeMap<&'static str, (usize, Option<String>)>,
 }
 
-/// A reason that ruled splits out.
+/// Configs excluded for one reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RuledOut {
-    /// How many.
     pub count: usize,
-    /// Why.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
-/// What changing one number of the winner would do.
+/// Effect of changing one axis of the best config.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Other {
-    /// The number and what it would be: `TP 4`.
+pub struct Alternative {
+    /// Axis and value, for example `TP 4`.
     pub change: String,
-    /// How much longer the best such split takes, as a share; nothing if none fits.
+    /// Relative increase of the step time; `None` if no config with the value fits.
     pub slower: Option<f64>,
-    /// What the leanest such split needs, GiB, where none fits.
+    /// Memory of the leanest config with the value, GiB, if none fits.
     pub needs_gib: Option<f64>,
     #[serde(skip)]
-    pub(super) value: Value,
+    pub(super) value: AxisValue,
 }
 
-/// So many of the best are kept.
-const BEST: usize = 10;
+/// Number of best configs to report.
+const BEST_COUNT: usize = 10;
 
-/// A number of a split.
+/// A value of one axis of a parallelism config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Value {
+pub(super) enum AxisValue {
     Tensor(u32),
     Stages(u32),
-    Pieces(u32),
+    VirtualStages(u32),
     Context(u32),
     Experts(u32),
     MicroBatch(u32),
@@ -68,76 +66,69 @@ pub(super) enum Value {
     Sharding(Sharding),
 }
 
-impl Value {
-    /// Those of a split.
-    fn of(layout: &Layout) -> [Self; 8] {
+impl AxisValue {
+    fn all(parallelism: &ParallelConfig) -> [Self; 8] {
         [
-            Self::Tensor(layout.tp),
-            Self::Stages(layout.pp),
-            Self::Pieces(layout.vp),
-            Self::Context(layout.cp),
-            Self::Experts(layout.ep),
-            Self::MicroBatch(layout.micro_batch),
-            Self::Recompute(layout.recompute),
-            Self::Sharding(layout.sharding),
+            Self::Tensor(parallelism.tp),
+            Self::Stages(parallelism.pp),
+            Self::VirtualStages(parallelism.vp),
+            Self::Context(parallelism.cp),
+            Self::Experts(parallelism.ep),
+            Self::MicroBatch(parallelism.micro_batch),
+            Self::Recompute(parallelism.recompute),
+            Self::Sharding(parallelism.sharding),
         ]
     }
 
-    /// As people write it.
-    fn text(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Tensor(tp) => format!("TP {tp}"),
             Self::Stages(pp) => format!("PP {pp}"),
-            Self::Pieces(vp) => format!("VP {vp}"),
+            Self::VirtualStages(vp) => format!("VP {vp}"),
             Self::Context(cp) => format!("CP {cp}"),
             Self::Experts(ep) => format!("EP {ep}"),
             Self::MicroBatch(size) => format!("micro-batch {size}"),
             Self::Recompute(recompute) => format!("recompute {}", recompute.name()),
-            Self::Sharding(sharding) => format!("ZeRO {}", sharding.stage()),
+            Self::Sharding(sharding) => format!("ZeRO {}", sharding.zero_stage()),
         }
     }
 
-    /// What was fixed, and this too.
-    pub(super) fn fixed(self, axes: &Axes) -> Axes {
-        let mut axes = axes.clone();
+    /// The constraints with this value fixed too.
+    pub(super) fn pin(self, constraints: &Constraints) -> Constraints {
+        let mut constraints = constraints.clone();
         match self {
-            Self::Tensor(tp) => axes.tp = Some(tp),
-            Self::Stages(pp) => axes.pp = Some(pp),
-            Self::Pieces(vp) => axes.vp = Some(vp),
-            Self::Context(cp) => axes.cp = Some(cp),
-            Self::Experts(ep) => axes.ep = Some(ep),
-            Self::MicroBatch(size) => axes.micro_batch = Some(size),
-            Self::Recompute(recompute) => axes.recompute = Some(recompute),
-            Self::Sharding(sharding) => axes.sharding = Some(sharding),
+            Self::Tensor(tp) => constraints.tp = Some(tp),
+            Self::Stages(pp) => constraints.pp = Some(pp),
+            Self::VirtualStages(vp) => constraints.vp = Some(vp),
+            Self::Context(cp) => constraints.cp = Some(cp),
+            Self::Experts(ep) => constraints.ep = Some(ep),
+            Self::MicroBatch(size) => constraints.micro_batch = Some(size),
+            Self::Recompute(recompute) => constraints.recompute = Some(recompute),
+            Self::Sharding(sharding) => constraints.sharding = Some(sharding),
         }
-        axes
+        constraints
     }
 }
 
-/// What a search found, for programs.
+/// JSON form of a search result.
 #[derive(Debug, Clone, Serialize)]
-pub struct Summary<'a> {
-    /// How many were tried.
+pub struct SearchSummary<'a> {
     pub tried: usize,
-    /// How many fit.
     pub fit: usize,
-    /// The fastest first.
     pub best: &'a [Candidate],
-    /// What ruled others out.
     pub ruled_out: &'a [RuledOut],
-    /// The best with one number changed.
-    pub others: &'a [Other],
+    #[serde(rename = "others")]
+    pub alternatives: &'a [Alternative],
 }
 
-impl Report {
-    /// For programs.
-    pub fn summary(&self) -> Summary<'_> {
-        Summary {
+impl SearchReport {
+    pub fn summary(&self) -> SearchSummary<'_> {
+        SearchSummary {
             tried: self.tried,
             fit: self.fit,
             best: &self.best,
             ruled_out: &self.ruled_out,
-            others: &self.others,
+            alternatives: &self.alternatives,
         }
     }
 
@@ -147,84 +138,89 @@ impl Report {
             tried: 0,
             fit: 0,
             ruled_out: Vec::new(),
-            others: Vec::new(),
+            alternatives: Vec::new(),
             capacity_gib,
-            everything: Vec::new(),
-            large: Vec::new(),
+            fitting: Vec::new(),
+            oversized: Vec::new(),
             impossible: BTreeMap::new(),
         }
     }
 
-    pub(super) fn impossible(&mut self, why: &ImpossibleRun) {
+    pub(super) fn add_impossible(&mut self, err: &ImpossibleRun) {
         self.tried += 1;
-        let text = why.to_string();
-        let (count, same) =
-            self.impossible.entry(why.rule()).or_insert_with(|| (0, Some(text.clone())));
+        let text = err.to_string();
+        let (count, common_text) =
+            self.impossible.entry(err.rule()).or_insert_with(|| (0, Some(text.clone())));
         *count += 1;
-        // What differs from split to split is nothing that a person asked for, and DP is what the
-        // others leave.
-        let is_of_copies = matches!(why, ImpossibleRun::Batch { .. });
-        if is_of_copies || same.as_ref().is_some_and(|same| *same != text) {
-            *same = None;
+        // A message that differs between configs is not about a value that the user fixed. Neither
+        // is the batch rule: DP follows from the other axes.
+        let is_batch_rule = matches!(err, ImpossibleRun::Batch { .. });
+        if is_batch_rule || common_text.as_ref().is_some_and(|common| *common != text) {
+            *common_text = None;
         }
     }
 
-    pub(super) fn too_large(&mut self, layout: Layout, p95_gib: f64) {
+    pub(super) fn add_oversized(&mut self, parallelism: ParallelConfig, p95_gib: f64) {
         self.tried += 1;
-        self.large.push((layout, p95_gib));
+        self.oversized.push((parallelism, p95_gib));
     }
 
-    pub(super) fn fits(&mut self, candidate: Candidate) {
+    pub(super) fn add_fitting(&mut self, candidate: Candidate) {
         self.tried += 1;
         self.fit += 1;
-        self.everything.push(candidate);
+        self.fitting.push(candidate);
     }
 
-    /// Everything that fits, the fastest first.
+    /// All configs that fit, fastest first.
     pub fn fitting(&self) -> &[Candidate] {
-        &self.everything
+        &self.fitting
     }
 
-    /// The fastest; of equals the one that leaves more memory.
+    /// The fastest config; of equals the one that needs less memory.
     pub(super) fn fastest(&self) -> Option<Candidate> {
-        self.everything.iter().copied().min_by(order)
+        self.fitting.iter().copied().min_by(order)
     }
 
-    /// The split that needs least of those that do not fit.
-    pub(super) fn leanest(&self) -> Option<(Layout, f64)> {
-        self.large.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
+    /// The config with the least memory among those that do not fit.
+    pub(super) fn leanest(&self) -> Option<(ParallelConfig, f64)> {
+        self.oversized.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
     }
 
-    pub(super) fn finish(&mut self, run: &Run, gpus: u32, axes: &Axes) -> Result<(), SearchError> {
-        self.everything.sort_by(order);
-        let Some(winner) = self.everything.first().copied() else {
+    pub(super) fn finish(
+        &mut self,
+        run: &TrainingRun,
+        gpus: u32,
+        constraints: &Constraints,
+    ) -> Result<(), SearchError> {
+        self.fitting.sort_by(order);
+        let Some(winner) = self.fitting.first().copied() else {
             return Err(match self.leanest() {
-                Some((layout, p95_gib)) => SearchError::TooLarge {
+                Some((parallelism, p95_gib)) => SearchError::TooLarge {
                     model: run.model.name.clone(),
                     gpus,
                     gpu: run.gpu.id.clone(),
-                    layout: describe(&layout),
+                    parallelism: describe(&parallelism),
                     p95_gib,
                     capacity_gib: self.capacity_gib,
                 },
-                None => SearchError::Impossible { gpus, why: self.why_none(axes) },
+                None => SearchError::Impossible { gpus, reason: self.explain_none(constraints) },
             });
         };
-        self.best = self.everything.iter().take(BEST).copied().collect();
-        self.others = self.around(&winner);
-        if !self.large.is_empty() {
-            let why = format!("need more than the {:.0} GiB of a GPU", self.capacity_gib);
-            self.ruled_out.push(RuledOut { count: self.large.len(), why });
+        self.best = self.fitting.iter().take(BEST_COUNT).copied().collect();
+        self.alternatives = self.alternatives(&winner);
+        if !self.oversized.is_empty() {
+            let reason = format!("need more than the {:.0} GiB of a GPU", self.capacity_gib);
+            self.ruled_out.push(RuledOut { count: self.oversized.len(), reason });
         }
-        for (why, (count, _)) in &self.impossible {
-            self.ruled_out.push(RuledOut { count: *count, why: (*why).to_owned() });
+        for (rule, (count, _)) in &self.impossible {
+            self.ruled_out.push(RuledOut { count: *count, reason: (*rule).to_owned() });
         }
         self.ruled_out.sort_by_key(|out| std::cmp::Reverse(out.count));
         Ok(())
     }
 
-    /// Why nothing that was tried is possible: the rule that each broke.
-    fn why_none(&self, axes: &Axes) -> String {
+    /// Why no candidate is possible: the rules that they violate.
+    fn explain_none(&self, constraints: &Constraints) -> String {
         if let [(_, Some(text))] = self.impossible.values().collect::<Vec<_>>()[..] {
             return text.clone();
         }
@@ -232,37 +228,37 @@ impl Report {
             self.impossible.iter().map(|(rule, (count, _))| (*count, *rule)).collect();
         rules.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
         if rules.is_empty() {
-            return not_divided(axes);
+            return explain_no_candidates(constraints);
         }
-        let each: Vec<String> =
-            rules.iter().map(|(count, rule)| format!("{rule} (in {count} splits)")).collect();
-        each.join(", ")
+        let reasons: Vec<String> =
+            rules.iter().map(|(count, rule)| format!("{rule} (in {count} configs)")).collect();
+        reasons.join(", ")
     }
 
-    /// The best split for each other value of each number.
-    fn around(&self, winner: &Candidate) -> Vec<Other> {
-        let mut values: BTreeMap<Value, (Option<f64>, Option<f64>)> = BTreeMap::new();
-        for candidate in &self.everything {
+    /// The best config for every other value of every axis.
+    fn alternatives(&self, winner: &Candidate) -> Vec<Alternative> {
+        let mut values: BTreeMap<AxisValue, (Option<f64>, Option<f64>)> = BTreeMap::new();
+        for candidate in &self.fitting {
             let slower = candidate.step_s / winner.step_s - 1.0;
-            for value in Value::of(&candidate.layout) {
+            for value in AxisValue::all(&candidate.parallelism) {
                 let entry = values.entry(value).or_default();
                 entry.0 = Some(entry.0.map_or(slower, |least: f64| least.min(slower)));
             }
         }
-        for (layout, gib) in &self.large {
-            for value in Value::of(layout) {
+        for (parallelism, gib) in &self.oversized {
+            for value in AxisValue::all(parallelism) {
                 let entry = values.entry(value).or_default();
                 entry.1 = Some(entry.1.map_or(*gib, |least: f64| least.min(*gib)));
             }
         }
-        let own = Value::of(&winner.layout);
+        let own = AxisValue::all(&winner.parallelism);
         values
             .into_iter()
             .filter(|(value, _)| !own.contains(value))
-            .map(|(value, (slower, large))| Other {
-                change: value.text(),
+            .map(|(value, (slower, oversized))| Alternative {
+                change: value.describe(),
                 slower,
-                needs_gib: if slower.is_some() { None } else { large },
+                needs_gib: if slower.is_some() { None } else { oversized },
                 value,
             })
             .collect()
@@ -273,39 +269,45 @@ fn order(left: &Candidate, right: &Candidate) -> Ordering {
     left.step_s.total_cmp(&right.step_s).then(left.p95_gib.total_cmp(&right.p95_gib))
 }
 
-/// A split in a line: `DP 128 · TP 8 · PP 16`.
-pub fn describe(layout: &Layout) -> String {
-    let mut parts = vec![format!("DP {}", layout.dp)];
-    let ranks = [("TP", layout.tp), ("PP", layout.pp), ("VP", layout.vp), ("CP", layout.cp)];
-    for (name, count) in ranks.into_iter().chain([("EP", layout.ep)]) {
+/// A parallelism config on one line: `DP 128 · TP 8 · PP 16`.
+pub fn describe(parallelism: &ParallelConfig) -> String {
+    let mut parts = vec![format!("DP {}", parallelism.dp)];
+    let ranks = [
+        ("TP", parallelism.tp),
+        ("PP", parallelism.pp),
+        ("VP", parallelism.vp),
+        ("CP", parallelism.cp),
+    ];
+    for (name, count) in ranks.into_iter().chain([("EP", parallelism.ep)]) {
         if count > 1 {
             parts.push(format!("{name} {count}"));
         }
     }
-    if layout.schedule != Schedule::OneForwardOneBackward {
-        parts.push(layout.schedule.name().to_owned());
+    if parallelism.schedule != Schedule::OneForwardOneBackward {
+        parts.push(parallelism.schedule.name().to_owned());
     }
-    parts.push(match layout.sharding {
+    parts.push(match parallelism.sharding {
         Sharding::None => "no sharding".to_owned(),
-        sharding => format!("ZeRO {}", sharding.stage()),
+        sharding => format!("ZeRO-{}", sharding.zero_stage()),
     });
-    parts.push(format!("micro-batch {}", layout.micro_batch));
-    parts.push(format!("recompute {}", layout.recompute.name()));
+    parts.push(format!("micro-batch {}", parallelism.micro_batch));
+    parts.push(format!("recompute {}", parallelism.recompute.name()));
     parts.join(" · ")
 }
 
-/// Why there is nothing to try: the ranks that were asked for.
-fn not_divided(axes: &Axes) -> String {
+/// Why there are no candidates: the fixed ranks do not divide the number of GPUs.
+fn explain_no_candidates(constraints: &Constraints) -> String {
     let ranks = ["DP", "TP", "PP", "CP"];
-    let asked: Vec<(&str, u32)> =
-        axes.given().into_iter().filter(|(name, _)| ranks.contains(name)).collect();
-    let each: Vec<String> = asked.iter().map(|(name, number)| format!("{name} {number}")).collect();
-    match each.len() {
-        0 => "the program has nothing of what was asked for".to_owned(),
+    let fixed: Vec<(&str, u32)> =
+        constraints.fixed_counts().into_iter().filter(|(name, _)| ranks.contains(name)).collect();
+    let factors: Vec<String> =
+        fixed.iter().map(|(name, number)| format!("{name} {number}")).collect();
+    match factors.len() {
+        0 => "the framework supports no config with the fixed values".to_owned(),
         all if all == ranks.len() => {
-            let product: u64 = asked.iter().map(|(_, number)| u64::from(*number)).product();
-            format!("{} are {product}", each.join(" × "))
+            let product: u64 = fixed.iter().map(|(_, number)| u64::from(*number)).product();
+            format!("{} is {product}", factors.join(" × "))
         }
-        _ => format!("they do not divide by {}", each.join(" × ")),
+        _ => format!("the number of GPUs is not divisible by {}", factors.join(" × ")),
     }
 }

@@ -1,24 +1,29 @@
-//! What would do where a run does not: nothing is advised that was not tried.
+//! Hints for runs that are impossible or do not fit. Every suggestion was evaluated.
 
 use farrier_facts::FactSet;
 use farrier_planner::check;
 use farrier_planner::gpu::{Accelerator, plannable};
-use farrier_planner::run::{Run, Task};
-use farrier_planner::search::{self, Axes};
+use farrier_planner::run::{TrainingRun, TrainingTask};
+use farrier_planner::search::{self, Constraints};
 
-use super::request::Asked;
+use super::request::PlanRequest;
 use crate::failure::Hinted;
 use crate::sets;
 
-/// Whether a run can be run; else what could be.
-pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
-    check::check_on(run, gpus).map_err(|err| {
-        let hint = if err.is_of_split() { of_search(run, axes, gpus) } else { None };
+/// Checks a run; the error hints at an alternative.
+pub(super) fn check_run(
+    run: &TrainingRun,
+    constraints: &Constraints,
+    gpus: u32,
+) -> anyhow::Result<()> {
+    check::check_on_gpus(run, gpus).map_err(|err| {
+        let hint =
+            if err.depends_on_parallelism() { search_hint(run, constraints, gpus) } else { None };
         hinted(format!("this run is not possible: {err}"), hint)
     })
 }
 
-/// An error, with advice where there is some.
+/// An error with an optional hint.
 pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
     match hint {
         Some(hint) => Hinted::error(message, hint),
@@ -26,44 +31,50 @@ pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
     }
 }
 
-/// So many further nodes are tried one by one, and then twice as many each time.
+/// Node counts beyond the requested one to try individually; further ones are doubled each time.
 const NODES: u32 = 64;
-/// Half as many GPUs as the largest cluster that a plan is made for.
-const MOST_GPUS: u32 = 1 << 21;
+/// Half the largest cluster that can be planned.
+const MAX_GPUS: u32 = 1 << 21;
 
-/// What would do where no split over so many GPUs does.
-pub(super) fn instead(asked: &Asked, axes: &Axes, few: u32) -> String {
-    let run = &asked.run;
+/// Alternatives that fit where nothing fits on `few` GPUs.
+pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few: u32) -> String {
+    let run = &request.run;
     let found: Vec<String> = [
-        more(run, axes, few).map(|gpus| format!("{gpus} of them do")),
-        larger(&sets::active(), run, axes, few).map(|gpu| format!("{few} of `{gpu}` do")),
-        adapters(run, axes, few).then(|| "adapters do (`--lora`)".to_owned()),
-        free(run, axes, few).then(|| "a split without the numbers given does".to_owned()),
+        more_gpus(run, constraints, few).map(|gpus| format!("{gpus} GPUs fit")),
+        larger_gpu(&sets::active(), run, constraints, few)
+            .map(|gpu| format!("{few} × `{gpu}` fit")),
+        lora_fits(run, constraints, few).then(|| "LoRA fits (`--lora`)".to_owned()),
+        relaxed_fits(run, constraints, few)
+            .then(|| "a parallelism config without the fixed values fits".to_owned()),
     ]
     .into_iter()
     .flatten()
     .collect();
     if found.is_empty() {
-        "more of them, GPUs with more memory and adapters were tried, and none does".to_owned()
+        "tried more GPUs, GPUs with more memory and LoRA: none fits".to_owned()
     } else {
         found.join("; ")
     }
 }
 
-/// What a search would find where a split does not do.
-pub(super) fn of_search(run: &Run, axes: &Axes, gpus: u32) -> Option<&'static str> {
-    if search::fits(run, gpus, axes) {
-        Some("`--search` finds the best split that does, with the numbers given")
-    } else if free(run, axes, gpus) {
-        Some("`--search` finds a split that does, without the numbers given")
+/// Hint at what a search would find.
+pub(super) fn search_hint(
+    run: &TrainingRun,
+    constraints: &Constraints,
+    gpus: u32,
+) -> Option<&'static str> {
+    if search::fits(run, gpus, constraints) {
+        Some("`--search` finds the best parallelism config, with the fixed values")
+    } else if relaxed_fits(run, constraints, gpus) {
+        Some("`--search` finds a parallelism config that works, without the fixed values")
     } else {
         None
     }
 }
 
-/// The fewest GPUs beyond `few`, in whole nodes, over which a split fits.
-fn more(run: &Run, axes: &Axes, few: u32) -> Option<u32> {
-    let node = run.gpu.gpus_of_node();
+/// The fewest GPUs above `few`, in whole nodes, on which a config fits.
+fn more_gpus(run: &TrainingRun, constraints: &Constraints, few: u32) -> Option<u32> {
+    let node = run.gpu.gpus_per_node();
     let begin = few / node + 1;
     let one_by_one = begin..begin.saturating_add(NODES);
     let doubled = (0..32).map(|power| 1_u32 << power).filter(|nodes| *nodes >= one_by_one.end);
@@ -71,28 +82,34 @@ fn more(run: &Run, axes: &Axes, few: u32) -> Option<u32> {
         .clone()
         .chain(doubled)
         .filter_map(|nodes| nodes.checked_mul(node))
-        .take_while(|gpus| *gpus <= MOST_GPUS)
-        .find(|gpus| search::fits(run, *gpus, axes))
+        .take_while(|gpus| *gpus <= MAX_GPUS)
+        .find(|gpus| search::fits(run, *gpus, constraints))
 }
 
-/// The part with the least more memory with which a split fits.
-fn larger(facts: &FactSet, run: &Run, axes: &Axes, gpus: u32) -> Option<String> {
-    let known = plannable(facts).into_iter().filter_map(|id| Accelerator::named(facts, id).ok());
-    let mut parts: Vec<Accelerator> =
-        known.filter(|part| part.hbm_bytes > run.gpu.hbm_bytes).collect();
-    parts.sort_by(|left, right| left.hbm_bytes.total_cmp(&right.hbm_bytes));
-    parts
+/// The GPU with the least additional memory on which a config fits.
+fn larger_gpu(
+    facts: &FactSet,
+    run: &TrainingRun,
+    constraints: &Constraints,
+    gpus: u32,
+) -> Option<String> {
+    let candidates =
+        plannable(facts).into_iter().filter_map(|id| Accelerator::by_name(facts, id).ok());
+    let mut larger: Vec<Accelerator> =
+        candidates.filter(|gpu| gpu.hbm_bytes > run.gpu.hbm_bytes).collect();
+    larger.sort_by(|left, right| left.hbm_bytes.total_cmp(&right.hbm_bytes));
+    larger
         .into_iter()
-        .map(|gpu| Run { gpu, ..run.clone() })
-        .find(|run| search::fits(run, gpus, axes))
+        .map(|gpu| TrainingRun { gpu, ..run.clone() })
+        .find(|run| search::fits(run, gpus, constraints))
         .map(|run| run.gpu.id)
 }
 
-fn adapters(run: &Run, axes: &Axes, gpus: u32) -> bool {
-    let lora = Run { task: Task::Lora, ..run.clone() };
-    run.task != Task::Lora && search::fits(&lora, gpus, axes)
+fn lora_fits(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> bool {
+    let lora = TrainingRun { task: TrainingTask::Lora, ..run.clone() };
+    run.task != TrainingTask::Lora && search::fits(&lora, gpus, constraints)
 }
 
-fn free(run: &Run, axes: &Axes, gpus: u32) -> bool {
-    axes.loosened().is_some_and(|axes| search::fits(run, gpus, &axes))
+fn relaxed_fits(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> bool {
+    constraints.relaxed().is_some_and(|constraints| search::fits(run, gpus, &constraints))
 }

@@ -1,24 +1,26 @@
 //! `farrier plan compare`
 
-use farrier_planner::compare::{Comparison, Equal, Offer, Terms, compare, usual_precision};
+use farrier_planner::compare::{
+    Basis, Criteria, GpuComparison, GpuOption, compare, default_precision,
+};
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::Layout;
+use farrier_planner::parallelism::ParallelConfig;
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack};
+use farrier_planner::run::{Framework, TrainingRun};
 use farrier_planner::search::describe;
 
-use super::calibrate::Calibrated;
-use super::figures::{count, number, percent};
-use super::request::{self, Links, Work};
-use super::values::{count as whole, days, price, up_to};
+use super::calibrate::CalibrationArgs;
+use super::format::{count, number, percent};
+use super::request::{self, LinkArgs, WorkloadArgs};
+use super::value_parsers::{count as whole, days, price, up_to};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 use crate::sets;
 
-/// Parts that people choose between, oldest first.
-const USUAL: [&str; 7] = [
+/// GPUs to compare by default, oldest first.
+const DEFAULT_GPUS: [&str; 7] = [
     "A100-SXM4-80GB",
     "H100-SXM5-80GB",
     "H200-SXM5-141GB",
@@ -28,228 +30,240 @@ const USUAL: [&str; 7] = [
     "GB300",
 ];
 
-/// Which model, and what is held equal.
+/// Model, GPUs and basis of a comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    work: Work,
-    /// The GPUs to compare; without it those that people choose between
+    work: WorkloadArgs,
+    /// GPUs to compare [default: the common data-center GPUs]
     #[arg(long, value_name = "SKU", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// Equal numbers: so many of each
+    /// Equal number of GPUs
     #[arg(long, value_name = "N", value_parser = whole, group = "equal", allow_negative_numbers = true)]
     gpus: Option<u32>,
-    /// Equal money: the number of whole nodes within so many dollars an hour that does most
+    /// Equal cost: the number of whole nodes within this many dollars per hour with the highest
+    /// throughput
     #[arg(long, value_name = "USD", value_parser = up_to(1e9), group = "equal", allow_negative_numbers = true)]
     usd_per_hour: Option<f64>,
-    /// Equal time: the fewest whole nodes that do `--tokens` in so many days
+    /// Equal time: the fewest whole nodes that train `--tokens` in this many days
     #[arg(long, value_name = "DAYS", value_parser = days, group = "equal", requires = "tokens", allow_negative_numbers = true)]
     days: Option<f64>,
-    /// Prices where the list has none or another: `GB200=10.5,H100=2.5`
+    /// Prices per GPU-hour that override the list: `GB200=10.5,H100=2.5`
     #[arg(long = "prices", value_name = "SKU=USD", value_delimiter = ',')]
     prices: Vec<String>,
     #[command(flatten)]
-    links: Links,
+    links: LinkArgs,
     #[command(flatten)]
-    calibrated: Calibrated,
-    /// How to print the answer
+    calibration: CalibrationArgs,
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
-        (_, Some(usd), ..) => Equal::UsdPerHour(usd),
-        (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },
-        (Some(gpus), ..) => Equal::Gpus(gpus),
+    let basis = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
+        (_, Some(usd), ..) => Basis::UsdPerHour(usd),
+        (_, _, Some(days), Some(tokens)) => Basis::Days { days, tokens },
+        (Some(gpus), ..) => Basis::Gpus(gpus),
         _ => {
             return Err(Hinted::error(
-                "what is to be equal?",
-                "`--gpus N`, `--usd-per-hour USD`, or `--days D --tokens T`",
+                "specify what to hold equal",
+                "set `--gpus N`, `--usd-per-hour USD`, or `--days D --tokens T`",
             ));
         }
     };
     let names: Vec<&str> = if args.gpu.is_empty() {
-        USUAL.to_vec()
+        DEFAULT_GPUS.to_vec()
     } else {
         args.gpu.iter().map(String::as_str).collect()
     };
-    let taken: Vec<String> =
-        names.iter().filter_map(|name| request::taken_for(&facts, name)).collect();
-    let links = Links { price: None, ..args.links.clone() };
-    let mut parts = names
+    let resolved: Vec<String> =
+        names.iter().filter_map(|name| request::resolved_family(&facts, name)).collect();
+    let links = LinkArgs { price: None, ..args.links.clone() };
+    let mut gpus = names
         .into_iter()
         .map(|name| request::accelerator(&facts, name, &links))
         .collect::<anyhow::Result<Vec<Accelerator>>>()?;
-    let asked = args
+    let repriced = args
         .prices
         .iter()
-        .map(|text| set_price(&facts, text, &mut parts))
+        .map(|text| set_price(&facts, text, &mut gpus))
         .collect::<anyhow::Result<Vec<String>>>()?;
     if args.links.price.is_some() {
         return Err(Hinted::error(
-            "one price is not for several GPUs",
-            "`--prices SKU=USD,SKU=USD` gives each its own",
+            "`--price` applies to a single GPU",
+            "set prices with `--prices SKU=USD,SKU=USD`",
         ));
     }
     let (model, assumed) = request::model(&args.work.model)?;
-    let run = Run {
+    let run = TrainingRun {
         model,
-        gpu: parts[0].clone(),
+        gpu: gpus[0].clone(),
         seq_len: args.work.seq_len,
         global_batch: args.work.global_batch,
         precision: args.work.precision.unwrap_or(Precision::Bf16),
-        layout: Layout { adapter_rank: args.work.adapter_rank(), ..Layout::copies(1, 1) },
+        parallelism: ParallelConfig {
+            adapter_rank: args.work.adapter_rank(),
+            ..ParallelConfig::data_parallel(1, 1)
+        },
         task: args.work.task(),
-        stack: args.work.stack.unwrap_or(Stack::Bridge),
+        framework: args.work.framework.unwrap_or(Framework::Bridge),
         fused_experts: false,
     };
-    let terms = Terms {
+    let criteria = Criteria {
         precision: args.work.precision,
-        stack: args.work.stack,
+        framework: args.work.framework,
         tokens: args.work.tokens,
-        equal,
+        basis,
     };
-    let mut found = compare(args.calibrated.planner_of(&parts)?, &run, &parts, &terms);
-    for offer in &mut found.offers {
-        let Some(part) = parts.iter().find(|part| part.id == offer.gpu) else { continue };
-        let usd = part.usd_per_hour.filter(|_| asked.contains(&part.id));
-        offer.price_source = request::price(&facts, part, usd).map(|price| price.source);
+    let mut comparison = compare(args.calibration.planner_for_all(&gpus)?, &run, &gpus, &criteria);
+    for option in &mut comparison.options {
+        let Some(gpu) = gpus.iter().find(|gpu| gpu.id == option.gpu) else { continue };
+        let usd = gpu.usd_per_hour.filter(|_| repriced.contains(&gpu.id));
+        option.price_source = request::price(&facts, gpu, usd).map(|price| price.source);
     }
     match args.output {
-        Output::Json => printer.json(&found)?,
+        Output::Json => printer.json(&comparison)?,
         Output::Table => {
-            for assumed in assumed.into_iter().chain(taken) {
+            for assumed in assumed.into_iter().chain(resolved) {
                 printer.line(&format!("assumed: {assumed}"))?;
             }
-            print(args, &run, &found, printer)?;
+            print(args, &run, &comparison, printer)?;
         }
     }
-    Ok(Outcome::finding_if(found.offers.is_empty()))
+    Ok(Outcome::finding_if(comparison.options.is_empty()))
 }
 
-/// Sets the price of a part as asked for, and says which part that is.
+/// Sets the price of a GPU from `SKU=USD` and returns its id.
 fn set_price(
     facts: &farrier_facts::FactSet,
     text: &str,
-    parts: &mut [Accelerator],
+    gpus: &mut [Accelerator],
 ) -> anyhow::Result<String> {
-    let wrong =
-        || Hinted::error(format!("`{text}` is not a price"), "such as `GB200=10.5`, up to 100000");
-    let (name, usd) = text.split_once('=').ok_or_else(wrong)?;
-    let usd = price(usd).map_err(|_| wrong())?;
-    let id = facts.gpus.by_name(name).map(|named| named.gpu.id.clone());
-    match parts.iter_mut().find(|part| Some(&part.id) == id.as_ref()) {
-        Some(part) => {
-            part.usd_per_hour = Some(usd);
-            Ok(part.id.clone())
+    let invalid = || {
+        Hinted::error(format!("`{text}` is not a price"), "for example `GB200=10.5`, up to 100000")
+    };
+    let (name, usd) = text.split_once('=').ok_or_else(invalid)?;
+    let usd = price(usd).map_err(|_| invalid())?;
+    let id = facts.gpus.by_name(name).map(|found| found.gpu.id.clone());
+    match gpus.iter_mut().find(|gpu| Some(&gpu.id) == id.as_ref()) {
+        Some(gpu) => {
+            gpu.usd_per_hour = Some(usd);
+            Ok(gpu.id.clone())
         }
         None => Err(Hinted::error(
-            format!("`{name}` is not among the GPUs that are compared"),
-            "name it in `--gpu` too",
+            format!("`{name}` is not among the compared GPUs"),
+            "add it to `--gpu`",
         )),
     }
 }
 
-fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
-    let equal = match (args.gpus, args.usd_per_hour, args.days) {
-        (_, Some(usd), _) => format!("${} an hour", number(usd)),
+fn print(
+    args: &Args,
+    run: &TrainingRun,
+    comparison: &GpuComparison,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let basis = match (args.gpus, args.usd_per_hour, args.days) {
+        (_, Some(usd), _) => format!("${} per hour", number(usd)),
         (_, _, Some(days)) => format!("{} days", number(days)),
         (gpus, ..) => format!("{} GPUs", gpus.unwrap_or(0)),
     };
     printer.line(&format!(
-        "{}, {} tokens a sequence, {} sequences a step, at equal {equal}; each GPU in its best split",
+        "{}, sequence length {}, global batch {}, at equal {basis}; each GPU in its best parallelism config",
         run.model.name, run.seq_len, run.global_batch
     ))?;
     printer.line("")?;
-    table(args, found, printer)?;
-    prices(found, printer)?;
-    for offer in &found.offers {
-        printer.paragraph("", 0, &format!("{}: {}", offer.gpu, describe(&offer.layout)))?;
-        published(offer, printer)?;
+    table(args, comparison, printer)?;
+    prices(comparison, printer)?;
+    for option in &comparison.options {
+        printer.paragraph("", 0, &format!("{}: {}", option.gpu, describe(&option.parallelism)))?;
+        published(option, printer)?;
     }
-    for not in &found.not_offered {
-        printer.paragraph("", 0, &format!("{} is not offered: {}", not.gpu, not.why))?;
+    for excluded in &comparison.excluded {
+        printer.paragraph("", 0, &format!("{} is excluded: {}", excluded.gpu, excluded.reason))?;
     }
     if args.work.precision.is_none() {
-        let usual: Vec<String> = farrier_planner::gpu::Generation::ALL
+        let defaults: Vec<String> = farrier_planner::gpu::Generation::ALL
             .iter()
             .map(|generation| {
-                format!("{} {}", generation.name(), usual_precision(*generation).name())
+                format!("{} {}", generation.name(), default_precision(*generation).name())
             })
             .collect();
         printer.line(&format!(
-            "Precision: what each generation is usually trained in ({}); `--precision` takes one for all.",
-            usual.join(", ")
+            "Precision: the default of each generation ({}); `--precision` sets one for all.",
+            defaults.join(", ")
         ))?;
     }
     Ok(())
 }
 
-/// A row for each GPU that is offered.
-fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+/// One row per compared GPU.
+fn table(args: &Args, comparison: &GpuComparison, printer: &mut Printer) -> anyhow::Result<()> {
     let dollars = |value: Option<f64>| {
         value.map_or_else(|| "no list price".to_owned(), |value| format!("${}", number(value)))
     };
-    let mut head = vec!["GPUs", "Precision", "Tokens/s each (P10-P90)", "Tokens/s", "MFU", "Bound"];
+    let mut head =
+        vec!["GPUs", "Precision", "Tokens/s per GPU (P10-P90)", "Tokens/s", "MFU", "Bound"];
     if args.work.tokens.is_some() {
         head.push("Days");
     }
-    head.push(if args.usd_per_hour.is_some() { "All, an hour" } else { "GPU and hour" });
-    head.push("Million tokens");
-    let row = |offer: &Offer| {
+    head.push(if args.usd_per_hour.is_some() { "Total per hour" } else { "Per GPU-hour" });
+    head.push("Per million tokens");
+    let row = |option: &GpuOption| {
         let mut row = vec![
-            format!("{} × {}", offer.gpus, offer.gpu),
-            offer.precision.to_owned(),
+            format!("{} × {}", option.gpus, option.gpu),
+            option.precision.to_owned(),
             format!(
                 "{} ({}-{})",
-                number(offer.tokens_per_s_per_gpu),
-                number(offer.tokens_per_s_per_gpu_p10),
-                number(offer.tokens_per_s_per_gpu_p90)
+                number(option.tokens_per_s_per_gpu),
+                number(option.tokens_per_s_per_gpu_p10),
+                number(option.tokens_per_s_per_gpu_p90)
             ),
-            count(offer.tokens_per_s),
-            percent(offer.mfu_causal),
-            offer.bound.name_on(offer.has_nvlink).to_owned(),
+            count(option.tokens_per_s),
+            percent(option.mfu_causal),
+            option.bound.name_on(option.has_nvlink).to_owned(),
         ];
-        row.extend(offer.days.map(number));
+        row.extend(option.days.map(number));
         row.push(dollars(if args.usd_per_hour.is_some() {
-            offer.usd_per_hour
+            option.usd_per_hour
         } else {
-            offer.usd_per_gpu_hour
+            option.usd_per_gpu_hour
         }));
-        row.push(dollars(offer.cost_per_million_tokens_usd));
+        row.push(dollars(option.cost_per_million_tokens_usd));
         row
     };
-    let rows: Vec<Vec<String>> = found.offers.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = comparison.options.iter().map(row).collect();
     printer.table(&head, &rows)?;
     Ok(())
 }
 
-/// Whose prices these are.
-fn prices(found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
-    let of = |offer: &Offer| Some(format!("{}: {}", offer.gpu, offer.price_source.as_ref()?));
-    let sources: Vec<String> = found.offers.iter().filter_map(of).collect();
+/// Sources of the prices.
+fn prices(comparison: &GpuComparison, printer: &mut Printer) -> anyhow::Result<()> {
+    let source =
+        |option: &GpuOption| Some(format!("{}: {}", option.gpu, option.price_source.as_ref()?));
+    let sources: Vec<String> = comparison.options.iter().filter_map(source).collect();
     if !sources.is_empty() {
         printer.paragraph("Prices", 8, &sources.join("; "))?;
     }
     Ok(())
 }
 
-/// Published runs beside an offer, each on the GPU that its source names.
-fn published(offer: &Offer, printer: &mut Printer) -> anyhow::Result<()> {
-    for seen in &offer.published {
-        let kin = if seen.is_same_part { "" } else { ", not the same part" };
+/// Published runs of the model, each on the GPU that its source names.
+fn published(option: &GpuOption, printer: &mut Printer) -> anyhow::Result<()> {
+    for run in &option.published {
+        let variant = if run.is_same_sku { "" } else { ", a different SKU" };
         let text = format!(
-            "{}: {} tokens/s each on {} × {}{kin}, in {}, {} tokens a sequence ({}, {})",
-            seen.model,
-            number(seen.tokens_per_s_per_gpu),
-            seen.gpus,
-            seen.gpu,
-            seen.precision,
-            seen.seq_len,
-            seen.source,
-            seen.date
+            "{}: {} tokens/s per GPU on {} × {}{variant}, in {}, sequence length {} ({}, {})",
+            run.model,
+            number(run.tokens_per_s_per_gpu),
+            run.gpus,
+            run.gpu,
+            run.precision,
+            run.seq_len,
+            run.source,
+            run.date
         );
         printer.paragraph("    published", 14, &text)?;
     }

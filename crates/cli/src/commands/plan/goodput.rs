@@ -1,82 +1,83 @@
 //! `farrier plan goodput`
 
-mod faults;
-mod print;
+mod fault_args;
+mod output;
 
-pub(super) use faults::Faults;
+pub(super) use fault_args::FaultArgs;
 
 use farrier_planner::Planner;
-use farrier_planner::goodput::{Conditions, Report, Training};
-use farrier_planner::layout::Layout;
-use farrier_planner::plan::{self, Plan};
-use farrier_planner::run::Run;
+use farrier_planner::goodput::{Conditions, GoodputReport, Training};
+use farrier_planner::parallelism::ParallelConfig;
+use farrier_planner::plan::{self, TrainingPlan};
+use farrier_planner::run::TrainingRun;
 use serde::Serialize;
 
 use super::advice::check_run;
-use super::calibrate::Calibrated;
-use super::request::{self, Asked, Cluster, Split, Work};
-use super::searched::{Goal, Search};
-use super::train::{TooLarge, best};
-use super::values::up_to;
+use super::calibrate::CalibrationArgs;
+use super::request::{self, ClusterArgs, ParallelismArgs, PlanRequest, WorkloadArgs};
+use super::search_args::{SearchArgs, SearchGoal};
+use super::train::{NothingFits, best};
+use super::value_parsers::up_to;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 use crate::sets;
 
-/// Which run, under which faults.
+/// A run and its failure model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    work: Work,
+    work: WorkloadArgs,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    split: Split,
+    split: ParallelismArgs,
     #[command(flatten)]
-    search: Search,
-    /// Tokens a second of the whole run, where they are measured and not to be estimated
+    search: SearchArgs,
+    /// Measured tokens per second of the whole run, instead of the estimate
     #[arg(long, value_name = "TOKENS/S", value_parser = up_to(1e12), allow_negative_numbers = true)]
     tokens_per_s: Option<f64>,
     #[command(flatten)]
-    calibrated: Calibrated,
-    /// How to print the answer
+    calibration: CalibrationArgs,
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
-    // Last, as its heading holds for what follows.
+    // Last, because its help heading applies to all following flags.
     #[command(flatten)]
-    faults: Faults,
+    faults: FaultArgs,
 }
 
-/// The whole answer.
+/// Result of `farrier plan goodput`.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct GoodputAnswer {
     v: u32,
     model: String,
     gpu: String,
     gpus: u32,
-    layout: Layout,
+    #[serde(rename = "layout")]
+    parallelism: ParallelConfig,
     assumed: Vec<String>,
-    /// Whether memory suffices with little doubt; none where the run was measured, and so had room.
+    /// Whether P95 memory fits. `None` if the speed was measured: then the run fitted.
     fits: Option<bool>,
-    memory: Option<Memory>,
+    memory: Option<MemorySummary>,
     tokens: Option<f64>,
     tokens_per_s: f64,
     conditions: Conditions,
     #[serde(flatten)]
-    report: Report,
+    report: GoodputReport,
 }
 
-/// What the fullest GPU needs.
+/// Memory of the fullest GPU.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Memory {
+struct MemorySummary {
     p50_gib: f64,
     p95_gib: f64,
     capacity_gib: f64,
     tight: bool,
 }
 
-impl Memory {
-    fn of(plan: &Plan) -> Self {
+impl MemorySummary {
+    fn new(plan: &TrainingPlan) -> Self {
         Self {
             p50_gib: plan.memory.p50_gib,
             p95_gib: plan.memory.p95_gib,
@@ -86,42 +87,50 @@ impl Memory {
     }
 }
 
-impl Answer {
-    /// Nothing ever stops the run.
-    fn is_faultless(&self) -> bool {
+impl GoodputAnswer {
+    /// Whether the failure rate is 0.
+    fn is_failure_free(&self) -> bool {
         self.report.best.mtbf_s.is_infinite()
     }
 }
 
-/// The run that is meant, and what was assumed of it.
-fn chosen(
+/// The run to evaluate, and the assumptions made about it.
+fn choose_run(
     args: &Args,
-    asked: &Asked,
+    request: &PlanRequest,
     planner: &Planner,
-) -> anyhow::Result<Result<(Run, Vec<String>), TooLarge>> {
-    let mut assumed = asked.assumed.clone();
-    let numbers = &args.cluster.gpus;
-    let axes = args.split.axes(&args.work);
+) -> anyhow::Result<Result<(TrainingRun, Vec<String>), NothingFits>> {
+    let mut assumed = request.assumed.clone();
+    let gpu_counts = &args.cluster.gpus;
+    let constraints = args.split.constraints(&args.work);
     if !args.search.search {
-        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
-        return Ok(Ok((asked.run.clone(), assumed)));
+        check_run(&request.run, &constraints, args.cluster.single_gpu_count()?)?;
+        return Ok(Ok((request.run.clone(), assumed)));
     }
     let goal = args.search.goal;
-    let run = match best(planner, asked, &axes, numbers, goal, args.work.tokens, &args.faults)? {
+    let run = match best(
+        planner,
+        request,
+        &constraints,
+        gpu_counts,
+        goal,
+        args.work.tokens,
+        &args.faults,
+    )? {
         Ok(best) => best.run,
-        Err(large) => return Ok(Err(large)),
+        Err(nothing_fits) => return Ok(Err(nothing_fits)),
     };
-    if numbers.len() > 1 {
-        let why = match goal {
-            Goal::Speed => {
-                "the fastest of the numbers given; `--for goodput` weighs cost and faults too"
+    if gpu_counts.len() > 1 {
+        let reason = match goal {
+            SearchGoal::Speed => {
+                "the fastest of the given counts; `--for goodput` also considers cost and failures"
             }
-            Goal::Cost => "of the numbers given the one with the least cost for a token",
-            Goal::Goodput => {
-                "of the numbers given the one with most tokens for the money, faults counted"
+            SearchGoal::Cost => "the lowest cost per token of the given counts",
+            SearchGoal::Goodput => {
+                "the most tokens per dollar of the given counts, including failures"
             }
         };
-        assumed.push(format!("{} GPUs, {why}", run.layout.gpus()));
+        assumed.push(format!("{} GPUs, {reason}", run.parallelism.gpus()));
     }
     Ok(Ok((run, assumed)))
 }
@@ -129,32 +138,32 @@ fn chosen(
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
     let tokens = args.work.tokens;
-    let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
-    let planner = args.calibrated.planner(&asked.run.gpu)?;
-    let (run, assumed) = match chosen(args, &asked, planner)? {
+    let request = request::from_args(&facts, &args.work, &args.cluster, &args.split)?;
+    let planner = args.calibration.planner(&request.run.gpu)?;
+    let (run, assumed) = match choose_run(args, &request, planner)? {
         Ok(chosen) => chosen,
-        Err(large) => return large.print(args.output, printer),
+        Err(nothing_fits) => return nothing_fits.print(args.output, printer),
     };
-    let faultless = plan::plan(planner, &run, tokens, asked.price.clone());
+    let plan = plan::plan(planner, &run, tokens, request.price.clone());
     let is_measured = args.tokens_per_s.is_some();
-    let tokens_per_s = args.tokens_per_s.unwrap_or(faultless.tokens_per_s);
+    let tokens_per_s = args.tokens_per_s.unwrap_or(plan.tokens_per_s);
     let conditions = args.faults.conditions(&run, run.tokens_per_step() / tokens_per_s)?;
     let training = Training {
         tokens,
         tokens_per_s,
-        tokens_per_s_p10_p90: (!is_measured).then(|| faultless.tokens_per_s_p10_p90()),
-        usd_per_gpu_hour: asked.price.as_ref().map(|price| price.usd_per_gpu_hour),
+        tokens_per_s_p10_p90: (!is_measured).then(|| plan.tokens_per_s_p10_p90()),
+        usd_per_gpu_hour: request.price.as_ref().map(|price| price.usd_per_gpu_hour),
     };
     let report = args.faults.report(&conditions, &training)?;
-    let answer = Answer {
+    let answer = GoodputAnswer {
         v: 1,
         model: run.model.name.clone(),
         gpu: run.gpu.id.clone(),
-        gpus: run.layout.gpus(),
-        layout: run.layout,
+        gpus: run.parallelism.gpus(),
+        parallelism: run.parallelism,
         assumed,
-        fits: (!is_measured).then_some(faultless.fits),
-        memory: (!is_measured).then(|| Memory::of(&faultless)),
+        fits: (!is_measured).then_some(plan.fits),
+        memory: (!is_measured).then(|| MemorySummary::new(&plan)),
         tokens,
         tokens_per_s,
         conditions,
@@ -162,7 +171,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     match args.output {
         Output::Json => printer.json(&answer)?,
-        Output::Table => print::answer(&answer, printer)?,
+        Output::Table => output::print(&answer, printer)?,
     }
-    Ok(Outcome::finding_if(answer.report.no_headway.is_some() || answer.fits == Some(false)))
+    Ok(Outcome::finding_if(answer.report.no_progress.is_some() || answer.fits == Some(false)))
 }

@@ -1,28 +1,28 @@
-//! The file that starts a planned run.
+//! Emission of a launch script.
 
 use clap::ValueEnum;
 use farrier_planner::Planner;
 use farrier_planner::emit::{EmitError, Launcher, emit};
 use farrier_planner::plan::plan;
-use farrier_planner::run::Run;
-use farrier_planner::search::{Axes, Report};
+use farrier_planner::run::TrainingRun;
+use farrier_planner::search::{Constraints, SearchReport};
 
 use super::advice;
-use super::train::Answer;
+use super::train::TrainAnswer;
 use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::Printer;
 
-/// What starts a run.
+/// Launcher of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Launch {
-    /// A script for each node.
+pub(super) enum LauncherArg {
+    /// A script for each node
     Torchrun,
-    /// A batch script of Slurm.
+    /// A Slurm batch script
     Slurm,
 }
 
-impl Launch {
+impl LauncherArg {
     fn launcher(self) -> Launcher {
         match self {
             Self::Torchrun => Launcher::Torchrun,
@@ -31,27 +31,28 @@ impl Launch {
     }
 }
 
-/// The fastest of the splits found that the program has flags for; the fastest of all where that is
-/// not a matter of the split.
-pub(super) fn startable(
+/// The fastest config that the framework can launch. Returns `fastest` if the parallelism config is
+/// not what prevents it.
+pub(super) fn fastest_launchable(
     planner: &Planner,
-    fastest: Run,
-    found: &Report,
-    axes: &Axes,
-    launch: Launch,
-) -> Run {
-    let lacks = |run: &Run| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
-        Err(err @ EmitError::Setting { .. }) => Some(err),
-        _ => None,
-    };
-    let Some(why) = lacks(&fastest) else { return fastest };
+    fastest: TrainingRun,
+    search_report: &SearchReport,
+    constraints: &Constraints,
+    launch: LauncherArg,
+) -> TrainingRun {
+    let unsupported =
+        |run: &TrainingRun| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
+            Err(err @ EmitError::Setting { .. }) => Some(err),
+            _ => None,
+        };
+    let Some(reason) = unsupported(&fastest) else { return fastest };
     let mut run = fastest.clone();
-    for candidate in found.fitting() {
-        axes.lay_out(&mut run, candidate.layout);
-        if lacks(&run).is_none() {
-            let slower = 100.0 * (candidate.step_s / found.best[0].step_s - 1.0);
+    for candidate in search_report.fitting() {
+        constraints.apply(&mut run, candidate.parallelism);
+        if unsupported(&run).is_none() {
+            let slower = 100.0 * (candidate.step_s / search_report.best[0].step_s - 1.0);
             failure::warn(&anyhow::anyhow!(
-                "the fastest split cannot be written ({why}); this one takes {slower:.1} % longer"
+                "the fastest config cannot be launched ({reason}); emitting one with a {slower:.1} % longer step"
             ));
             return run;
         }
@@ -59,17 +60,17 @@ pub(super) fn startable(
     fastest
 }
 
-/// Prints the file that starts a planned run.
-pub(super) fn file(
-    answer: &Answer,
-    axes: &Axes,
-    launch: Launch,
+/// Prints the launch script of a planned run.
+pub(super) fn print_script(
+    answer: &TrainAnswer,
+    constraints: &Constraints,
+    launch: LauncherArg,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let (plan, run) = (&answer.plan, &answer.run);
     if !plan.fits && !plan.tight {
-        let message = format!("`{}` does not fit in this split", plan.model.name);
-        let hint = advice::of_search(run, axes, plan.gpus);
+        let message = format!("`{}` does not fit with this parallelism config", plan.model.name);
+        let hint = advice::search_hint(run, constraints, plan.gpus);
         failure::report(&advice::hinted(message, hint));
         return Ok(Outcome::Finding);
     }

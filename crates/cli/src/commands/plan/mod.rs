@@ -1,37 +1,36 @@
-//! `farrier plan`: does it fit, how fast, what bounds it, how long, what does it cost, and what if
-//! nodes die?
+//! `farrier plan`: memory fit, speed, bottleneck, time, cost and goodput of training runs.
 
 mod advice;
-mod answer;
 mod calibrate;
 mod compare;
-mod figures;
+mod format;
 mod goodput;
+mod html_report;
 mod launch;
-mod page;
 mod request;
 mod score;
-mod searched;
+mod search_args;
 mod train;
-mod values;
+mod train_output;
+mod value_parsers;
 
 use clap::Subcommand;
 
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// What to plan.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
-    /// One run: memory, speed with its doubt, bounds, time and cost; or the best split of it
+    /// Plan one run: memory, speed with uncertainty, bottleneck, time and cost; or search its best
+    /// parallelism config
     Train(Box<train::Args>),
-    /// GPUs for a model: at equal numbers, equal money or equal time, with published runs beside
+    /// Compare GPUs for a model at equal count, cost or time, with published runs
     Compare(Box<compare::Args>),
-    /// Faults and checkpoints: interval, effective time, days, dollars, what a minute is worth
+    /// Failures and checkpoints: interval, ETTR, days, dollars, value of a minute, spares
     Goodput(Box<goodput::Args>),
-    /// How far estimates are from a table of published runs
+    /// Accuracy of estimates on a table of published runs
     Score(score::Args),
-    /// Measure products, memory and launches on this GPU, and rescale plans by it
+    /// Measure GEMM, memory and launch rates of this GPU and rescale plans by them
     Calibrate(calibrate::Args),
 }
 

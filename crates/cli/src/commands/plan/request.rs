@@ -1,72 +1,69 @@
-//! What a person asks for, as a run.
+//! Command-line flags of a run, and their conversion to a planner run.
 
 use std::path::Path;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::{ADAPTER_RANK, Layout, Recompute, Schedule, Sharding};
-use farrier_planner::model::{Model, builtin, config};
-use farrier_planner::plan::{Price, usual_stack};
+use farrier_planner::model::{TransformerConfig, builtin, config};
+use farrier_planner::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule, Sharding};
+use farrier_planner::plan::{GpuPrice, default_framework};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task};
-use farrier_planner::search::Axes;
+use farrier_planner::run::{Framework, TrainingRun, TrainingTask};
+use farrier_planner::search::Constraints;
 
-use super::values::{
-    self, count, gbit, gradients, moments, precision, recompute, schedule, seq_len, stack,
+use super::value_parsers::{
+    self, count, framework, gbit, gradients, moments, precision, recompute, schedule, seq_len,
 };
 use crate::failure::Hinted;
 
-/// The work: what is trained, on which data.
+/// The workload: model, data and framework.
 #[derive(Debug, clap::Args)]
-pub(super) struct Work {
-    /// A model by name (`llama3-70b`), or a `config.json` of Hugging Face
+pub(super) struct WorkloadArgs {
+    /// Model by name (`llama3-70b`), or a Hugging Face `config.json`
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
-    /// Tokens of a sequence, such as 8192, 8k or 1M
+    /// Sequence length in tokens, for example 8192, 8k or 1M
     #[arg(long, value_name = "TOKENS", value_parser = seq_len, allow_negative_numbers = true)]
     pub(super) seq_len: u32,
-    /// Sequences of a step, over all GPUs
+    /// Global batch in sequences per step
     #[arg(long, value_name = "SEQUENCES", value_parser = count, allow_negative_numbers = true)]
     pub(super) global_batch: u32,
-    /// What products are computed in: fp16, bf16, fp8, fp8-row, fp8-block, mxfp8, nvfp4 [default: bf16; `compare`: what
-    /// each generation is usually trained in]
+    /// GEMM precision: fp16, bf16, fp8, fp8-row, fp8-block, mxfp8, nvfp4 [default: bf16; `compare`:
+    /// the default of each generation]
     #[arg(long, value_parser = precision)]
     pub(super) precision: Option<Precision>,
-    /// Train low-rank adapters beside frozen weights: of attention and dense feed-forward, not of routed experts
+    /// Train LoRA adapters on attention and dense feed-forward layers, not on routed experts
     #[arg(long)]
     pub(super) lora: bool,
-    /// Width of the adapters [default: 32]
+    /// LoRA rank [default: 32]
     #[arg(long, value_name = "N", requires = "lora", value_parser = count, allow_negative_numbers = true)]
     lora_rank: Option<u32>,
-    /// Tokens to train on, such as 15.6T or 300e9
-    #[arg(long, value_parser = values::tokens, allow_negative_numbers = true)]
+    /// Tokens to train on, for example 15.6T or 300e9
+    #[arg(long, value_parser = value_parsers::tokens, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
-    /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, llm-foundry, tuned [default:
-    /// megatron-bridge, or fsdp-compiled where weights are shared (`--zero 3`)]
-    #[arg(long, value_parser = stack)]
-    pub(super) stack: Option<Stack>,
+    /// Framework: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, llm-foundry,
+    /// tuned [default: megatron-bridge, or fsdp-compiled with sharded weights (`--zero 3`)]
+    #[arg(long = "stack", value_name = "FRAMEWORK", value_parser = framework)]
+    pub(super) framework: Option<Framework>,
 }
 
-impl Work {
-    /// Which weights learn.
-    pub(super) fn task(&self) -> Task {
-        if self.lora { Task::Lora } else { Task::Full }
+impl WorkloadArgs {
+    pub(super) fn task(&self) -> TrainingTask {
+        if self.lora { TrainingTask::Lora } else { TrainingTask::Full }
     }
 
-    /// Width of adapters.
     pub(super) fn adapter_rank(&self) -> u32 {
         self.lora_rank.unwrap_or(ADAPTER_RANK)
     }
 }
 
-/// The GPUs.
 #[derive(Debug, clap::Args)]
-pub(super) struct Cluster {
-    /// The GPU, by any of its names (`farrier facts gpu` lists them)
+pub(super) struct ClusterArgs {
+    /// GPU by any of its names (`farrier facts gpu` lists them)
     #[arg(long, value_name = "SKU")]
     pub(super) gpu: String,
-    /// How many; several numbers, separated by commas, are for `--search`
+    /// Number of GPUs; several counts, separated by commas, need `--search`
     #[arg(
         long,
         value_name = "N",
@@ -77,83 +74,86 @@ pub(super) struct Cluster {
     )]
     pub(super) gpus: Vec<u32>,
     #[command(flatten)]
-    pub(super) links: Links,
+    pub(super) links: LinkArgs,
 }
 
-impl Cluster {
-    /// The number of GPUs where nothing is searched for.
-    pub(super) fn one_number(&self) -> anyhow::Result<u32> {
+impl ClusterArgs {
+    /// The number of GPUs without a search.
+    pub(super) fn single_gpu_count(&self) -> anyhow::Result<u32> {
         match self.gpus[..] {
             [gpus] => Ok(gpus),
             _ => Err(Hinted::error(
-                "several numbers of GPUs are for a search",
-                "add `--search`, or give one number",
+                "several GPU counts need a search",
+                "add `--search`, or give one count",
             )),
         }
     }
 }
 
-/// How GPUs are joined and paid, where that is not the usual.
+/// Interconnect and price.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Links {
-    /// Network of each GPU in Gbit/s [default: 200 for Ampere, 400 for Hopper and Blackwell, 800 for B300]
+pub(super) struct LinkArgs {
+    /// Network bandwidth per GPU in Gbit/s [default: 200 for Ampere, 400 for Hopper and Blackwell,
+    /// 800 for B300]
     #[arg(long, value_name = "GBIT/S", value_parser = gbit, allow_negative_numbers = true)]
     pub(super) network: Option<f64>,
-    /// GPUs that NVLink joins [default: 8 on a board, 72 where the switch is in the rack, 2 of PCIe cards with a bridge,
-    /// 1 of GH200; without NVLink, the GPUs of a node, which PCIe joins]
+    /// GPUs per NVLink domain [default: 8 on a board, 72 with a rack-scale switch, 2 for PCIe cards
+    /// with a bridge, 1 for GH200; without NVLink, the GPUs of a node]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) nvlink_domain: Option<u32>,
-    /// Dollars for one GPU and hour [default: a dated list price]
-    #[arg(long, value_name = "USD", value_parser = values::price, allow_negative_numbers = true)]
+    /// Dollars per GPU-hour [default: a dated list price]
+    #[arg(long, value_name = "USD", value_parser = value_parsers::price, allow_negative_numbers = true)]
     pub(super) price: Option<f64>,
 }
 
-/// The split. What is left out is 1, or searched for with `--search`.
+/// The parallelism config. Omitted values are 1, or searched with `--search`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Split {
-    /// Tensor parallelism: GPUs that share each product
+pub(super) struct ParallelismArgs {
+    /// Tensor-parallel degree
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) tp: Option<u32>,
-    /// Pipeline parallelism: stages
+    /// Pipeline stages
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) pp: Option<u32>,
-    /// Virtual pipeline: pieces that each stage holds
+    /// Virtual stages per pipeline stage
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) vp: Option<u32>,
-    /// Context parallelism: GPUs that share a sequence
+    /// Context-parallel degree
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) cp: Option<u32>,
-    /// Expert parallelism: GPUs that share the experts of a block
+    /// Expert-parallel degree
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) ep: Option<u32>,
-    /// Data parallelism: copies [default: what the rest leaves]
+    /// Data-parallel replicas [default: from the number of GPUs and the other degrees]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) dp: Option<u32>,
-    /// What copies keep once: 0 nothing, 1 the optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1; 3 with
+    /// ZeRO stage: 0 none, 1 optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1; 3 with
     /// `--stack fsdp`, `fsdp-compiled` or `llm-foundry`]
     #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), allow_negative_numbers = true)]
     pub(super) zero: Option<u8>,
-    /// Sequences that a GPU takes at once [default: 1]
+    /// Sequences per micro-batch [default: 1]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) micro_batch: Option<u32>,
-    /// What is computed again: none, attention, modules, operators, every-second, layers:N, full [default: none]
+    /// Recompute mode: none, attention, modules, operators, every-second, layers:N, full [default:
+    /// none]
     #[arg(long, value_parser = recompute)]
     pub(super) recompute: Option<Recompute>,
-    /// The order of passes in the pipeline: 1f1b, zero-bubble, dual-pipe
+    /// Pipeline schedule: 1f1b, zero-bubble, dual-pipe
     #[arg(long, value_parser = schedule)]
     pub(super) schedule: Option<Schedule>,
-    /// What gradients are reduced in: bf16, fp32 [default: bf16, or fp32 with FSDP and megatron-early]
+    /// Gradient reduction precision: bf16, fp32 [default: bf16, or fp32 with FSDP and
+    /// megatron-early]
     #[arg(long, value_name = "DTYPE", value_parser = gradients)]
     grad_dtype: Option<u8>,
-    /// What the optimizer's two moments are kept in, beside weights of 32 bits: fp32, bf16, 8bit [default: fp32]
+    /// Precision of Adam's moments, next to 32-bit master weights: fp32, bf16, 8bit [default: fp32]
     #[arg(long, value_name = "DTYPE", value_parser = moments)]
     optimizer_dtype: Option<u8>,
 }
 
-impl Split {
-    /// What was asked for; `--dp` is what the others leave.
-    pub(super) fn axes(&self, work: &Work) -> Axes {
-        Axes {
+impl ParallelismArgs {
+    /// The values that a search must keep.
+    pub(super) fn constraints(&self, work: &WorkloadArgs) -> Constraints {
+        Constraints {
             tp: self.tp,
             pp: self.pp,
             vp: self.vp,
@@ -164,24 +164,25 @@ impl Split {
             micro_batch: self.micro_batch,
             dp: self.dp,
             schedule: self.schedule,
-            stack: work.stack,
+            framework: work.framework,
             reduce_bytes: self.grad_dtype,
         }
     }
 
-    /// The layout on so many GPUs, and the program.
-    fn layout(&self, gpus: u32, work: &Work) -> (Layout, Stack) {
+    /// The parallelism config and framework on this many GPUs.
+    fn parallelism(&self, gpus: u32, work: &WorkloadArgs) -> (ParallelConfig, Framework) {
         let one = |number: Option<u32>| number.unwrap_or(1);
         let (tp, pp, cp) = (one(self.tp), one(self.pp), one(self.cp));
-        let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
-        // Where they do not divide, the check says what would.
-        let whole = u64::from(gpus).checked_div(shared).unwrap_or(1).max(1);
+        let ranks = u64::from(tp) * u64::from(pp) * u64::from(cp);
+        // If they do not divide, the check reports possible values.
+        let whole = u64::from(gpus).checked_div(ranks).unwrap_or(1).max(1);
         let dp = self.dp.unwrap_or_else(|| u32::try_from(whole).unwrap_or(u32::MAX));
-        let usual = work.stack.map_or(Sharding::Optimizer, Stack::usual_sharding);
-        let sharding = self.zero.map_or(usual, |stage| Sharding::ALL[usize::from(stage)]);
-        let copies = Layout { sharding, ..Layout::copies(dp, one(self.micro_batch)) };
-        let stack = work.stack.unwrap_or_else(|| usual_stack(&copies));
-        let layout = Layout {
+        let default = work.framework.map_or(Sharding::Optimizer, Framework::default_sharding);
+        let sharding = self.zero.map_or(default, |stage| Sharding::ALL[usize::from(stage)]);
+        let base =
+            ParallelConfig { sharding, ..ParallelConfig::data_parallel(dp, one(self.micro_batch)) };
+        let framework = work.framework.unwrap_or_else(|| default_framework(&base));
+        let parallelism = ParallelConfig {
             dp,
             tp,
             pp,
@@ -190,93 +191,92 @@ impl Split {
             ep: one(self.ep),
             recompute: self.recompute.unwrap_or(Recompute::None),
             schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
-            tensor_overlap: stack.overlaps_tensor(),
-            reduce_bytes: self.grad_dtype.unwrap_or(stack.reduce_bytes()),
-            moment_bytes: self.optimizer_dtype.unwrap_or(copies.moment_bytes),
+            tensor_overlap: framework.overlaps_tp(),
+            reduce_bytes: self.grad_dtype.unwrap_or(framework.reduce_bytes()),
+            moment_bytes: self.optimizer_dtype.unwrap_or(base.moment_bytes),
             adapter_rank: work.adapter_rank(),
-            ..copies
+            ..base
         };
-        (layout, stack)
+        (parallelism, framework)
     }
 }
 
-/// A run as asked for, what was assumed of the model's file, and the price.
+/// A requested run, the assumptions made about it, and the GPU price.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) run: Run,
+pub(super) struct PlanRequest {
+    pub(super) run: TrainingRun,
     pub(super) assumed: Vec<String>,
-    pub(super) price: Option<Price>,
+    pub(super) price: Option<GpuPrice>,
 }
 
-/// The run that flags describe. Not yet checked.
-pub(super) fn asked(
+/// The requested run. Not yet checked.
+pub(super) fn from_args(
     facts: &FactSet,
-    work: &Work,
-    cluster: &Cluster,
-    split: &Split,
-) -> anyhow::Result<Asked> {
+    work: &WorkloadArgs,
+    cluster: &ClusterArgs,
+    split: &ParallelismArgs,
+) -> anyhow::Result<PlanRequest> {
     let (model, mut assumed) = model(&work.model)?;
     let gpu = accelerator(facts, &cluster.gpu, &cluster.links)?;
-    assumed.extend(taken_for(facts, &cluster.gpu));
+    assumed.extend(resolved_family(facts, &cluster.gpu));
     let price = price(facts, &gpu, cluster.links.price);
-    let (layout, stack) = split.layout(cluster.gpus[0], work);
-    let mut run = Run {
+    let (parallelism, framework) = split.parallelism(cluster.gpus[0], work);
+    let mut run = TrainingRun {
         model,
         gpu,
         seq_len: work.seq_len,
         global_batch: work.global_batch,
         precision: work.precision.unwrap_or(Precision::Bf16),
-        layout,
+        parallelism,
         task: work.task(),
-        stack,
+        framework,
         fused_experts: false,
     };
     run.fused_experts = run.fuses_experts();
-    Ok(Asked { run, assumed, price })
+    Ok(PlanRequest { run, assumed, price })
 }
 
-/// A model by name or from its file, and what was assumed of it.
-pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
+/// A model by name or from its config file, and the assumptions made about it.
+pub(super) fn model(name: &str) -> anyhow::Result<(TransformerConfig, Vec<String>)> {
     let path = Path::new(name);
     let path = if path.is_dir() { &path.join("config.json") } else { path };
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     if is_json || path.is_file() {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read the model's configuration `{name}`"))?;
-        let read = config::read(&text).with_context(|| format!("`{name}` cannot be planned"))?;
-        let mut model = read.model;
+        let parsed = config::parse(&text).with_context(|| format!("`{name}` cannot be planned"))?;
+        let mut model = parsed.model;
         path.display().to_string().clone_into(&mut model.name);
-        return Ok((model, read.assumed));
+        return Ok((model, parsed.assumed));
     }
-    // `meta-llama/Llama-3.1-70B`: whose it is does not matter.
+    // `meta-llama/Llama-3.1-70B`: the organization does not matter.
     let name = name.rsplit('/').next().unwrap_or(name);
-    if let Some(record) = builtin::named(name) {
-        return Ok((record.model(), Vec::new()));
+    if let Some(builtin) = builtin::by_name(name) {
+        return Ok((builtin.model(), Vec::new()));
     }
     let near = builtin::nearest(name);
     let hint = if near.is_empty() {
-        let known: Vec<&str> =
-            builtin::records().iter().map(|record| record.name.as_str()).collect();
-        format!("a `config.json` of Hugging Face, or one of: {}", known.join(", "))
+        let names: Vec<&str> = builtin::all().iter().map(|model| model.name.as_str()).collect();
+        format!("use a Hugging Face `config.json`, or one of: {}", names.join(", "))
     } else {
-        format!("did you mean `{}`? A `config.json` of Hugging Face does too", near.join("`, `"))
+        format!("did you mean `{}`? A Hugging Face `config.json` works too", near.join("`, `"))
     };
-    Err(Hinted::error(format!("no model is called `{name}`"), hint))
+    Err(Hinted::error(format!("unknown model `{name}`"), hint))
 }
 
-/// The part that is taken for the name of a family.
-pub(super) fn taken_for(facts: &FactSet, name: &str) -> Option<String> {
-    let named = facts.gpus.by_name(name).filter(|named| named.assumed)?;
-    Some(format!("`{name}` is a family; {} is taken", named.gpu.id))
+/// Note on the SKU that a family name resolves to.
+pub(super) fn resolved_family(facts: &FactSet, name: &str) -> Option<String> {
+    let found = facts.gpus.by_name(name).filter(|found| found.assumed)?;
+    Some(format!("`{name}` is a family; using {}", found.gpu.id))
 }
 
-/// A GPU by name, joined and paid as asked for.
+/// A GPU by name, with the requested interconnect and price.
 pub(super) fn accelerator(
     facts: &FactSet,
     name: &str,
-    links: &Links,
+    links: &LinkArgs,
 ) -> anyhow::Result<Accelerator> {
-    let mut gpu = Accelerator::named(facts, name)
+    let mut gpu = Accelerator::by_name(facts, name)
         .map_err(|err| Hinted::error(err.to_string(), "`farrier facts gpu` lists GPUs"))?;
     if let Some(gbit) = links.network {
         gpu.network_bytes_per_s = gbit * 1e9 / 8.0;
@@ -290,13 +290,17 @@ pub(super) fn accelerator(
     Ok(gpu)
 }
 
-/// What a GPU costs: as asked for, or by the dated list.
-pub(super) fn price(facts: &FactSet, gpu: &Accelerator, asked: Option<f64>) -> Option<Price> {
-    if let Some(usd) = asked {
-        return Some(Price { usd_per_gpu_hour: usd, source: "as asked for".to_owned() });
+/// Price of a GPU: as requested, or from the dated list.
+pub(super) fn price(
+    facts: &FactSet,
+    gpu: &Accelerator,
+    requested: Option<f64>,
+) -> Option<GpuPrice> {
+    if let Some(usd) = requested {
+        return Some(GpuPrice { usd_per_gpu_hour: usd, source: "as requested".to_owned() });
     }
     let listed = facts.gpus.by_name(&gpu.id)?.gpu.price.as_ref()?;
-    Some(Price {
+    Some(GpuPrice {
         usd_per_gpu_hour: listed.usd_per_gpu_hour,
         source: format!(
             "on demand, {}, {} ({})",

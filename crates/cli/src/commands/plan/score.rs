@@ -5,32 +5,33 @@ use std::path::PathBuf;
 use anyhow::Context;
 use farrier_planner::Planner;
 use farrier_planner::published;
-use farrier_planner::score::{Score, Scored, Tally, score};
+use farrier_planner::score::{ErrorStats, Score, ScoredRow, score};
 
-use super::figures::percent;
+use super::format::percent;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 use crate::sets;
 
-/// Which table.
+/// The table to score.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A table of runs, with the columns of `data/planner/published_training.csv`; the one that ships without it
+    /// Table of runs with the columns of `data/planner/published_training.csv` [default: the
+    /// shipped one]
     file: Option<PathBuf>,
-    /// List so many rows, worst first; without it, all rows of a table that has no more than 30
+    /// Number of rows to list, worst first [default: all rows of a table with at most 30]
     #[arg(long, value_name = "N")]
     worst: Option<usize>,
-    /// In JSON, every row with its estimate
+    /// Include every row with its estimate in the JSON output
     #[arg(long)]
     rows: bool,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// The rows of a table of one's own are listed; of a long one, only the worst that are asked for.
-const LISTED_MOST: usize = 30;
+/// Tables with at most this many rows are listed completely by default.
+const LIST_ALL_MAX: usize = 30;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 .with_context(|| format!("failed to read `{}`", path.display()))?;
             (path.display().to_string(), bytes)
         }
-        None => ("the published runs that ship".to_owned(), published::embedded().to_vec()),
+        None => ("the shipped published runs".to_owned(), published::embedded().to_vec()),
     };
     let table = published::read(&facts, &bytes).with_context(|| format!("`{name}`"))?;
     let unknown = published::unknown_columns(&bytes).with_context(|| format!("`{name}`"))?;
@@ -50,33 +51,32 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             let mut document = serde_json::to_value(&score)?;
             document["unknown_columns"] = unknown.into();
             if args.rows {
-                document["rows"] = score.rows.iter().map(line).collect();
+                document["rows"] = score.rows.iter().map(row_json).collect();
             }
             printer.json(&document)?;
         }
         Output::Table => {
             print(&name, &score, &unknown, printer)?;
-            let few = if score.overall.rows <= LISTED_MOST { LISTED_MOST } else { 0 };
-            list(&score, args.worst.unwrap_or(few), printer)?;
+            let default = if score.overall.rows <= LIST_ALL_MAX { LIST_ALL_MAX } else { 0 };
+            list(&score, args.worst.unwrap_or(default), printer)?;
         }
     }
     Ok(Outcome::finding_if(score.rows.is_empty()))
 }
 
-/// A row for programs.
-fn line(scored: &Scored) -> serde_json::Value {
+fn row_json(scored: &ScoredRow) -> serde_json::Value {
     let run = &scored.row.run;
     serde_json::json!({
         "source": scored.row.source,
         "date": scored.row.date,
         "model": run.model.name,
         "gpu": scored.row.gpu,
-        "gpus": run.layout.gpus(),
+        "gpus": run.parallelism.gpus(),
         "precision": run.precision.name(),
-        "stack": run.stack.name(),
+        "stack": run.framework.name(),
         "seq_len": run.seq_len,
         "global_batch": run.global_batch,
-        "layout": run.layout,
+        "layout": run.parallelism,
         "assumed": scored.row.assumed,
         "measured_step_s": scored.row.step_s,
         "estimated_step_s": scored.row.step_s * (1.0 + scored.error),
@@ -98,7 +98,7 @@ fn print(
     ))?;
     if !unknown.is_empty() {
         printer.line(&format!(
-            "Not read, since no column is called so: `{}`. Columns are those of data/planner/published_training.csv.",
+            "Ignored unknown columns: `{}`. Expected the columns of data/planner/published_training.csv.",
             unknown.join("`, `")
         ))?;
     }
@@ -107,11 +107,11 @@ fn print(
     }
     printer.line("")?;
     let mut rows =
-        vec![row("complete", overall), row("incomplete, the rest assumed", &score.incomplete)];
+        vec![row("complete", overall), row("incomplete, with assumptions", &score.incomplete)];
     for (kind, tallies) in &score.by {
-        for (key, tally) in tallies {
+        for (key, stats) in tallies {
             let key: String = key.chars().take(60).collect();
-            rows.push(row(&format!("{kind} {key}"), tally));
+            rows.push(row(&format!("{kind} {key}"), stats));
         }
     }
     printer.table(
@@ -120,35 +120,35 @@ fn print(
     )?;
     if !score.uncovered.is_empty() {
         printer.line("")?;
-        printer.line("Not estimated:")?;
-        for (why, count) in &score.uncovered {
-            printer.line(&format!("  {count:3} {why}"))?;
+        printer.line("Rejected:")?;
+        for (reason, count) in &score.uncovered {
+            printer.line(&format!("  {count:3} {reason}"))?;
         }
     }
     Ok(())
 }
 
-/// How the rows of the table that ships were estimated.
+/// How the shipped rows were estimated.
 fn held_out(score: &Score) -> String {
-    let cautioned = score.held_out - score.learned;
-    let beside = if cautioned > 0 {
-        format!(", {cautioned} more have a caution and were not")
+    let cautioned = score.held_out - score.fitted_rows;
+    let notes = if cautioned > 0 {
+        format!(", {cautioned} more carry a caution and were not")
     } else {
         String::new()
     };
     format!(
-        "{} of the rows are ones that the model was fitted to{beside}: each is estimated by a fit without its group.",
-        score.learned
+        "{} of the rows were used in the fit{notes}; each is estimated by a fit without its group.",
+        score.fitted_rows
     )
 }
 
-/// Rows, measured beside estimated, the worst first.
-fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()> {
-    if most == 0 || score.rows.is_empty() {
+/// Rows with measured and estimated step time, worst first.
+fn list(score: &Score, max: usize, printer: &mut Printer) -> anyhow::Result<()> {
+    if max == 0 || score.rows.is_empty() {
         return Ok(());
     }
     let seconds = |step_s: f64| format!("{step_s:.3} s");
-    let cells = |scored: &Scored| {
+    let cells = |scored: &ScoredRow| {
         let run = &scored.row.run;
         vec![
             seconds(scored.row.step_s),
@@ -156,14 +156,14 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
             format!("{:+.1} %", 100.0 * scored.error),
             if scored.inside { "yes" } else { "no" }.to_owned(),
             run.model.name.clone(),
-            format!("{} × {}", run.layout.gpus(), scored.row.gpu),
+            format!("{} × {}", run.parallelism.gpus(), scored.row.gpu),
             run.precision.name().to_owned(),
-            run.stack.name().to_owned(),
-            farrier_planner::search::describe(&run.layout),
+            run.framework.name().to_owned(),
+            farrier_planner::search::describe(&run.parallelism),
             scored.row.source.chars().take(40).collect(),
         ]
     };
-    let rows: Vec<Vec<String>> = score.rows.iter().take(most).map(cells).collect();
+    let rows: Vec<Vec<String>> = score.rows.iter().take(max).map(cells).collect();
     printer.line("")?;
     printer.table(
         &[
@@ -174,8 +174,8 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
             "Model",
             "GPUs",
             "Precision",
-            "Program",
-            "Split",
+            "Framework",
+            "Parallelism",
             "Source",
         ],
         &rows,
@@ -183,15 +183,15 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
     Ok(())
 }
 
-fn row(name: &str, tally: &Tally) -> Vec<String> {
+fn row(name: &str, stats: &ErrorStats) -> Vec<String> {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
     vec![
         name.to_owned(),
-        tally.covered.to_string(),
-        share(tally.mean_abs_error),
-        share(tally.median_abs_error),
-        share(tally.p90_abs_error),
-        tally.bias.map_or_else(|| "-".to_owned(), |bias| format!("{:+.1} %", 100.0 * bias)),
-        share(tally.inside_p10_p90),
+        stats.covered.to_string(),
+        share(stats.mean_abs_error),
+        share(stats.median_abs_error),
+        share(stats.p90_abs_error),
+        stats.bias.map_or_else(|| "-".to_owned(), |bias| format!("{:+.1} %", 100.0 * bias)),
+        share(stats.inside_p10_p90),
     ]
 }

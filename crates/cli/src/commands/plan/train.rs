@@ -6,69 +6,70 @@ use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::goodput::Training;
-use farrier_planner::plan::{Plan, plan};
-use farrier_planner::run::Run;
-use farrier_planner::search::{self, Axes, Report, SearchError};
+use farrier_planner::plan::{TrainingPlan, plan};
+use farrier_planner::run::TrainingRun;
+use farrier_planner::search::{self, Constraints, SearchError, SearchReport};
 use serde::Serialize;
 
 use super::advice;
-use super::answer;
-use super::calibrate::Calibrated;
-use super::goodput::Faults;
-use super::launch::{self, Launch};
-use super::page::{self, Point};
-use super::request::{self, Asked, Cluster, Split, Work};
-use super::searched::{Goal, Search};
+use super::calibrate::CalibrationArgs;
+use super::goodput::FaultArgs;
+use super::html_report::{self, CostPoint};
+use super::launch::{self, LauncherArg};
+use super::request::{self, ClusterArgs, ParallelismArgs, PlanRequest, WorkloadArgs};
+use super::search_args::{SearchArgs, SearchGoal};
+use super::train_output;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use crate::sets;
 
-/// Which run, and how to answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    work: Work,
+    work: WorkloadArgs,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    split: Split,
+    split: ParallelismArgs,
     #[command(flatten)]
-    search: Search,
+    search: SearchArgs,
     #[command(flatten)]
-    calibrated: Calibrated,
-    /// Print a file that starts the run, in place of the answer
+    calibration: CalibrationArgs,
+    /// Print a launch script for the run instead of the plan
     #[arg(long, value_name = "LAUNCHER", conflicts_with = "output")]
-    emit: Option<Launch>,
-    /// Write a page with plots of memory, time, rates and cost
+    emit: Option<LauncherArg>,
+    /// Write an HTML report with charts of memory, time, roofline and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
-    // Last, as its heading holds for what follows.
+    // Last, because its help heading applies to all following flags.
     #[command(flatten)]
-    faults: Faults,
+    faults: FaultArgs,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
     let answer = match answer(&facts, args)? {
         Ok(answer) => answer,
-        Err(large) => return nothing_fits(&large, args, printer),
+        Err(nothing_fits) => return report_nothing_fits(&nothing_fits, args, printer),
     };
     if let Some(path) = &args.report {
         write(path, &report(&answer, args)?)?;
     }
     if let Some(launch) = args.emit {
-        let axes = args.split.axes(&args.work);
-        return launch::file(&answer, &axes, launch, printer);
+        let constraints = args.split.constraints(&args.work);
+        return launch::print_script(&answer, &constraints, launch, printer);
     }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
-        if let (Some(found), Some(document)) = (&answer.found, document.as_object_mut()) {
-            document.insert("search".to_owned(), serde_json::to_value(found.summary())?);
+        if let (Some(search_report), Some(document)) =
+            (&answer.search_report, document.as_object_mut())
+        {
+            document.insert("search".to_owned(), serde_json::to_value(search_report.summary())?);
             document.insert("counts".to_owned(), serde_json::to_value(&answer.counts)?);
         }
         if let Some(document) = document.as_object_mut() {
@@ -76,66 +77,73 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         }
         printer.json(&document)?;
     } else {
-        answer::print(&answer, printer)?;
+        train_output::print(&answer, printer)?;
     }
     Ok(Outcome::finding_if(!answer.plan.fits))
 }
 
-/// Whether faults are asked for only where they count.
+/// Rejects failure flags that would have no effect.
 fn check_faults(args: &Args) -> anyhow::Result<()> {
-    let on_a_page = args.report.is_some() && args.work.tokens.is_some();
-    match args.faults.first_given() {
-        Some(flag) if args.search.goal != Goal::Goodput && !on_a_page => Err(Hinted::error(
-            format!("`{flag}` is about faults, which this plan does not count"),
-            "`--search --for goodput` counts them, `--report FILE` with `--tokens` too, and \
-             `farrier plan goodput`",
+    let has_report = args.report.is_some() && args.work.tokens.is_some();
+    match args.faults.first_set_flag() {
+        Some(flag) if args.search.goal != SearchGoal::Goodput && !has_report => Err(Hinted::error(
+            format!("`{flag}` is about failures, which this plan ignores"),
+            "failures are counted by `--search --for goodput`, by `--report FILE` with `--tokens`, and \
+             by `farrier plan goodput`",
         )),
         _ => Ok(()),
     }
 }
 
-/// Says that nothing fits, in the place of what was asked for.
-fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Reports that nothing fits.
+fn report_nothing_fits(
+    nothing_fits: &NothingFits,
+    args: &Args,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.report {
         failure::warn(&anyhow::anyhow!(
-            "no page was written to `{}`: nothing fits",
+            "no report was written to `{}`: nothing fits",
             path.display()
         ));
     }
     if args.emit.is_some() {
-        failure::report(&Hinted::error(large.why.clone(), large.enough.clone()));
+        failure::report(&Hinted::error(
+            nothing_fits.reason.clone(),
+            nothing_fits.alternatives.clone(),
+        ));
         return Ok(Outcome::Finding);
     }
-    large.print(args.output, printer)
+    nothing_fits.print(args.output, printer)
 }
 
-/// The answer about a run, and how it was found.
-pub(super) struct Answer {
+/// A plan, and how it was found.
+pub(super) struct TrainAnswer {
     planner: &'static Planner,
-    pub(super) run: Run,
-    pub(super) plan: Plan,
-    pub(super) found: Option<Report>,
-    pub(super) counts: Vec<Count>,
+    pub(super) run: TrainingRun,
+    pub(super) plan: TrainingPlan,
+    pub(super) search_report: Option<SearchReport>,
+    pub(super) counts: Vec<GpuCountResult>,
     pub(super) assumed: Vec<String>,
 }
 
-/// Nothing that was searched fits: a finding, not an error.
+/// No searched config fits: a finding, not an error.
 #[derive(Debug)]
-pub(super) struct TooLarge {
-    why: String,
-    enough: String,
+pub(super) struct NothingFits {
+    reason: String,
+    alternatives: String,
     assumed: Vec<String>,
 }
 
-impl TooLarge {
+impl NothingFits {
     pub(super) fn print(&self, output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
         match output {
             Output::Json => printer.json(&serde_json::json!({
-                "v": 1, "fits": false, "why": self.why, "possible": self.enough, "assumed": self.assumed,
+                "v": 1, "fits": false, "why": self.reason, "possible": self.alternatives, "assumed": self.assumed,
             }))?,
             Output::Table => {
-                printer.paragraph("", 0, &self.why)?;
-                printer.paragraph("", 0, &format!("possible: {}", self.enough))?;
+                printer.paragraph("", 0, &self.reason)?;
+                printer.paragraph("", 0, &format!("possible: {}", self.alternatives))?;
                 for assumed in &self.assumed {
                     printer.line(&format!("assumed: {assumed}"))?;
                 }
@@ -145,35 +153,51 @@ impl TooLarge {
     }
 }
 
-fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarge>> {
-    let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
+fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<TrainAnswer, NothingFits>> {
+    let request = request::from_args(facts, &args.work, &args.cluster, &args.split)?;
     check_faults(args)?;
-    let planner = args.calibrated.planner(&asked.run.gpu)?;
+    let planner = args.calibration.planner(&request.run.gpu)?;
     let tokens = args.work.tokens;
-    let axes = args.split.axes(&args.work);
+    let constraints = args.split.constraints(&args.work);
     if !args.search.search {
-        advice::check_run(&asked.run, &axes, args.cluster.one_number()?)?;
-        let plan = plan(planner, &asked.run, tokens, asked.price);
-        let (counts, assumed) = (Vec::new(), asked.assumed);
-        return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
+        advice::check_run(&request.run, &constraints, args.cluster.single_gpu_count()?)?;
+        let plan = plan(planner, &request.run, tokens, request.price);
+        let (counts, assumed) = (Vec::new(), request.assumed);
+        return Ok(Ok(TrainAnswer {
+            planner,
+            run: request.run,
+            plan,
+            search_report: None,
+            counts,
+            assumed,
+        }));
     }
-    let numbers = &args.cluster.gpus;
-    let Best { run, found, counts } =
-        match best(planner, &asked, &axes, numbers, args.search.goal, tokens, &args.faults)? {
-            Ok(best) => best,
-            Err(large) => return Ok(Err(large)),
-        };
+    let gpu_counts = &args.cluster.gpus;
+    let BestRun { run, search_report, counts } = match best(
+        planner,
+        &request,
+        &constraints,
+        gpu_counts,
+        args.search.goal,
+        tokens,
+        &args.faults,
+    )? {
+        Ok(best) => best,
+        Err(nothing_fits) => return Ok(Err(nothing_fits)),
+    };
     let run = match args.emit {
-        Some(launch) => launch::startable(planner, run, &found, &axes, launch),
+        Some(launch) => {
+            launch::fastest_launchable(planner, run, &search_report, &constraints, launch)
+        }
         None => run,
     };
-    let plan = plan(planner, &run, tokens, asked.price);
-    let assumed = asked.assumed;
-    Ok(Ok(Answer { planner, run, plan, found: Some(found), counts, assumed }))
+    let plan = plan(planner, &run, tokens, request.price);
+    let assumed = request.assumed;
+    Ok(Ok(TrainAnswer { planner, run, plan, search_report: Some(search_report), counts, assumed }))
 }
 
-/// The page about an answer.
-fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
+/// The HTML report.
+fn report(answer: &TrainAnswer, args: &Args) -> anyhow::Result<String> {
     let plan = &answer.plan;
     let points = match plan.tokens {
         Some(tokens) => points(answer, args, tokens),
@@ -192,15 +216,15 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
         }
         None => None,
     };
-    Ok(page::page(plan, answer.found.as_ref(), goodput.as_ref(), &points))
+    Ok(html_report::render(plan, answer.search_report.as_ref(), goodput.as_ref(), &points))
 }
 
-/// Days and dollars with fewer and more GPUs, each in its best split.
-fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
+/// Days and dollars with fewer and more GPUs, each in its best config.
+fn points(answer: &TrainAnswer, args: &Args, tokens: f64) -> Vec<CostPoint> {
     let planner = answer.planner;
     let chosen = answer.plan.gpus;
-    let asked = args.split.axes(&args.work);
-    let axes = asked.loosened().unwrap_or(asked);
+    let fixed = args.split.constraints(&args.work);
+    let constraints = fixed.relaxed().unwrap_or(fixed);
     let mut points = Vec::new();
     for power in -3_i32..=3 {
         let gpus = f64::from(chosen) * 2_f64.powi(power);
@@ -211,34 +235,36 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
         let gpus = gpus as u32;
         let mut run = answer.run.clone();
         if gpus != chosen {
-            let Ok(found) = search::search(planner, &run, gpus, &axes) else { continue };
-            axes.lay_out(&mut run, found.best[0].layout);
+            let Ok(search_report) = search::search(planner, &run, gpus, &constraints) else {
+                continue;
+            };
+            constraints.apply(&mut run, search_report.best[0].parallelism);
         }
         let estimate = planner.estimate(&run);
         let days = |rate: f64| tokens / (rate * f64::from(gpus)) / 86_400.0;
-        let middle = days(estimate.tokens_per_s_per_gpu);
+        let median = days(estimate.tokens_per_s_per_gpu);
         let price = answer.plan.price.as_ref();
-        points.push(Point {
+        points.push(CostPoint {
             gpus,
-            days: middle,
+            days: median,
             days_p10: days(estimate.tokens_per_s_per_gpu_p90),
             days_p90: days(estimate.tokens_per_s_per_gpu_p10),
-            usd: price.map(|price| price.usd_per_gpu_hour * 24.0 * middle * f64::from(gpus)),
+            usd: price.map(|price| price.usd_per_gpu_hour * 24.0 * median * f64::from(gpus)),
         });
     }
     points
 }
 
-/// The best split over numbers of GPUs, and what each number does.
-pub(super) struct Best {
-    pub(super) run: Run,
-    pub(super) found: Report,
-    pub(super) counts: Vec<Count>,
+/// The best run over several GPU counts, and the result of each count.
+pub(super) struct BestRun {
+    pub(super) run: TrainingRun,
+    pub(super) search_report: SearchReport,
+    pub(super) counts: Vec<GpuCountResult>,
 }
 
-/// What a number of GPUs does in its best split.
+/// Result of a GPU count in its best config.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Count {
+pub(super) struct GpuCountResult {
     pub(super) gpus: u32,
     pub(super) why_not: Option<String>,
     pub(super) tokens_per_s: Option<f64>,
@@ -248,71 +274,75 @@ pub(super) struct Count {
     pub(super) cost_per_million_tokens_with_faults_usd: Option<f64>,
 }
 
-/// The best split over numbers of GPUs, for a goal; or that none fits, and what would.
+/// The best run over several GPU counts for a goal; or alternatives if none fits.
 pub(super) fn best(
     planner: &Planner,
-    asked: &Asked,
-    axes: &Axes,
-    numbers: &[u32],
-    goal: Goal,
+    request: &PlanRequest,
+    constraints: &Constraints,
+    gpu_counts: &[u32],
+    goal: SearchGoal,
     tokens: Option<f64>,
-    faults: &Faults,
-) -> anyhow::Result<Result<Best, TooLarge>> {
-    if goal != Goal::Speed && asked.price.is_none() {
+    faults: &FaultArgs,
+) -> anyhow::Result<Result<BestRun, NothingFits>> {
+    if goal != SearchGoal::Speed && request.price.is_none() {
         return Err(Hinted::error(
-            format!("no price of `{}` is known", asked.run.gpu.id),
-            "give one with `--price USD` for one GPU and hour",
+            format!("the price of `{}` is unknown", request.run.gpu.id),
+            "set it with `--price USD` per GPU-hour",
         ));
     }
-    let mut best: Option<(f64, Run, Report)> = None;
+    let mut best: Option<(f64, TrainingRun, SearchReport)> = None;
     let mut counts = Vec::new();
-    let mut refused: Option<(u32, SearchError)> = None;
-    for gpus in numbers {
-        let found = match search::search(planner, &asked.run, *gpus, axes) {
-            Ok(found) => found,
+    let mut rejected: Option<(u32, SearchError)> = None;
+    for gpus in gpu_counts {
+        let search_report = match search::search(planner, &request.run, *gpus, constraints) {
+            Ok(search_report) => search_report,
             Err(err) => {
-                counts.push(Count::refused(*gpus, &err));
-                let weight =
+                counts.push(GpuCountResult::rejected(*gpus, &err));
+                let priority =
                     |gpus, err: &SearchError| (matches!(err, SearchError::TooLarge { .. }), gpus);
-                // What could be run says more than what could not, and the most GPUs most.
-                if refused.as_ref().is_none_or(|(of, last)| weight(*gpus, &err) > weight(*of, last))
+                // A config that is only too large is the most useful error, then the largest count.
+                if rejected
+                    .as_ref()
+                    .is_none_or(|(count, last)| priority(*gpus, &err) > priority(*count, last))
                 {
-                    refused = Some((*gpus, err));
+                    rejected = Some((*gpus, err));
                 }
                 continue;
             }
         };
-        let mut run = asked.run.clone();
-        axes.lay_out(&mut run, found.best[0].layout);
-        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal, faults)?;
+        let mut run = request.run.clone();
+        constraints.apply(&mut run, search_report.best[0].parallelism);
+        let (count, value) =
+            GpuCountResult::new(&run, search_report.best[0].step_s, request, tokens, goal, faults)?;
         counts.push(count);
-        if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
-            best = Some((worth, run, found));
+        if best.as_ref().is_none_or(|(highest, ..)| value > *highest) {
+            best = Some((value, run, search_report));
         }
     }
-    match (best, refused) {
-        (Some((_, run, found)), _) => Ok(Ok(Best { run, found, counts })),
+    match (best, rejected) {
+        (Some((_, run, search_report)), _) => Ok(Ok(BestRun { run, search_report, counts })),
         (None, Some((gpus, err @ SearchError::TooLarge { .. }))) => {
-            let enough = advice::instead(asked, axes, gpus);
-            Ok(Err(TooLarge { why: err.to_string(), enough, assumed: asked.assumed.clone() }))
+            let alternatives = advice::alternatives(request, constraints, gpus);
+            let (reason, assumed) = (err.to_string(), request.assumed.clone());
+            Ok(Err(NothingFits { reason, alternatives, assumed }))
         }
         (None, Some((gpus, err @ SearchError::Impossible { .. }))) => {
-            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, gpus)))
+            Err(Hinted::error(err.to_string(), advice::alternatives(request, constraints, gpus)))
         }
         (None, Some((_, err))) => Err(err.into()),
-        (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
+        (None, None) => Err(Hinted::error("no GPU count was given", "`--gpus N`")),
     }
 }
 
-impl Count {
-    fn refused(gpus: u32, err: &SearchError) -> Self {
-        let why = match err {
+impl GpuCountResult {
+    fn rejected(gpus: u32, err: &SearchError) -> Self {
+        let reason = match err {
             SearchError::TooLarge { .. } => "does not fit",
             _ => "not possible",
         };
         Self {
             gpus,
-            why_not: Some(why.to_owned()),
+            why_not: Some(reason.to_owned()),
             tokens_per_s: None,
             time_days: None,
             cost_per_million_tokens_usd: None,
@@ -321,28 +351,28 @@ impl Count {
         }
     }
 
-    /// What a run does, and what that is worth for a goal.
-    fn of(
-        run: &Run,
+    /// Result of a run, and its value for a goal.
+    fn new(
+        run: &TrainingRun,
         step_s: f64,
-        asked: &Asked,
+        request: &PlanRequest,
         tokens: Option<f64>,
-        goal: Goal,
-        faults: &Faults,
+        goal: SearchGoal,
+        faults: &FaultArgs,
     ) -> anyhow::Result<(Self, f64)> {
-        let gpus = f64::from(run.layout.gpus());
+        let gpus = f64::from(run.parallelism.gpus());
         let tokens_per_s = run.tokens_per_step() / step_s;
         let conditions = faults.conditions(run, step_s)?;
         let share = faults.goodput(&conditions)?.share;
         let paid = conditions.paid_gpus();
-        let price = asked.price.as_ref().map(|price| price.usd_per_gpu_hour / 3600.0 * 1e6);
-        let worth = match goal {
-            Goal::Speed => tokens_per_s,
-            Goal::Cost => tokens_per_s / gpus,
-            Goal::Goodput => share * tokens_per_s / paid,
+        let price = request.price.as_ref().map(|price| price.usd_per_gpu_hour / 3600.0 * 1e6);
+        let value = match goal {
+            SearchGoal::Speed => tokens_per_s,
+            SearchGoal::Cost => tokens_per_s / gpus,
+            SearchGoal::Goodput => share * tokens_per_s / paid,
         };
         let count = Self {
-            gpus: run.layout.gpus(),
+            gpus: run.parallelism.gpus(),
             why_not: None,
             tokens_per_s: Some(tokens_per_s),
             time_days: tokens.map(|tokens| tokens / tokens_per_s / 86_400.0),
@@ -351,11 +381,10 @@ impl Count {
             cost_per_million_tokens_with_faults_usd: price
                 .map(|price| price * paid / (tokens_per_s * share)),
         };
-        Ok((count, worth))
+        Ok((count, value))
     }
 }
 
-/// Writes a file that was asked for.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("failed to write `{}`", path.display()))
 }

@@ -1,114 +1,118 @@
-//! Megatron-LM's `pretrain_gpt.py`.
+//! Flags of Megatron-LM's `pretrain_gpt.py`.
 
-mod shape;
-mod split;
+mod model;
+mod parallelism;
 
 use super::error::EmitError;
-use super::flags::{Command, ENVIRONMENT, Group};
-use super::known::Blocks;
+use super::flags::{ENVIRONMENT, FlagGroup, LaunchCommand};
+use super::model_flags::ModelSupport;
 use super::nodes::Nodes;
-use super::{steps_between_checkpoints, whole};
+use super::{steps_between_checkpoints, to_u64};
 use crate::gpu::Generation;
-use crate::layout::Sharding;
-use crate::plan::Plan;
+use crate::parallelism::Sharding;
+use crate::plan::TrainingPlan;
 use crate::precision::Precision;
-use crate::run::{Run, Stack};
+use crate::run::{Framework, TrainingRun};
 
-/// The program, as it is called in messages.
-pub(super) const PROGRAM: &str = "`pretrain_gpt.py`";
+/// Display name.
+pub(super) const FRAMEWORK: &str = "`pretrain_gpt.py`";
 
-/// The source that the flags were read in.
+/// Source of the flags.
 const VERSION: &str = "Megatron-LM, megatron-core 0.20.0, commit \
                        d98e8a64ddf34856e74b24714e3bedb2f5a39553";
 
-/// A whole command for a run.
-pub(super) fn command(plan: &Plan, run: &Run, nodes: Nodes) -> Result<Command, EmitError> {
+/// The launch command of a run.
+pub(super) fn command(
+    plan: &TrainingPlan,
+    run: &TrainingRun,
+    nodes: Nodes,
+) -> Result<LaunchCommand, EmitError> {
     if run.model.window.global > 1 {
         return Err(EmitError::Model {
-            program: PROGRAM,
+            framework: FRAMEWORK,
             model: run.model.name.clone(),
-            what: "the order of the blocks that see all",
-            possible: "`--window-attn-skip-freq` with a list of its own, in a launch file by hand",
+            what: "the order of the full-attention layers",
+            possible: "a hand-written script with its own `--window-attn-skip-freq` list",
         });
     }
-    let (details, known) = match Blocks::of(&run.model) {
-        Blocks::Known(details) => (details, true),
-        Blocks::Shape(details) => (details, false),
-        Blocks::Not(what) => {
+    let (flags, is_complete) = match ModelSupport::for_model(&run.model) {
+        ModelSupport::Full(flags) => (flags, true),
+        ModelSupport::ShapeOnly(flags) => (flags, false),
+        ModelSupport::Unsupported(what) => {
             return Err(EmitError::Model {
-                program: PROGRAM,
+                framework: FRAMEWORK,
                 model: run.model.name.clone(),
                 what,
-                possible: "the model in code beside `pretrain_gpt.py`, with the split of this \
-                           plan; torchtitan (stack `fsdp-compiled`) where that has the model",
+                possible: "custom model code next to `pretrain_gpt.py`, with the parallelism of this \
+                           plan; torchtitan (stack `fsdp-compiled`) if it has the model",
             });
         }
     };
-    let mut command = Command {
+    let mut command = LaunchCommand {
         entry: "\"$MEGATRON_DIR/pretrain_gpt.py\"",
-        program: VERSION,
+        framework: VERSION,
         groups: Vec::new(),
         environment: environment(run),
         unset: Vec::new(),
-        asks: vec![
+        required_variables: vec![
             ("MEGATRON_DIR", "a checkout of Megatron-LM"),
-            ("DATA_PATH", "the data, without .bin and .idx, as preprocess_data.py writes it"),
+            ("DATA_PATH", "the dataset, without .bin and .idx, as written by preprocess_data.py"),
         ],
         notes: Vec::new(),
     };
     if is_fully_sharded(run) {
-        let why = "Megatron-FSDP refuses 1, which images may set";
-        command.unset.push(("CUDA_DEVICE_MAX_CONNECTIONS", why));
+        let reason = "Megatron-FSDP rejects 1, which container images may set";
+        command.unset.push(("CUDA_DEVICE_MAX_CONNECTIONS", reason));
     }
-    if !known {
+    if !is_complete {
         command.notes.push(
-            "the plan knows the shape of the model only. Hold the rest against its config.json: \
-             norm epsilon, norms of queries and keys, activation, scaling of positions, routing."
+            "the plan knows only the shape of the model. Compare the rest to its config.json: norm \
+             epsilon, query and key norms, activation function, RoPE scaling, routing."
                 .to_owned(),
         );
     }
-    let model = shape::model(run, &details, &mut command);
-    let experts = shape::experts(run, &details);
-    let split = split::split(run, nodes, &mut command)?;
-    let recompute = split::recompute(run, &mut command)?;
+    let model = model::model(run, &flags, &mut command);
+    let experts = model::experts(run, &flags);
+    let parallelism = parallelism::parallelism(run, nodes, &mut command)?;
+    let recompute = parallelism::recompute(run, &mut command)?;
     let precision = precision(run, &mut command)?;
     let training = training(plan, run, &mut command);
     let data = data(plan, run);
-    command.groups = vec![model, experts, split, recompute, precision, training, data];
+    command.groups = vec![model, experts, parallelism, recompute, precision, training, data];
     Ok(command)
 }
 
-/// Whether the copies keep gradients or weights once: Megatron-FSDP.
-fn is_fully_sharded(run: &Run) -> bool {
-    run.layout.sharding >= Sharding::Gradients
+/// Whether gradients or weights are sharded, which needs Megatron-FSDP.
+fn is_fully_sharded(run: &TrainingRun) -> bool {
+    run.parallelism.sharding >= Sharding::Gradients
 }
 
-fn environment(run: &Run) -> Vec<(&'static str, &'static str, &'static str)> {
+fn environment(run: &TrainingRun) -> Vec<(&'static str, &'static str, &'static str)> {
     let mut environment = ENVIRONMENT.to_vec();
     environment.push((
         "TORCH_NCCL_DUMP_ON_TIMEOUT",
         "1",
-        "a collective that hangs leaves behind what each rank did last",
+        "a hanging collective dumps the last operations of each rank",
     ));
     environment.push((
         "TORCH_NCCL_TRACE_BUFFER_SIZE",
         "2000",
-        "the dump needs a ring buffer; an entry is one collective",
+        "the dump needs a ring buffer; one entry per collective",
     ));
-    // `validate_args` asks for it before Blackwell, and Megatron-FSDP refuses it.
-    let shares_products = run.layout.tp > 1 || run.layout.cp > 1;
-    if shares_products && !is_fully_sharded(run) && run.gpu.generation < Generation::Blackwell {
+    // `validate_args` requires it before Blackwell, and Megatron-FSDP rejects it.
+    let has_tp_or_cp = run.parallelism.tp > 1 || run.parallelism.cp > 1;
+    if has_tp_or_cp && !is_fully_sharded(run) && run.gpu.generation < Generation::Blackwell {
         environment.push((
             "CUDA_DEVICE_MAX_CONNECTIONS",
             "1",
-            "collectives start before the products that they run beside (Megatron asks for it)",
+            "collectives launch before the GEMMs that they overlap with (required by Megatron)",
         ));
     }
     environment
 }
 
-fn precision(run: &Run, command: &mut Command) -> Result<Group, EmitError> {
-    let mut group = Group::new("PRECISION");
+fn precision(run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup, EmitError> {
+    let mut group = FlagGroup::new("PRECISION");
     group.set(if run.precision == Precision::Fp16 { "--fp16" } else { "--bf16" });
     match run.precision {
         Precision::Fp16 | Precision::Bf16 => {}
@@ -117,7 +121,10 @@ fn precision(run: &Run, command: &mut Command) -> Result<Group, EmitError> {
             group.put("--fp8-recipe", "tensorwise");
         }
         Precision::Fp8Row => {
-            return Err(split::lacks("8 bits with a scale for each row", "`fp8` or `fp8-block`"));
+            return Err(parallelism::unsupported(
+                "FP8 with one scale per row",
+                "`fp8` or `fp8-block`",
+            ));
         }
         Precision::Fp8Block => {
             group.put("--fp8-format", "e4m3");
@@ -132,56 +139,57 @@ fn precision(run: &Run, command: &mut Command) -> Result<Group, EmitError> {
             group.put("--fp4-recipe", "nvfp4");
         }
     }
-    // As the plan counts memory: Megatron Bridge keeps weights in these formats only.
-    let keeps = run.stack == Stack::Bridge && run.layout.sharding != Sharding::None;
-    if keeps && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8) {
+    // As the memory estimate assumes: Megatron Bridge keeps weights only in these formats.
+    let keeps_fp8 =
+        run.framework == Framework::Bridge && run.parallelism.sharding != Sharding::None;
+    if keeps_fp8 && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8) {
         group.set("--fp8-param-gather");
-        let reuses = run.precision == Precision::Mxfp8 && !is_fully_sharded(run);
-        group.set_if(reuses, "--reuse-grad-buf-for-mxfp8-param-ag");
+        let reuses_buffer = run.precision == Precision::Mxfp8 && !is_fully_sharded(run);
+        group.set_if(reuses_buffer, "--reuse-grad-buf-for-mxfp8-param-ag");
     }
     group.set_if(
-        run.layout.reduce_bytes == 2 && run.precision != Precision::Fp16,
+        run.parallelism.reduce_bytes == 2 && run.precision != Precision::Fp16,
         "--grad-reduce-in-bf16",
     );
     group.set_if(
-        run.layout.reduce_bytes == 4 && run.precision == Precision::Fp16,
+        run.parallelism.reduce_bytes == 4 && run.precision == Precision::Fp16,
         "--accumulate-allreduce-grads-in-fp32",
     );
     moments(&mut group, run)?;
     if run.precision.is_scaled() {
-        command.notes.push("8 and 4 bits need Transformer Engine with that recipe.".to_owned());
+        command.notes.push("FP8 and FP4 need a Transformer Engine with that recipe.".to_owned());
     }
     Ok(group)
 }
 
-/// Moments of fewer bits: Transformer Engine's Adam, over the distributed optimizer.
-fn moments(group: &mut Group, run: &Run) -> Result<(), EmitError> {
-    let kind = match run.layout.moment_bytes {
+/// Low-precision moments: Transformer Engine's Adam with the distributed optimizer.
+fn moments(group: &mut FlagGroup, run: &TrainingRun) -> Result<(), EmitError> {
+    let dtype = match run.parallelism.moment_bytes {
         4 => return Ok(()),
         2 => "bf16",
         _ => "fp8",
     };
-    if run.layout.sharding == Sharding::None {
-        return Err(split::lacks(
-            "moments of fewer than 32 bits without the distributed optimizer",
-            "ZeRO 1 or more, or moments of 32 bits",
+    if run.parallelism.sharding == Sharding::None {
+        return Err(parallelism::unsupported(
+            "optimizer moments below 32 bits without the distributed optimizer",
+            "ZeRO-1 or above, or 32-bit moments",
         ));
     }
     group.set("--use-precision-aware-optimizer");
-    group.put("--exp-avg-dtype", kind);
-    group.put("--exp-avg-sq-dtype", kind);
+    group.put("--exp-avg-dtype", dtype);
+    group.put("--exp-avg-sq-dtype", dtype);
     Ok(())
 }
 
-fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {
-    let mut group = Group::new("TRAINING");
-    group.put("--micro-batch-size", run.layout.micro_batch);
+fn training(plan: &TrainingPlan, run: &TrainingRun, command: &mut LaunchCommand) -> FlagGroup {
+    let mut group = FlagGroup::new("TRAINING");
+    group.put("--micro-batch-size", run.parallelism.micro_batch);
     group.put("--global-batch-size", run.global_batch);
     if let Some(tokens) = plan.tokens {
         let sequences = (tokens / f64::from(run.seq_len)).ceil().max(1.0);
-        group.put("--train-samples", whole(sequences));
+        group.put("--train-samples", to_u64(sequences));
     } else {
-        command.asks.push(("TRAIN_SAMPLES", "sequences to train on"));
+        command.required_variables.push(("TRAIN_SAMPLES", "number of training sequences"));
         group.variable("--train-samples", "TRAIN_SAMPLES");
     }
     group.variable("--lr", "LR");
@@ -200,8 +208,8 @@ fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {
     group
 }
 
-fn data(plan: &Plan, run: &Run) -> Group {
-    let mut group = Group::new("DATA");
+fn data(plan: &TrainingPlan, run: &TrainingRun) -> FlagGroup {
+    let mut group = FlagGroup::new("DATA");
     group.variable("--data-path", "DATA_PATH");
     group.quote("--split", "100,0,0");
     group.put("--eval-iters", 0);

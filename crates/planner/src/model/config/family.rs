@@ -1,21 +1,20 @@
-//! What families of models have in common and their files do not say.
+//! Properties that a model family fixes and its config files do not state.
 
 use crate::model::{Bias, Norm};
 
-/// Where a family says what is added to products.
+/// Where a family states its biases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BiasField {
-    /// Nowhere: it is always so.
+    /// Not in the config: the family always has these.
     Fixed(Bias),
-    /// A field that says yes for all, and what holds without it.
+    /// A field that enables biases everywhere, and its default.
     With(&'static str, bool),
-    /// A field that says no for all.
+    /// A field that disables biases everywhere.
     Without(&'static str),
     /// `attention_bias` and `mlp_bias`.
     Attention,
 }
 
-/// A family of models.
 #[derive(Debug)]
 pub(super) struct Family {
     name: &'static str,
@@ -23,11 +22,11 @@ pub(super) struct Family {
     pub(super) gated: bool,
     pub(super) norm: Norm,
     pub(super) bias: BiasField,
-    /// Whether the embedding is the output projection, where the file does not say.
+    /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
-    /// Whether the feed-forward block is four times as wide, where the file does not say.
+    /// Whether the feed-forward width defaults to 4 × hidden.
     pub(super) four_wide: bool,
-    /// What the family's class takes where the file says nothing.
+    /// Defaults of the family's configuration class.
     pub(super) defaults: &'static [(&'static str, u32)],
 }
 
@@ -100,7 +99,7 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "deepseek", model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"], ..LLAMA },
     GPT,
-    // Four times as wide by definition (`modeling_bloom.py`); positions are computed (ALiBi).
+    // The width is 4 × hidden by definition (`modeling_bloom.py`); positions are computed (ALiBi).
     Family { name: "bloom", model_types: &["bloom"], ..GPT },
     Family { name: "gpt_neox", model_types: &["gpt_neox"], tied: false, four_wide: false, ..GPT },
     Family { name: "mpt", model_types: &["mpt"], bias: BiasField::Without("no_bias"), ..GPT },
@@ -147,24 +146,24 @@ static OTHER: Family = Family { name: "", model_types: &[], ..LLAMA };
 
 impl Family {
     /// The family of a `model_type`.
-    pub(super) fn of(model_type: Option<&str>) -> &'static Self {
-        let is_it =
-            |family: &&Self| model_type.is_some_and(|wanted| family.model_types.contains(&wanted));
-        FAMILIES.iter().find(is_it).unwrap_or(&OTHER)
+    pub(super) fn from_model_type(model_type: Option<&str>) -> &'static Self {
+        let is_match = |family: &&Self| {
+            model_type.is_some_and(|model_type| family.model_types.contains(&model_type))
+        };
+        FAMILIES.iter().find(is_match).unwrap_or(&OTHER)
     }
 
-    /// Whether it is one of those here.
+    /// Whether the `model_type` was recognized.
     pub(super) fn is_known(&self) -> bool {
         !self.model_types.is_empty()
     }
 
-    /// Whether it has a name.
     pub(super) fn is(&self, name: &str) -> bool {
         self.name == name
     }
 }
 
-/// The `model_type`s that are known.
+/// The supported `model_type`s.
 pub(super) fn names() -> String {
     let types = FAMILIES.iter().flat_map(|family| family.model_types);
     types.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")

@@ -1,11 +1,10 @@
-//! Fields of a `config.json`: found under one of several names, and within bounds.
+//! Field access in a `config.json`: several accepted names, and range checks.
 
 use serde_json::{Map, Value};
 
-use super::ConfigError;
+use super::ModelConfigError;
 use super::family::Family;
 
-/// The fields of one model.
 pub(super) struct Fields<'a> {
     pub(super) object: &'a Map<String, Value>,
     family: &'static Family,
@@ -17,22 +16,22 @@ impl<'a> Fields<'a> {
         Self { object, family, assumed: Vec::new() }
     }
 
-    /// A whole number within bounds, under the first of the names that is there; else what the
-    /// family takes for it.
+    /// An integer within bounds, under the first name that is present, or else the family's
+    /// default.
     pub(super) fn optional(
         &mut self,
         names: &[&'static str],
-        least: u32,
-        most: u32,
-    ) -> Result<Option<u32>, ConfigError> {
+        min: u32,
+        max: u32,
+    ) -> Result<Option<u32>, ModelConfigError> {
         for name in names {
             if let Some(value) = present(self.object, name) {
-                return whole(name, value, least, most).map(Some);
+                return integer(name, value, min, max).map(Some);
             }
         }
         let default = self.family.defaults.iter().find(|(name, _)| names.contains(name));
         Ok(default.map(|(name, number)| {
-            let note = format!("`{name}` {number}, as the family has it");
+            let note = format!("`{name}` {number}, the family's default");
             if !self.assumed.contains(&note) {
                 self.assumed.push(note);
             }
@@ -40,87 +39,89 @@ impl<'a> Fields<'a> {
         }))
     }
 
-    /// Likewise, where nothing can be done without it.
+    /// Like [`Self::optional`], but missing is an error.
     pub(super) fn required(
         &mut self,
         names: &'static [&'static str],
-        least: u32,
-        most: u32,
-    ) -> Result<u32, ConfigError> {
-        self.optional(names, least, most)?
-            .ok_or(ConfigError::Missing { field: names[0], others: &names[1..] })
+        min: u32,
+        max: u32,
+    ) -> Result<u32, ModelConfigError> {
+        self.optional(names, min, max)?
+            .ok_or(ModelConfigError::Missing { field: names[0], others: &names[1..] })
     }
 
-    /// A whole number, at least 1, of an object within.
-    pub(super) fn within(
+    /// An integer of at least 1 in a nested object.
+    pub(super) fn nested(
         &self,
         object: &str,
         name: &str,
-        most: u32,
-    ) -> Result<Option<u32>, ConfigError> {
+        max: u32,
+    ) -> Result<Option<u32>, ModelConfigError> {
         let inner = self.object.get(object).and_then(Value::as_object);
         inner
             .and_then(|inner| present(inner, name))
-            .map(|value| whole(name, value, 1, most))
+            .map(|value| integer(name, value, 1, max))
             .transpose()
     }
 
-    /// Whether an object within says yes.
-    pub(super) fn flag_within(&self, object: &str, name: &str) -> bool {
+    /// A boolean in a nested object; `false` if missing.
+    pub(super) fn nested_flag(&self, object: &str, name: &str) -> bool {
         let inner = self.object.get(object).and_then(|inner| inner.get(name));
         inner.and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// A yes or no.
-    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelConfigError> {
         let Some(value) = present(self.object, name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| unfit(name, value, "`true` or `false`".to_owned()))
+        value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| invalid_field(name, value, "`true` or `false`".to_owned()))
     }
 
-    /// How many different blocks a list names.
-    pub(super) fn listed(&self, name: &str, layers: u32) -> Result<u32, ConfigError> {
+    /// Number of distinct layers in a list of layer indices.
+    pub(super) fn count_listed(&self, name: &str, layers: u32) -> Result<u32, ModelConfigError> {
         let Some(value) = present(self.object, name) else { return Ok(0) };
-        let possible = || format!("a list of blocks, 0 to {}", layers - 1);
-        let list = value.as_array().ok_or_else(|| unfit(name, value, possible()))?;
+        let expected = || format!("a list of layer indices, 0 to {}", layers - 1);
+        let list = value.as_array().ok_or_else(|| invalid_field(name, value, expected()))?;
         let mut blocks = Vec::with_capacity(list.len());
         for block in list {
             let within = block.as_u64().filter(|block| *block < u64::from(layers));
-            blocks.push(within.ok_or_else(|| unfit(name, block, possible()))?);
+            blocks.push(within.ok_or_else(|| invalid_field(name, block, expected()))?);
         }
         blocks.sort_unstable();
         blocks.dedup();
         Ok(u32::try_from(blocks.len()).unwrap_or(layers))
     }
 
-    /// Of each block whether it sees all, where the file lists them.
-    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, ConfigError> {
+    /// For each layer whether it has full attention, if the file lists them.
+    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, ModelConfigError> {
         let Some(value) = present(self.object, "layer_types") else { return Ok(None) };
-        let possible = || "a list of `full_attention` and `sliding_attention`".to_owned();
-        let list = value.as_array().ok_or_else(|| unfit("layer_types", value, possible()))?;
+        let expected = || "a list of `full_attention` and `sliding_attention`".to_owned();
+        let list =
+            value.as_array().ok_or_else(|| invalid_field("layer_types", value, expected()))?;
         if list.len() != layers as usize {
-            let possible = format!("one of each of the {layers} blocks");
+            let expected = format!("one entry for each of the {layers} layers");
             let value = Value::from(format!("a list of {}", list.len()));
-            return Err(unfit("layer_types", &value, possible));
+            return Err(invalid_field("layer_types", &value, expected));
         }
         let mut global = Vec::with_capacity(list.len());
         for kind in list {
             global.push(match kind.as_str() {
                 Some("full_attention") => true,
                 Some("sliding_attention" | "chunked_attention") => false,
-                _ => return Err(unfit("layer_types", kind, possible())),
+                _ => return Err(invalid_field("layer_types", kind, expected())),
             });
         }
         Ok(Some(global))
     }
 }
 
-/// A text, if there is one.
 pub(super) fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     object.get(name).and_then(Value::as_str)
 }
 
-/// A foreign text, fit to be shown.
-pub(super) fn shown(text: &str) -> String {
+/// Untrusted text without control characters, truncated to 100 characters.
+pub(super) fn sanitized(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(100).collect()
 }
 
@@ -128,19 +129,19 @@ fn present<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     object.get(name).filter(|value| !value.is_null())
 }
 
-fn unfit(field: &str, value: &Value, possible: String) -> ConfigError {
-    let mut written = shown(&value.to_string());
-    if written.chars().count() > 40 {
-        written = written.chars().take(40).chain("...".chars()).collect();
+fn invalid_field(field: &str, value: &Value, expected: String) -> ModelConfigError {
+    let mut value = sanitized(&value.to_string());
+    if value.chars().count() > 40 {
+        value = value.chars().take(40).chain("...".chars()).collect();
     }
-    ConfigError::Unfit { field: field.to_owned(), value: written, possible }
+    ModelConfigError::InvalidField { field: field.to_owned(), value, expected }
 }
 
-fn whole(name: &str, value: &Value, least: u32, most: u32) -> Result<u32, ConfigError> {
+fn integer(name: &str, value: &Value, min: u32, max: u32) -> Result<u32, ModelConfigError> {
     let number = value.as_f64().filter(|number| number.fract() == 0.0);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within bounds")]
     number
-        .filter(|number| (f64::from(least)..=f64::from(most)).contains(number))
+        .filter(|number| (f64::from(min)..=f64::from(max)).contains(number))
         .map(|number| number as u32)
-        .ok_or_else(|| unfit(name, value, format!("a whole number from {least} to {most}")))
+        .ok_or_else(|| invalid_field(name, value, format!("an integer from {min} to {max}")))
 }

@@ -1,10 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Parameters, builtin};
+use crate::model::{ParameterCounts, builtin};
 
-/// The fields of the files that the names stand for, as far as they matter, and the name under
-/// which the published number of weights is known.
+/// Name of the built-in model, and the relevant fields of its Hugging Face `config.json`.
 const FILES: &[(&str, &str)] = &[
     (
         "llama2-70b",
@@ -150,25 +149,25 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn real_files_have_the_published_number_of_weights_and_the_known_shape() {
-    for (known, file) in FILES {
-        let record = builtin::named(known).unwrap_or_else(|| panic!("no model {known}"));
-        let read = read(file).unwrap_or_else(|err| panic!("{known}: {err}"));
-        let total = Parameters::of(&read.model).total / 1e9;
-        let off = total / record.params_b - 1.0;
-        assert!(off.abs() < 0.01, "{known}: {total:.3} B, published {} B", record.params_b);
+fn real_configs_match_the_built_in_models() {
+    for (name, file) in FILES {
+        let record = builtin::by_name(name).unwrap_or_else(|| panic!("no model {name}"));
+        let parsed = parse(file).unwrap_or_else(|err| panic!("{name}: {err}"));
+        let total = ParameterCounts::new(&parsed.model).total / 1e9;
+        let error = total / record.params_b - 1.0;
+        assert!(error.abs() < 0.01, "{name}: {total:.3} B, published {} B", record.params_b);
         let expected = record.model();
-        assert_eq!(read.model.attention, expected.attention, "{known}");
-        assert_eq!(read.model.experts, expected.experts, "{known}");
-        assert_eq!(read.model.window, expected.window, "{known}");
-        assert_eq!(read.model.mtp_layers, expected.mtp_layers, "{known}");
-        assert_eq!(read.model.tied, expected.tied, "{known}");
+        assert_eq!(parsed.model.attention, expected.attention, "{name}");
+        assert_eq!(parsed.model.experts, expected.experts, "{name}");
+        assert_eq!(parsed.model.window, expected.window, "{name}");
+        assert_eq!(parsed.model.mtp_layers, expected.mtp_layers, "{name}");
+        assert_eq!(parsed.model.tied, expected.tied, "{name}");
     }
 }
 
 #[test]
-fn files_of_older_forms_are_read() {
-    let total = |file: &str| Parameters::of(&read(file).unwrap().model).total;
+fn older_config_formats_are_parsed() {
+    let total = |file: &str| ParameterCounts::new(&parse(file).unwrap().model).total;
     // Published: 124,439,808.
     let gpt2 = total(
         r#"{"model_type":"gpt2","n_embd":768,"n_layer":12,"n_head":12,"n_positions":1024,
@@ -183,30 +182,30 @@ fn files_of_older_forms_are_read() {
     );
     assert!((neox / 20.55e9 - 1.0).abs() < 0.01, "{neox}");
     // Published: 6.649 B.
-    let mpt = read(
+    let mpt = parse(
         r#"{"model_type":"mpt","d_model":4096,"n_layers":32,"n_heads":32,"expansion_ratio":4,
         "vocab_size":50432,"no_bias":true,"learned_pos_emb":true,"max_seq_len":2048,
         "attn_config":{"alibi":true}}"#,
     );
     let mpt = mpt.unwrap().model;
     assert_eq!(mpt.learned_positions, 0);
-    assert!((Parameters::of(&mpt).total / 6.649e9 - 1.0).abs() < 0.01);
+    assert!((ParameterCounts::new(&mpt).total / 6.649e9 - 1.0).abs() < 0.01);
 }
 
 #[test]
-fn what_is_assumed_is_said() {
-    let of = |known: &str| {
-        let (_, file) = FILES.iter().find(|(name, _)| *name == known).unwrap();
-        read(file).unwrap().assumed
+fn assumptions_are_reported() {
+    let assumed = |model: &str| {
+        let (_, file) = FILES.iter().find(|(name, _)| *name == model).unwrap();
+        parse(file).unwrap().assumed
     };
-    assert!(of("llama2-70b").is_empty());
-    assert!(of("deepseek-v3").is_empty());
-    let gemma = of("gemma3-4b").join("; ");
+    assert!(assumed("llama2-70b").is_empty());
+    assert!(assumed("deepseek-v3").is_empty());
+    let gemma = assumed("gemma3-4b").join("; ");
     assert!(gemma.contains("`num_attention_heads` 8"), "{gemma}");
-    assert!(gemma.contains("what sees is left out"), "{gemma}");
-    let other = of("minimax-m2").join("; ");
-    assert!(other.contains("`minimax_m2` is not known"), "{other}");
-    let qwen = read(
+    assert!(gemma.contains("the vision encoder is ignored"), "{gemma}");
+    let other = assumed("minimax-m2").join("; ");
+    assert!(other.contains("unknown family `minimax_m2`"), "{other}");
+    let qwen = parse(
         r#"{"model_type":"qwen2_moe","hidden_size":2048,"intermediate_size":5632,
         "moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,"num_experts":60,
         "num_experts_per_tok":4,"num_attention_heads":16,"num_hidden_layers":24,
@@ -219,69 +218,72 @@ fn what_is_assumed_is_said() {
 }
 
 #[test]
-fn what_decodes_no_text_is_refused_by_name() {
+fn unsupported_architectures_are_rejected() {
     for (file, part) in [
-        (r#"{"model_type":"t5","d_model":512}"#, "`t5` is an encoder with a decoder"),
+        (r#"{"model_type":"t5","d_model":512}"#, "`t5` is an encoder-decoder model"),
         (r#"{"model_type":"bert","hidden_size":768}"#, "`bert` is an encoder"),
-        (r#"{"model_type":"whisper"}"#, "`whisper` is a model of sound"),
-        (r#"{"model_type":"clip","text_config":{"hidden_size":512}}"#, "`clip` is a model of im"),
-        (r#"{"model_type":"vit"}"#, "`vit` is a model of images"),
+        (r#"{"model_type":"whisper"}"#, "`whisper` is an audio model"),
+        (r#"{"model_type":"clip","text_config":{"hidden_size":512}}"#, "`clip` is an image"),
+        (r#"{"model_type":"vit"}"#, "`vit` is an image or video model"),
         (r#"{"_class_name":"UNet2DConditionModel","_diffusers_version":"0.8"}"#, "diffusion"),
         (r#"{"model_type":"mamba2"}"#, "`mamba2` is a state-space"),
         (r#"{"model_type":"nemotron_h","hidden_size":4096}"#, "`nemotron_h` is a state-space"),
         (r#"{"model_type":"x","layer_types":["linear_attention"]}"#, "`x` is a state-space"),
-        (r#"{"model_type":"y","is_encoder_decoder":true}"#, "`y` is an encoder with a decoder"),
-        (r#"{"model_type":"deepseek_v32","index_topk":2048}"#, "picks or compresses"),
+        (r#"{"model_type":"y","is_encoder_decoder":true}"#, "`y` is an encoder-decoder model"),
+        (r#"{"model_type":"deepseek_v32","index_topk":2048}"#, "sparse or compressed attention"),
     ] {
-        let message = read(file).unwrap_err().to_string();
+        let message = parse(file).unwrap_err().to_string();
         assert!(message.contains(part), "{file}: {message}");
-        assert!(message.contains("possible: transformers that decode text"), "{message}");
+        assert!(message.contains("supported: decoder-only transformers"), "{message}");
     }
 }
 
 #[test]
-fn a_list_of_blocks_has_all_of_them() {
-    let of = |types: &[&str]| {
+fn layer_types_must_list_every_layer() {
+    let window = |types: &[&str]| {
         let (_, text) = FILES.iter().find(|(name, _)| *name == "gpt-oss-120b").unwrap();
         let mut config: Value = serde_json::from_str(text).unwrap();
         config["layer_types"] = types.into();
-        from_value(&config).map(|read| read.model.window).map_err(|err| err.to_string())
+        from_value(&config).map(|parsed| parsed.model.window).map_err(|err| err.to_string())
     };
     let third = ["sliding_attention", "sliding_attention", "full_attention"];
-    assert_eq!(of(&third.repeat(12)), Ok(Window::with_global_every(128, 3)));
-    // Where the last round is cut short the pattern is the same; another order is none.
+    assert_eq!(window(&third.repeat(12)), Ok(AttentionWindow::with_global_every(128, 3)));
+    // A truncated last period still matches the pattern; the reversed order does not.
     let fifth = ["sliding_attention"; 4].iter().chain(&["full_attention"]).copied();
     let fifth: Vec<&str> = fifth.cycle().take(36).collect();
-    assert_eq!(of(&fifth), Ok(Window::with_global_every(128, 5)));
-    let mut turned = fifth;
-    turned.reverse();
-    assert_eq!(of(&turned), Ok(Window { tokens: 128, global: 7, of: 36 }));
-    let said = of(&third).unwrap_err();
-    assert!(said.contains("a list of 3") && said.contains("each of the 36 blocks"), "{said}");
+    assert_eq!(window(&fifth), Ok(AttentionWindow::with_global_every(128, 5)));
+    let mut reversed = fifth;
+    reversed.reverse();
+    assert_eq!(window(&reversed), Ok(AttentionWindow { tokens: 128, global: 7, period: 36 }));
+    let message = window(&third).unwrap_err();
+    assert!(
+        message.contains("a list of 3") && message.contains("each of the 36 layers"),
+        "{message}"
+    );
 }
 
 #[test]
-fn bloom_is_four_times_as_wide_by_definition() {
-    let bloom = read(
+fn bloom_ffn_is_four_times_hidden() {
+    let bloom = parse(
         r#"{"model_type":"bloom","hidden_size":4096,"n_layer":30,"n_head":32,
         "vocab_size":250880}"#,
     );
     let bloom = bloom.unwrap();
     assert_eq!((bloom.model.ffn, bloom.model.learned_positions), (16_384, 0));
     assert!(bloom.assumed.is_empty(), "{:?}", bloom.assumed);
-    // As its model card has it.
-    assert!((crate::model::Parameters::of(&bloom.model).total / 7.069e9 - 1.0).abs() < 0.01);
-    let nameless = read(
+    // According to its model card.
+    assert!((crate::model::ParameterCounts::new(&bloom.model).total / 7.069e9 - 1.0).abs() < 0.01);
+    let untyped = parse(
         r#"{"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,
         "intermediate_size":128}"#,
     );
-    let said = nameless.unwrap().assumed.join("; ");
-    assert!(said.contains("the config has no `model_type`"), "{said}");
+    let assumed = untyped.unwrap().assumed.join("; ");
+    assert!(assumed.contains("the config has no `model_type`"), "{assumed}");
 }
 
 #[test]
-fn bad_fields_are_named_with_what_is_possible() {
-    let whole = |field: &str, value: &str| {
+fn invalid_fields_are_named_with_the_accepted_values() {
+    let parse_with = |field: &str, value: &str| {
         let mut config: Value = serde_json::from_str(FILES[5].1).unwrap();
         config[field] = serde_json::from_str(value).unwrap();
         if field == "hidden_size" {
@@ -294,30 +296,30 @@ fn bad_fields_are_named_with_what_is_possible() {
         ("num_hidden_layers", "0", "from 1 to 10000"),
         ("num_hidden_layers", "-4", "`num_hidden_layers` is `-4`"),
         ("num_hidden_layers", "20000", "from 1 to 10000"),
-        ("num_hidden_layers", "1.5", "a whole number"),
-        ("num_hidden_layers", "\"32\"", "a whole number"),
+        ("num_hidden_layers", "1.5", "an integer"),
+        ("num_hidden_layers", "\"32\"", "an integer"),
         ("num_hidden_layers", "null", "no `num_hidden_layers`"),
         ("hidden_size", "1000001", "from 1 to 1000000"),
-        ("hidden_size", "2049", "32 heads do not divide a width of 2049"),
+        ("hidden_size", "2049", "32 heads do not divide the hidden width 2049"),
         ("num_experts_per_tok", "129", "from 1 to 128"),
         ("num_key_value_heads", "5", "a divisor of the 32 heads"),
-        ("mlp_only_layers", "[99]", "a list of blocks, 0 to 47"),
+        ("mlp_only_layers", "[99]", "a list of layer indices, 0 to 47"),
         ("tie_word_embeddings", "\"no\"", "`true` or `false`"),
         ("vocab_size", "1e300", "from 1 to 100000000"),
     ] {
-        let message = whole(field, value).unwrap_err();
+        let message = parse_with(field, value).unwrap_err();
         assert!(message.contains(part), "{field} {value}: {message}");
     }
-    assert_eq!(whole("num_hidden_layers", "32.0"), Ok(()));
+    assert_eq!(parse_with("num_hidden_layers", "32.0"), Ok(()));
     for text in ["", "{", "[]", "3", r#"{"hidden_size": NaN}"#, "null"] {
-        let message = read(text).unwrap_err().to_string();
-        assert!(message.contains("possible"), "{text}: {message}");
+        let message = parse(text).unwrap_err().to_string();
+        assert!(message.contains("expected"), "{text}: {message}");
     }
-    let missing = read(r#"{"model_type":"llama"}"#).unwrap_err().to_string();
+    let missing = parse(r#"{"model_type":"llama"}"#).unwrap_err().to_string();
     assert!(missing.contains("no `num_hidden_layers`; `n_layer`"), "{missing}");
 }
 
-/// Models whose published size is rounded by more than 1 %, and what it is.
+/// Models whose published parameter count is rounded by more than 1 %, and the exact count.
 const ROUGH: &[(&str, &str)] = &[
     ("gpt3-5b", "5.05 B, published with one digit"),
     ("gpt-1.7b", "1.65 B, published with two digits"),
@@ -327,13 +329,13 @@ const ROUGH: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn known_models_have_their_published_number_of_weights() {
+fn built_in_models_have_their_published_parameter_count() {
     let mut wrong = Vec::new();
-    for record in builtin::records() {
-        let total = Parameters::of(&record.model()).total / 1e9;
-        let off = 100.0 * (total / record.params_b - 1.0);
+    for record in builtin::all() {
+        let total = ParameterCounts::new(&record.model()).total / 1e9;
+        let error = 100.0 * (total / record.params_b - 1.0);
         let rough = ROUGH.iter().any(|(name, _)| *name == record.name);
-        if (off.abs() > 1.0) != rough {
+        if (error.abs() > 1.0) != rough {
             wrong.push(format!("{} {total:.4} B, published {}", record.name, record.params_b));
         }
     }
@@ -357,26 +359,26 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_text_panics(text in "\\PC*") {
-        let _ = read(&text);
+    fn arbitrary_text_does_not_panic(text in "\\PC*") {
+        let _ = parse(&text);
     }
 
     #[test]
-    fn no_change_of_a_real_file_panics(
-        which in 0..FILES.len(),
-        place in any::<proptest::sample::Index>(),
+    fn mutated_config_does_not_panic(
+        file in 0..FILES.len(),
+        key in any::<proptest::sample::Index>(),
         value in any_value(),
         cut in 0_usize..2000,
     ) {
-        let text = FILES[which].1;
-        let _ = read(text.get(..cut).unwrap_or(text));
+        let text = FILES[file].1;
+        let _ = parse(text.get(..cut).unwrap_or(text));
         let mut config: Value = serde_json::from_str(text).unwrap();
         if let Some(object) = config.as_object_mut() {
             let keys: Vec<String> = object.keys().cloned().collect();
-            object.insert(place.get(&keys).clone(), value.clone());
+            object.insert(key.get(&keys).clone(), value.clone());
         }
-        if let Ok(read) = from_value(&config) {
-            let parameters = Parameters::of(&read.model);
+        if let Ok(parsed) = from_value(&config) {
+            let parameters = ParameterCounts::new(&parsed.model);
             prop_assert!(parameters.total.is_finite() && parameters.total > 0.0);
             prop_assert!(parameters.active <= parameters.total);
         }
