@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
-Value = TypeVar("Kept")
+Value = TypeVar("Value")
 
 #: Buckets per octave: a bucket is at most an eighth longer than its contents.
 OCTAVE_STEPS = 8
