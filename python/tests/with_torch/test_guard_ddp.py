@@ -302,5 +302,5 @@ def test_a_communication_hook_is_rejected():
 def test_out_of_memory_during_reduction_is_a_clear_error():
     found, _ = run_ranks([("last", "backward", False)])
     ended = {rank: (name, text) for rank, _way, name, text in found}
-    assert ended[0][0] == "OutOfStep"
+    assert ended[0][0] == "RanksOutOfSync"
     assert 'ddp_sync="after"' in ended[0][1]

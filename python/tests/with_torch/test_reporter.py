@@ -177,7 +177,7 @@ def test_steps_are_reported_after_graphs_are_disabled(fake):
         for batch in emulation.batches(6):
             step(batch)
         rank = fake.accept()
-        assert "no memory" in step.report.reason.cause
+        assert "not enough memory" in step.report.reason.cause
         assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1], "within a second"
         step.close()
         assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [6]

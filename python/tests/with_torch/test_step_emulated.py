@@ -765,7 +765,7 @@ def test_a_failed_capture_is_reported_and_trains_the_batch_once():
     for batch in batches(40):
         eager(batch), graphed(batch)
     assert_trained_alike(model, twin)
-    assert "no memory" in graphed.report.reason.cause
+    assert "not enough memory" in graphed.report.reason.cause
     assert Arena.now.graphs == 0
 
 

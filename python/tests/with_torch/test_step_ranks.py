@@ -163,7 +163,7 @@ SAID = {
     "alike": [(1, True, None)] * 2,
     "different shapes": [(0, False, "batches of different shapes")] * 2,
     "one odd batch": [(1, True, None)] * 2,
-    "no capture on one rank": [(0, False, "another rank"), (0, False, "no memory")],
+    "no capture on one rank": [(0, False, "another rank"), (0, False, "not enough memory")],
     "item on one rank": [(0, False, "waits for the GPU"), (0, False, "another rank")],
     "mismatch on one rank": [(1, True, "another rank"), (1, True, "differ after")],
     "judged by one rank": [(0, False, "another rank"), (0, False, "bound by the GPU, not")],
