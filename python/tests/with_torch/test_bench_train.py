@@ -32,10 +32,10 @@ def test_a_step_without_a_report_has_no_comparisons():
 
 
 def test_an_eager_step_has_no_further_comparisons():
-    schedule = SimpleNamespace(share=0.003)
+    schedule = SimpleNamespace(cost_share=0.003)
     assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason=None)) == 0.003
     assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason="it differs")) == 0.0
-    assert train.comparisons_share(SimpleNamespace(schedule=SimpleNamespace(share=None), reason=None)) is None
+    assert train.comparisons_share(SimpleNamespace(schedule=SimpleNamespace(cost_share=None), reason=None)) is None
     assert train.comparisons_share(SimpleNamespace(schedule=None, reason="no gain")) is None
 
 
