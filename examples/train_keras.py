@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Train a decoder with Keras 3, on JAX, TensorFlow or torch: copy this and change the model and the data.
+"""Train a decoder with Keras 3, on JAX, TensorFlow or torch.
+
+Copy this script and change the model and the data.
 
     python examples/train_keras.py --model tiny --steps 50                        # anywhere, on the CPU too
     python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # tokens as unsigned 16-bit integers
-    python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # after a crash: goes on where it was
+    python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # after a crash: resumes
 
-Mixed bfloat16 on a GPU, flash attention where the backend has it (JAX and torch; Keras has none on TensorFlow), AdamW, a
-cosine schedule per step, XLA, checkpoints that resume exactly, and a word to the node's agent, where there is one. Without
---backend it is Keras's: KERAS_BACKEND, ~/.keras/keras.json, or TensorFlow. Written for Keras 3.15.
+Mixed bfloat16 on a GPU, flash attention where the backend has it (JAX and torch; Keras has none on
+TensorFlow), AdamW, a cosine schedule per step, XLA, checkpoints that resume exactly, and reports to
+the node's agent, if there is one. Without --backend Keras chooses: KERAS_BACKEND,
+~/.keras/keras.json, or TensorFlow. Written for Keras 3.15.
 
-SIGTERM and Ctrl-C save a checkpoint after the step under way and end with 143 and 130; the second one ends at once. A
-checkpoint knows its data by size and content: with other data it is refused.
+SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
+signal exits at once. A checkpoint stores size and fingerprint of its data; other data is rejected.
 """
 
 from __future__ import annotations
@@ -40,24 +43,24 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=["jax", "tensorflow", "torch"], default=None)
     parser.add_argument("--model", choices=SIZES, default="tiny", help="all but tiny need a GPU")
-    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; without it random ones")
+    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; random if omitted")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
-    parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
-    parser.add_argument("--rate", type=float, default=3e-4, help="highest learning rate")
-    parser.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    parser.add_argument("--rows", type=int, default=8, help="sequences per step")
+    parser.add_argument("--length", type=int, default=256, help="tokens per sequence")
+    parser.add_argument("--rate", type=float, default=3e-4, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=20, help="steps until the peak learning rate")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--log-every", type=int, default=10)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="cuda where there is one, otherwise cpu")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="default: cuda if available, otherwise cpu")
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="by default XLA on JAX, and on TensorFlow with a GPU; torch's compiler takes minutes, and has to be asked for",
+        help="default: XLA on JAX, and on TensorFlow with a GPU; torch's compiler takes minutes and is opt-in",
     )
-    parser.add_argument("--must-check", action="store_true", help="stop where `farrier check` says that this cannot run")
+    parser.add_argument("--must-check", action="store_true", help="stop unless `farrier check` says that this node can run")
     args = parser.parse_args()
     for name in ("steps", "rows", "length", "save_every", "log_every"):
         if getattr(args, name) < 1:
@@ -65,28 +68,28 @@ def arguments() -> argparse.Namespace:
     if args.warmup < 0 or args.seed < 0:
         parser.error("--warmup and --seed must be 0 or more")
     if not 0 < args.rate < math.inf or not 0 <= args.dropout < 1:
-        parser.error("--rate must be a number above 0, --dropout one of 0 or more and below 1")
+        parser.error("--rate must be above 0, --dropout 0 or more and below 1")
     if args.data is not None and not args.data.is_file():
-        parser.error(f"there is no file {args.data}")
+        parser.error(f"no such file: {args.data}")
     if args.data is not None and args.data.stat().st_size // 2 <= args.length:
         parser.error(f"{args.data} has fewer than the {args.length + 1} tokens of one sequence")
     return args
 
 
-# The backend is chosen before Keras is imported, and cannot be changed afterwards.
+# The backend is chosen before Keras is imported and cannot change afterwards.
 ARGS = arguments()
-OVER = "\r\033[K" if sys.stderr.isatty() else ""  # Over the bar, and not behind it.
-logging.basicConfig(level=logging.INFO, format=f"{OVER}%(asctime)s %(name)s %(message)s")
+CLEAR_LINE = "\r\033[K" if sys.stderr.isatty() else ""  # Overwrite the progress bar.
+logging.basicConfig(level=logging.INFO, format=f"{CLEAR_LINE}%(asctime)s %(name)s %(message)s")
 if ARGS.device == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
-farrier.keras.configure(ARGS.backend)  # Says what it sets.
+farrier.keras.configure(ARGS.backend)  # Logs what it sets.
 
 import keras  # noqa: E402
 from keras import layers, ops  # noqa: E402
 
 
 class Tokens(keras.utils.PyDataset):
-    """The data: which tokens a step sees depends on its number alone: a resumed run sees what it would have seen."""
+    """The data. A batch depends only on its step number, so a resumed run sees the same batches."""
 
     def __init__(self, args: argparse.Namespace, vocabulary: int, first: int) -> None:
         super().__init__(workers=1)
@@ -100,39 +103,40 @@ class Tokens(keras.utils.PyDataset):
 
     def __getitem__(self, at: int) -> tuple[np.ndarray, np.ndarray]:
         rows, length = self.args.rows, self.args.length
-        chance = np.random.default_rng([self.args.seed, self.first + at])
+        rng = np.random.default_rng([self.args.seed, self.first + at])
         if self.tokens is None:
-            ids = chance.integers(0, self.vocabulary, (rows, length + 1), dtype=np.int32)
+            ids = rng.integers(0, self.vocabulary, (rows, length + 1), dtype=np.int32)
         else:
-            starts = chance.integers(0, len(self.tokens) - length, rows)
+            starts = rng.integers(0, len(self.tokens) - length, rows)
             ids = np.stack([self.tokens[start : start + length + 1] for start in starts]).astype(np.int32)
-            if ids.max() >= self.vocabulary:  # An embedding on a GPU takes it without a word.
-                raise ValueError(f"the data has token {ids.max()}, and the model has only {self.vocabulary}")
+            if ids.max() >= self.vocabulary:  # An embedding on a GPU accepts it silently.
+                raise ValueError(f"the data contains token {ids.max()}, but the model has only {self.vocabulary}")
         return ids[:, :-1], ids[:, 1:]
 
 
 class Positions(layers.Layer):
-    """Cosine and sine of the rotary positions, once for all blocks."""
+    """Cosine and sine of the rotary positions, computed once for all blocks."""
 
-    def __init__(self, half: int, **words) -> None:
-        super().__init__(**words)
+    def __init__(self, half: int, **kwargs) -> None:
+        super().__init__(**kwargs)
         self.half = half
 
     def call(self, x):
-        places = ops.arange(x.shape[1], dtype="float32")
+        positions = ops.arange(x.shape[1], dtype="float32")
         rates = 10_000.0 ** (-ops.arange(self.half, dtype="float32") / self.half)
-        angles = ops.expand_dims(places[:, None] * rates[None, :], 1)  # Beside the heads.
+        angles = ops.expand_dims(positions[:, None] * rates[None, :], 1)  # Broadcast over heads.
         return ops.cast(ops.cos(angles), self.compute_dtype), ops.cast(ops.sin(angles), self.compute_dtype)
 
 
 class Attention(layers.Layer):
-    """Causal attention of heads with rotary positions.
+    """Causal multi-head attention with rotary positions.
 
-    `keras.layers.MultiHeadAttention` has no such positions. `is_causal` and no mask: torch's flash attention takes none.
+    `keras.layers.MultiHeadAttention` has no rotary positions. Uses `is_causal` without a mask,
+    because torch's flash attention takes none.
     """
 
-    def __init__(self, heads: int, flash: bool, **words) -> None:
-        super().__init__(**words)
+    def __init__(self, heads: int, flash: bool, **kwargs) -> None:
+        super().__init__(**kwargs)
         self.heads, self.flash = heads, flash
 
     def call(self, q, k, v, cosine, sine):
@@ -150,19 +154,21 @@ class Attention(layers.Layer):
 
 
 def build(shape: Size, length: int, dropout: float, flash: bool) -> keras.Model:
-    """A decoder of the Llama shape. Names are given to all that has weights: they are the names in a checkpoint."""
+    """A Llama-style decoder. Every layer with weights is named: checkpoints use the names."""
 
-    def chance():
-        return keras.initializers.RandomNormal(stddev=0.02)  # One each: the same one would give the same numbers.
+    def initializer():
+        return keras.initializers.RandomNormal(
+            stddev=0.02
+        )  # One per layer: a shared initializer would give the same numbers.
 
     def dense(x, name: str, width: int):
-        return layers.Dense(width, use_bias=False, kernel_initializer=chance(), name=name)(x)
+        return layers.Dense(width, use_bias=False, kernel_initializer=initializer(), name=name)(x)
 
     def norm(x, name: str):
         return layers.RMSNormalization(epsilon=1e-5, name=name)(x)
 
     ids = keras.Input((length,), dtype="int32")
-    x = layers.Embedding(shape.vocabulary, shape.width, embeddings_initializer=chance(), name="embedding")(ids)
+    x = layers.Embedding(shape.vocabulary, shape.width, embeddings_initializer=initializer(), name="embedding")(ids)
     cosine, sine = Positions(shape.width // shape.heads // 2, name="positions")(x)
     for at in range(shape.layers):
         y = norm(x, f"norm_attention_{at}")
@@ -176,16 +182,16 @@ def build(shape: Size, length: int, dropout: float, flash: bool) -> keras.Model:
     if shape.lora_rank:
         for layer in model.layers:
             if layer.name.startswith(("query_", "value_")):
-                layer.enable_lora(shape.lora_rank)  # Its kernel is frozen by that.
+                layer.enable_lora(shape.lora_rank)  # This also freezes its kernel.
             else:
                 layer.trainable = False
     return model
 
 
 class Cosine(keras.optimizers.schedules.LearningRateSchedule):
-    """Up in a line, down in half a cosine to a tenth.
+    """Linear warm-up, then half a cosine down to a tenth.
 
-    Keras's own CosineDecay branches by the step, and on torch that waits for the GPU at each.
+    Keras's own CosineDecay branches on the step, which on torch waits for the GPU each time.
     """
 
     def __init__(self, highest: float, warmup: int, steps: int) -> None:
@@ -199,36 +205,37 @@ class Cosine(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Whole or not at all: written beside, brought to disk, renamed. The newest two are kept.
+    """Writes checkpoints atomically (temporary file, fsync, rename) and keeps the newest two.
 
-    All that the next step depends on: the weights, the optimizer with its count of steps, which is the schedule's and the
-    data's place, and the seeds of layers that draw random numbers; on torch also torch's own, from which Keras's dropout
-    draws. Frozen weights of low-rank training are not in it: they come from where they came from at the start. Not
-    `model.save`: it adds low ranks to the frozen weights and begins them anew, and has none of torch's random numbers.
+    A checkpoint stores everything that the next step depends on: the weights; the optimizer with
+    its step count, which positions schedule and data; and the seeds of layers that draw random
+    numbers; on torch also torch's own RNG, which Keras's dropout uses. Frozen weights of low-rank
+    training are omitted: they are loaded as at the start. `model.save` is not used: it merges the
+    low-rank weights into the frozen ones and reinitialises them, and does not store torch's RNG.
     """
 
     def __init__(self, args: argparse.Namespace, model: keras.Model) -> None:
         super().__init__()
         self.folder = args.checkpoints
         self.random: list[tuple] = []
-        self.words = {name: str(getattr(args, name)) for name in ("model", "rows", "length", "seed", "dropout")}
-        self.words["data"] = "random" if args.data is None else fingerprint(args.data)
-        frozen = {id(it) for it in model.non_trainable_weights} if SIZES[args.model].lora_rank else set()
-        kept = [it for it in model.variables if id(it) not in frozen] + model.optimizer.variables
-        self.variables = {f"{at} {it.path}": it for at, it in enumerate(kept)}
+        self.settings = {name: str(getattr(args, name)) for name in ("model", "rows", "length", "seed", "dropout")}
+        self.settings["data"] = "random" if args.data is None else fingerprint(args.data)
+        frozen = {id(variable) for variable in model.non_trainable_weights} if SIZES[args.model].lora_rank else set()
+        saved = [variable for variable in model.variables if id(variable) not in frozen] + model.optimizer.variables
+        self.variables = {f"{at} {variable.path}": variable for at, variable in enumerate(saved)}
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, model: keras.Model, step: int) -> None:
-        """Called with the model by the callback: on JAX that brings the state of the training back to the variables."""
+        """Called by the callback with the model, which on JAX syncs the state to the variables."""
         path = self.folder / f"step-{step:08d}.npz"
-        part = path.with_suffix(".part")
-        state = {name: ops.convert_to_numpy(it.value) for name, it in self.variables.items()}
-        state.update({f"random {at}": it.get_state().numpy() for at, it in enumerate(torch_generators())})
-        with part.open("wb") as file:
-            np.savez(file, **state, of=json.dumps({"step": step, "words": self.words}))
+        temporary = path.with_suffix(".part")
+        state = {name: ops.convert_to_numpy(variable.value) for name, variable in self.variables.items()}
+        state.update({f"random {at}": generator.get_state().numpy() for at, generator in enumerate(torch_generators())})
+        with temporary.open("wb") as file:
+            np.savez(file, **state, of=json.dumps({"step": step, "words": self.settings}))
             file.flush()
             os.fsync(file.fileno())
-        part.rename(path)
+        temporary.rename(path)
         folder = os.open(self.folder, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
@@ -237,48 +244,48 @@ class Checkpoints(keras.callbacks.Callback):
         log.info("saved %s", path)
 
     def restore(self) -> int:
-        """Puts everything back as it was, random numbers too; gives the step to go on with."""
+        """Restores everything, including RNG state. Returns the number of completed steps."""
         found = sorted(self.folder.glob("step-*.npz"))
         if not found:
             return 0
         with np.load(found[-1]) as state:
-            of = json.loads(str(state["of"]))
-            before = of.get("words", {})
-            other = [
-                f"--{name} {before.get(name)}, now {now}" for name, now in self.words.items() if before.get(name) != now
+            metadata = json.loads(str(state["of"]))
+            before = metadata.get("words", {})
+            differences = [
+                f"--{name} {before.get(name)}, now {now}" for name, now in self.settings.items() if before.get(name) != now
             ]
-            if other:
-                raise SystemExit(f"{self.folder} is of a run with {', '.join(other)}: give --checkpoints")
-            random = {f"random {at}": it for at, it in enumerate(torch_generators())}
+            if differences:
+                raise SystemExit(f"{self.folder} is from a run with {', '.join(differences)}: pass another --checkpoints")
+            random = {f"random {at}": generator for at, generator in enumerate(torch_generators())}
             if {*state.files} != {*self.variables, *random, "of"}:
-                raise SystemExit(f"{found[-1]} is of another model, backend or device than this run's: give --checkpoints")
+                raise SystemExit(f"{found[-1]} is from another model, backend or device: pass another --checkpoints")
             for name, variable in self.variables.items():
                 variable.assign(state[name])
             self.random = [(generator, generator.get_state().new_tensor(state[name])) for name, generator in random.items()]
-        log.info("going on from %s", found[-1])
-        return int(of["step"])
+        log.info("resuming from %s", found[-1])
+        return int(metadata["step"])
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Torch's random numbers are put back last: `fit` draws some for itself before the first batch."""
+        """Restores torch's RNG last: `fit` draws from it before the first batch."""
         while self.random:
             generator, state = self.random.pop()
             generator.set_state(state)
 
 
 def torch_generators() -> list:
-    """The sources of random numbers that are torch's and no layer's; none on the other backends."""
+    """torch's own RNGs, which belong to no layer; empty on the other backends."""
     if keras.backend.backend() != "torch":
         return []
     import torch
 
-    there = farrier.keras.gpu() is not None
-    return [torch.default_generator, *([torch.cuda.default_generators[torch.cuda.current_device()]] if there else [])]
+    has_gpu = farrier.keras.gpu() is not None
+    return [torch.default_generator, *([torch.cuda.default_generators[torch.cuda.current_device()]] if has_gpu else [])]
 
 
 class Log(keras.callbacks.Callback):
-    """Loss, tokens/s and MFU every so many steps: a line in a file, Keras's bar on a terminal.
+    """Loss, tokens/s and MFU every so many steps: a log line in a file, Keras's bar on a terminal.
 
-    When a batch begins and not when one ends, and not at each: to read a loss is to wait for the GPU.
+    It acts when a batch begins and not at each, because reading a loss waits for the GPU.
     """
 
     def __init__(self, args: argparse.Namespace, first: int, gpu: str | None) -> None:
@@ -295,7 +302,7 @@ class Log(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if batch and (self.first + batch) % self.args.log_every == 0:
             self.show(self.first + batch)
-            self.model.reset_metrics()  # The loss is the mean since the last line, and not since the start.
+            self.model.reset_metrics()  # The loss is the mean since the last line, not since the start.
 
     def on_epoch_end(self, epoch, logs=None):
         self.show(int(self.model.optimizer.iterations))
@@ -307,25 +314,28 @@ class Log(keras.callbacks.Callback):
         mfu = None if self.peak is None else rate * self.flops / self.peak
         self.began, self.done = now, done
         if self.bar is None:
-            said = "unknown" if mfu is None else f"{mfu:.3f}"
-            log.info("step %d of %d: loss %.6f, %s tokens/s, MFU %s", done, self.args.steps, loss, f"{rate:,.0f}", said)
+            mfu_text = "unknown" if mfu is None else f"{mfu:.3f}"
+            log.info("step %d of %d: loss %.6f, %s tokens/s, MFU %s", done, self.args.steps, loss, f"{rate:,.0f}", mfu_text)
         else:
             shown = [("loss", loss), ("tokens/s", rate), *([] if mfu is None else [("MFU", mfu)])]
             self.bar.update(done - self.first, shown)
 
 
-class Stop:
-    """SIGTERM and Ctrl-C end the run after the step under way, with a checkpoint. The second one ends it at once."""
+class StopSignal:
+    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
 
-    def __init__(self, told: farrier.keras.Callback) -> None:
-        self.told, self.number = told, None
+    A second signal ends it at once.
+    """
+
+    def __init__(self, callback: farrier.keras.Callback) -> None:
+        self.callback, self.number = callback, None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.asked)
+            signal.signal(number, self.handle)
 
-    def asked(self, number, _):
+    def handle(self, number, _):
         signal.signal(number, signal.SIG_DFL)
         self.number = number
-        self.told.end("asked to stop")
+        self.callback.request_stop("asked to stop")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -335,7 +345,7 @@ def main(args: argparse.Namespace) -> int:
         raise SystemExit(f"--must-check: {err}") from None
     gpu = farrier.keras.gpu()
     if args.device == "cuda" and gpu is None:
-        raise SystemExit(f"--device cuda, and Keras on {keras.backend.backend()} sees no GPU")
+        raise SystemExit(f"--device cuda, but Keras on {keras.backend.backend()} sees no GPU")
     if gpu is None and args.model != "tiny":
         raise SystemExit(f"{args.model} needs a GPU; --model tiny runs on the CPU")
     if gpu is not None:
@@ -355,33 +365,33 @@ def train(args: argparse.Namespace, gpu: str | None) -> int:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),  # In float32: Keras casts the logits.
         jit_compile="auto" if args.compile is None else args.compile,
     )
-    optimizer.build(model.trainable_variables)  # So that its state is there to be put back.
+    optimizer.build(model.trainable_variables)  # So that its state exists and can be restored.
     checkpoints = Checkpoints(args, model)
     first = checkpoints.restore()
     if first >= args.steps:
-        log.info("all of %d steps are done", args.steps)
+        log.info("all %d steps are already done", args.steps)
         return 0
     tokens = args.rows * args.length
-    told = farrier.keras.Callback(tokens=tokens, save=checkpoints.save, save_every=args.save_every)
-    stop = Stop(told)
+    callback = farrier.keras.Callback(tokens=tokens, save=checkpoints.save, save_every=args.save_every)
+    stop = StopSignal(callback)
     with farrier.keras.reporting():
         model.fit(
             Tokens(args, shape.vocabulary, first),
-            shuffle=False,  # Keras shuffles the order of such data, too.
-            verbose=0,  # `Log` has the bar.
-            callbacks=[checkpoints, Log(args, first, gpu), told],
+            shuffle=False,  # Keras shuffles the order of a PyDataset too.
+            verbose=0,  # `Log` shows the bar.
+            callbacks=[checkpoints, Log(args, first, gpu), callback],
         )
-    if told.saved != told.step:
-        log.error("the last step, %d, is not on disk", told.step)
+    if callback.last_saved_step != callback.step:
+        log.error("the last step, %d, is not on disk", callback.step)
         return 1
-    if stop.number is None or told.step >= args.steps:
+    if stop.number is None or callback.step >= args.steps:
         return 0
-    log.warning("asked to stop: ended after step %d of %d", told.step, args.steps)
-    return 128 + stop.number  # What a shell says of a program that such a signal ended: 143 and 130.
+    log.warning("asked to stop: ended after step %d of %d", callback.step, args.steps)
+    return 128 + stop.number  # Exit code of a program ended by the signal, as in a shell: 143 or 130.
 
 
 if __name__ == "__main__":
     try:
         raise SystemExit(main(ARGS))
-    except KeyboardInterrupt:  # Before the training began: there is nothing to save.
+    except KeyboardInterrupt:  # Before training began: nothing to save.
         raise SystemExit(130) from None

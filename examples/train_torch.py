@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Train a decoder with PyTorch: copy this and change the model and the data.
+"""Train a decoder with PyTorch. Copy this script and change the model and the data.
 
     python examples/train_torch.py --model tiny --steps 50            # anywhere, on the CPU too
     python examples/train_torch.py --model 191m --data tokens.bin     # tokens as unsigned 16-bit integers
-    python examples/train_torch.py --model 191m --data tokens.bin     # again after a crash: goes on where it was
+    python examples/train_torch.py --model 191m --data tokens.bin     # again after a crash: resumes
 
-bf16 weights, flash attention by SDPA, fused AdamW, the whole step as one verified CUDA graph, a step that memory does not
-kill, a cosine schedule per step, checkpoints that resume exactly, and a word to the node's agent, where there is one.
+bf16 weights, flash attention through SDPA, fused AdamW, the whole step as one verified CUDA graph,
+recovery from out-of-memory, a cosine schedule per step, checkpoints that resume exactly, and
+reports to the node's agent, if there is one.
 
-SIGTERM and Ctrl-C save a checkpoint after the step under way and end with 143 and 130; the second one ends at once. A
-checkpoint knows its data by size and content: with other data it is refused.
+SIGTERM and Ctrl-C save a checkpoint after the current step and exit with 143 and 130; a second
+signal exits at once. A checkpoint stores size and fingerprint of its data; other data is rejected.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ log = logging.getLogger("train")
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SIZES, default="tiny")
-    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; without it random ones")
+    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; random if omitted")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
-    parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
-    parser.add_argument("--rate", type=float, default=3e-4, help="highest learning rate")
-    parser.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    parser.add_argument("--rows", type=int, default=8, help="sequences per step")
+    parser.add_argument("--length", type=int, default=256, help="tokens per sequence")
+    parser.add_argument("--rate", type=float, default=3e-4, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=20, help="steps until the peak learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--log-every", type=int, default=10)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="cuda where there is one, otherwise cpu")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="default: cuda if available, otherwise cpu")
     parser.add_argument("--no-compile", action="store_true", help="do not compile the model")
-    parser.add_argument("--must-check", action="store_true", help="stop where `farrier check` says that this cannot run")
+    parser.add_argument("--must-check", action="store_true", help="stop unless `farrier check` says that this node can run")
     args = parser.parse_args()
     for name in ("steps", "rows", "length", "save_every", "log_every"):
         if getattr(args, name) < 1:
@@ -63,18 +64,18 @@ def arguments() -> argparse.Namespace:
     if not 0 < args.rate < math.inf:
         parser.error("--rate must be a number above 0")
     if args.data is not None and not args.data.is_file():
-        parser.error(f"there is no file {args.data}")
+        parser.error(f"no such file: {args.data}")
     if args.data is not None and args.data.stat().st_size // 2 <= args.length:
         parser.error(f"{args.data} has fewer than the {args.length + 1} tokens of one sequence")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no GPU here")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        parser.error("this script trains on one GPU: with several ranks each would train alone, on the same checkpoints")
+        parser.error("this script trains on one GPU: several ranks would each train alone on the same checkpoints")
     return args
 
 
 class Tokens:
-    """The data. What a step sees depends on its number alone: a resumed run sees what it would have seen."""
+    """The data. A batch depends only on its step number, so a resumed run sees the same batches."""
 
     def __init__(self, path: Path | None, vocabulary: int, seed: int, *, pinned: bool) -> None:
         self.vocabulary, self.seed, self.pinned = vocabulary, seed, pinned
@@ -84,36 +85,36 @@ class Tokens:
             self.tokens = torch.from_file(str(path), size=size, dtype=torch.uint16)
 
     def batch(self, step: int, rows: int, length: int) -> dict[str, torch.Tensor]:
-        """The batch of a step."""
-        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        """Returns the batch of a step."""
+        rng = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         if self.tokens is None:
-            ids = torch.randint(0, self.vocabulary, (rows, length + 1), generator=chance)
+            ids = torch.randint(0, self.vocabulary, (rows, length + 1), generator=rng)
         else:
-            starts = torch.randint(0, len(self.tokens) - length, (rows,), generator=chance).tolist()
+            starts = torch.randint(0, len(self.tokens) - length, (rows,), generator=rng).tolist()
             ids = torch.stack([self.tokens[start : start + length + 1] for start in starts]).long()
-            if ids.max() >= self.vocabulary:  # On a GPU that would be an error without a place, and the end of the process.
-                raise SystemExit(f"the data has token {ids.max()}, and the model has only {self.vocabulary}")
+            if ids.max() >= self.vocabulary:  # On a GPU this would be an asynchronous error that kills the process.
+                raise SystemExit(f"the data contains token {ids.max()}, but the model has only {self.vocabulary}")
         if self.pinned:
             ids = ids.pin_memory()
         return {"ids": ids[:, :-1], "labels": ids[:, 1:]}
 
 
 class Checkpoints:
-    """Whole or not at all: written beside, brought to disk, renamed. The newest two are kept."""
+    """Writes checkpoints atomically (temporary file, fsync, rename) and keeps the newest two."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Keeps the state after a step."""
+        """Saves the state after a step."""
         path = self.folder / f"step-{step:08d}.pt"
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
+        temporary = path.with_suffix(".part")
+        with temporary.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        part.rename(path)
+        temporary.rename(path)
         folder = os.open(self.folder, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
@@ -122,70 +123,73 @@ class Checkpoints:
         return path
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest that reads, or None where there is none."""
-        found = sorted(self.folder.glob("step-*.pt"), reverse=True)
-        for path in found:
+        """Returns the newest readable checkpoint, or None if there is none."""
+        paths = sorted(self.folder.glob("step-*.pt"), reverse=True)
+        for path in paths:
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
-                log.info("going on after step %d, from %s", state["step"], path)
+                log.info("resuming after step %d, from %s", state["step"], path)
                 return dict(state)
             except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as err:
-                log.warning("%s does not read as a checkpoint (%s: %s)", path, type(err).__name__, err)
-        if found:
-            raise SystemExit(f"no checkpoint in {self.folder} reads: give --checkpoints")
+                log.warning("cannot read checkpoint %s (%s: %s)", path, type(err).__name__, err)
+        if paths:
+            raise SystemExit(f"no readable checkpoint in {self.folder}: pass another --checkpoints")
         return None
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
-    """The share of the highest rate: up in a line, down in half a cosine to a tenth."""
+    """Fraction of the peak rate: linear warm-up, then half a cosine down to a tenth."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
 
 
 class Progress:
-    """A line that is written over on a terminal, and a line each time in a file."""
+    """A progress line, overwritten on a terminal and appended in a file."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.wide = steps, sys.stderr.isatty()
+        self.steps, self.is_terminal = steps, sys.stderr.isatty()
 
-    def show(self, step: int, words: str) -> None:
-        """How far it is."""
-        if not self.wide:
-            log.info("step %d of %d: %s", step, self.steps, words)
+    def show(self, step: int, text: str) -> None:
+        """Shows the progress."""
+        if not self.is_terminal:
+            log.info("step %d of %d: %s", step, self.steps, text)
             return
         done = 30 * step // self.steps
-        print(f"\r[{'=' * done}{' ' * (30 - done)}] {step}/{self.steps} {words}\033[K", end="", file=sys.stderr, flush=True)
+        print(f"\r[{'=' * done}{' ' * (30 - done)}] {step}/{self.steps} {text}\033[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leaves the line."""
-        if self.wide:
+        """Ends the line."""
+        if self.is_terminal:
             print(file=sys.stderr)
 
 
-class Stop:
-    """SIGTERM and Ctrl-C end the run after the step under way, with a checkpoint. The second one ends it at once."""
+class StopSignal:
+    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
+
+    A second signal ends it at once.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.asked)
+            signal.signal(number, self.handle)
 
-    def asked(self, number: int, _: object) -> None:
-        """A signal came."""
+    def handle(self, number: int, _: object) -> None:
+        """Handles a signal."""
         signal.signal(number, signal.SIG_DFL)
         self.number = number
 
     def code(self) -> int:
-        """What a shell says of a program that such a signal ended: 143 and 130."""
+        """Exit code of a program ended by the signal, as in a shell: 143 or 130."""
         return 128 + (self.number or 0)
 
 
 def main() -> int:
-    """Checks, then trains."""
+    """Checks the node, then trains."""
     args = arguments()
-    over = "\r\033[K" if sys.stderr.isatty() else ""  # Over the bar, and not behind it.
-    logging.basicConfig(level=logging.INFO, format=f"{over}%(asctime)s %(name)s %(message)s")
+    clear_line = "\r\033[K" if sys.stderr.isatty() else ""  # Overwrite the progress bar.
+    logging.basicConfig(level=logging.INFO, format=f"{clear_line}%(asctime)s %(name)s %(message)s")
     log.info("%s", farrier.torch.configure_allocator())  # Before CUDA starts.
     try:
         log.info("%s", farrier.check(must="run" if args.must_check else None))
@@ -197,20 +201,20 @@ def main() -> int:
     return train(args, device)
 
 
-#: What a resumed run must have in common with the one that it goes on from, and what changes its schedule.
+#: Arguments that a resumed run must share, and those that may change its schedule.
 SAME, MAY_CHANGE = ("model", "rows", "length", "seed", "data"), ("steps", "rate", "warmup")
 
 
 class Run:
-    """Everything that trains, and that a checkpoint keeps."""
+    """Everything that trains, and that a checkpoint stores."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device = device
         self.checkpoints = Checkpoints(args.checkpoints)
-        self.words = {name: str(getattr(args, name)) for name in (*SAME, *MAY_CHANGE)}
-        self.words["data"] = "random" if args.data is None else fingerprint(args.data)
-        self.found = self.checkpoints.latest()
-        self.kept = self.found["step"] if self.found else 0
+        self.settings = {name: str(getattr(args, name)) for name in (*SAME, *MAY_CHANGE)}
+        self.settings["data"] = "random" if args.data is None else fingerprint(args.data)
+        self.checkpoint = self.checkpoints.latest()
+        self.last_saved_step = self.checkpoint["step"] if self.checkpoint else 0
         self.compare()
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
@@ -220,32 +224,34 @@ class Run:
             lambda batch: self.model(batch["ids"], batch["labels"]),
             model=self.model,
             count=lambda batch: (batch["labels"] != IGNORED).sum(),
-            learned=self.found.get("learned") if self.found else None,
+            learned=self.checkpoint.get("learned") if self.checkpoint else None,
         )
-        self.step = farrier.torch.step(  # It tells the node's agent of steps, too.
+        self.step = farrier.torch.step(  # Also reports steps to the node's agent.
             self.whole_step,
             model=self.model,
             optimizer=self.optimizer,
             compile=device.type == "cuda" and not args.no_compile,
             tokens=args.rows * args.length,
-            first_step=self.found["step"] if self.found else 0,
+            first_step=self.checkpoint["step"] if self.checkpoint else 0,
         )
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: cosine(at, args.warmup, args.steps))
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: cosine(step, args.warmup, args.steps)
+        )
         torch.manual_seed(args.seed)
 
     def compare(self) -> None:
-        """Refuses the checkpoints of another run, and says where the rest of this one will be another."""
-        before = self.words if self.found is None else self.found["words"]
-        pairs = {name: (before.get(name), now) for name, now in self.words.items() if before.get(name) != now}
-        other = {name: f"--{name} {old}, now {now}" for name, (old, now) in pairs.items()}
-        refused = ", ".join(words for name, words in other.items() if name in SAME)
-        if refused:
-            raise SystemExit(f"{self.checkpoints.folder} is of a run with {refused}: give --checkpoints")
-        for words in other.values():
-            log.warning("the checkpoint is of a run with %s: the rest has another schedule", words)
+        """Rejects checkpoints of another run, and warns if the schedule changes."""
+        before = self.settings if self.checkpoint is None else self.checkpoint["words"]
+        pairs = {name: (before.get(name), now) for name, now in self.settings.items() if before.get(name) != now}
+        differences = {name: f"--{name} {old}, now {now}" for name, (old, now) in pairs.items()}
+        incompatible = ", ".join(text for name, text in differences.items() if name in SAME)
+        if incompatible:
+            raise SystemExit(f"{self.checkpoints.folder} is from a run with {incompatible}: pass another --checkpoints")
+        for text in differences.values():
+            log.warning("the checkpoint is from a run with %s: the remaining schedule differs", text)
 
     def whole_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Forward, backward, clipping and the optimizer: what becomes one graph."""
+        """Forward, backward, clipping and optimizer: becomes one graph."""
         self.optimizer.zero_grad(set_to_none=True)
         batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
         loss = self.forward_backward(batch)
@@ -253,26 +259,26 @@ class Run:
         self.optimizer.step()
         return loss
 
-    def keep(self, done: int) -> None:
-        """Saves, and tells the node's agent what came of it. Without a checkpoint the training goes on all the same."""
+    def save_checkpoint(self, done: int) -> None:
+        """Saves and reports the outcome to the node's agent. On failure training continues."""
         job = self.step.job
         job.phase("checkpoint")
         try:
             self.save(done)
         except Exception as err:
-            log.exception("no checkpoint of step %d", done)
+            log.exception("failed to save checkpoint of step %d", done)
             job.checkpoint_failed(f"{type(err).__name__}: {err}")
         else:
             job.checkpoint_done(done)
-            self.kept = done
+            self.last_saved_step = done
         job.phase("train")
 
     def save(self, done: int) -> None:
-        """Keeps all that the rest of the run depends on."""
+        """Saves everything that the rest of the run depends on."""
         random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         state = {
             "step": done,
-            "words": self.words,
+            "words": self.settings,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -282,8 +288,8 @@ class Run:
         log.info("saved %s", self.checkpoints.save(done, state))
 
     def restore(self) -> int:
-        """Puts everything back as it was, random numbers too; gives the step to go on with."""
-        state, self.found = self.found, None
+        """Restores everything, including RNG state. Returns the number of completed steps."""
+        state, self.checkpoint = self.checkpoint, None
         if state is None:
             return 0
         self.model.load_state_dict(state["model"])
@@ -297,40 +303,40 @@ class Run:
 
 def train(args: argparse.Namespace, device: torch.device) -> int:
     """Trains, from the newest checkpoint if there is one."""
-    stop = Stop()
+    stop = StopSignal()
     run = Run(args, device)
     data = Tokens(args.data, run.model.shape.vocabulary, args.seed, pinned=device.type == "cuda")
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
-    job = run.step.job  # The one that the guard speaks through, too.
-    tokens, began, since, done = args.rows * args.length, time.perf_counter(), first, first
-    for at in range(first, args.steps):
+    job = run.step.job  # Shared with the guard.
+    tokens, logged_s, logged_step, done = args.rows * args.length, time.perf_counter(), first, first
+    for index in range(first, args.steps):
         if stop.number is not None:
             break
-        loss = run.step(data.batch(at, args.rows, args.length))
+        loss = run.step(data.batch(index, args.rows, args.length))
         run.scheduler.step()
-        done = at + 1
+        done = index + 1
         if done % args.log_every == 0 or done == args.steps:
-            value = float(loss)  # Waits for the GPU: not at each step.
-            rate = tokens * (done - since) / (time.perf_counter() - began)
-            began, since = time.perf_counter(), done
+            loss_value = float(loss)  # Waits for the GPU, so not at each step.
+            rate = tokens * (done - logged_step) / (time.perf_counter() - logged_s)
+            logged_s, logged_step = time.perf_counter(), done
             flops = rate * run.model.shape.flops_per_token(args.length, causal=True)
             mfu = "unknown" if peak is None else f"{flops / peak:.3f}"
-            progress.show(done, f"loss {value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
+            progress.show(done, f"loss {loss_value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
         if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted:
-            run.keep(done)
+            run.save_checkpoint(done)
     progress.end()
-    if run.kept != done and stop.number is not None:
-        run.keep(done)
+    if run.last_saved_step != done and stop.number is not None:
+        run.save_checkpoint(done)
     run.step.close()
     if first >= args.steps:
-        log.info("all of %d steps were done before", args.steps)
+        log.info("all %d steps were already done", args.steps)
     if stop.number is not None:
         log.warning("asked to stop: ended after step %d of %d", done, args.steps)
     log.info("graph: %s", run.step.report)
     log.info("memory: %s", run.forward_backward.report)
-    if run.kept != done:
+    if run.last_saved_step != done:
         log.error("the last step, %d, is not on disk", done)
         return 1
     return 0 if stop.number is None or done == args.steps else stop.code()
@@ -339,5 +345,5 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
 if __name__ == "__main__":
     try:
         raise SystemExit(main())
-    except KeyboardInterrupt:  # Before the training began: there is nothing to save.
+    except KeyboardInterrupt:  # Before training began: nothing to save.
         raise SystemExit(130) from None

@@ -26,7 +26,7 @@ import torch
 import farrier.torch
 from farrier.bench.model import IGNORED, build
 from farrier.torch import Lengths, Policy
-from farrier.torch.batch import padded
+from farrier.torch.batch import pad_batch
 
 CASES = ("plain", "dropout", "accumulation", "lengths")
 
@@ -69,12 +69,12 @@ def run(case, first, steps, *, graph=False, pad=False):
     train = step_of(case, model, optimizer)
     if graph:
         lengths = LENGTHS if case == "lengths" else None
-        policy = Policy(gain=0.0, graphs=16)
+        policy = Policy(min_speedup=0.0, max_graphs=16)
         train = farrier.torch.step(train, model=model, optimizer=optimizer, lengths=lengths, policy=policy)
     torch.manual_seed(5)
     losses = []
     for batch in batches(case, steps, model.shape.vocabulary):
-        losses.append(train(padded(batch, LENGTHS) if pad else batch))
+        losses.append(train(pad_batch(batch, LENGTHS) if pad else batch))
         scheduler.step()
     return torch.stack(losses).float().tolist(), getattr(train, "report", None)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
 
-from farrier.bench.memory import GIB, batch_of, choose_allocator, shapes
+from farrier.bench.memory import GIB, choose_allocator, random_batch, shapes
 
 
 def probe(torch, model):
@@ -42,7 +42,7 @@ def probe(torch, model):
 def whole(torch, model, steps):
     """Loss and gradients of each step without a cap, in one backward and in two halves."""
     for place, (rows, length) in enumerate(shapes(steps, 0)):
-        batch = batch_of(model.shape.vocabulary, rows, length, place)
+        batch = random_batch(model.shape.vocabulary, rows, length, place)
         model.zero_grad(set_to_none=True)
         loss = model(*batch)
         loss.backward()
@@ -61,7 +61,7 @@ def guarded(torch, model, steps, guard):
     size = sum(parameter.nbytes for parameter in model.parameters())
     held = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
     for place, (rows, length) in enumerate(shapes(steps, 0)):
-        batch = batch_of(model.shape.vocabulary, rows, length, place)
+        batch = random_batch(model.shape.vocabulary, rows, length, place)
         model.zero_grad(set_to_none=True)
         loss = guard(batch)
         yield {"loss": loss.item(), "probe": probe(torch, model)}

@@ -64,12 +64,12 @@ def made(name: str, variant: str, scaled: str | None = None, policy: Any = None)
 
 def outcome(step: Any) -> dict[str, Any]:
     """What farrier says of a step."""
-    report, last = step.report, step.report.last
+    report, last = step.report, step.report.last_comparison
     return {
         "report": str(report),
         "graphed": step.graphed,
         "code": None if report.reason is None else report.reason.code.value,
-        "wrong": [] if last is None else [{"kind": each.kind.value, "name": each.name} for each in last.wrong],
+        "wrong": [] if last is None else [{"kind": each.kind.value, "name": each.name} for each in last.mismatches],
         "replays": report.replays,
         "verified": report.verified,
         "verified_s": report.verified_s,
@@ -85,7 +85,7 @@ def check(name: str) -> dict[str, Any]:
     from farrier.torch.policy import Policy
 
     found: dict[str, Any] = {"model": name}
-    often = Policy(gain=0.0, profile=False, verify_every=CHECK_EVERY)
+    often = Policy(min_speedup=0.0, profile=False, verify_every=CHECK_EVERY)
     for kind, scaled in (("right", None), ("noisy", NOISY), ("quiet", QUIET)):
         torch._dynamo.reset()
         step, batches = made(name, "farrier", scaled, often)
@@ -93,8 +93,8 @@ def check(name: str) -> dict[str, Any]:
             step(batches[i % len(batches)])
         found[kind] = outcome(step) | {"scaled": scaled}
         if scaled is None and step.graphed:
-            (graph,) = step._workshop._graphs._kept.values()
-            found["spread"] = {each: noise.spread for each, noise in (graph.noise or {}).items()}
+            (graph,) = step._graph_runner._graphs._entries.values()
+            found["spread"] = {each: noise.spread for each, noise in (graph.noise_history or {}).items()}
         step.close()
         del step, batches
         torch.cuda.empty_cache()
@@ -134,14 +134,14 @@ def speed(name: str, rounds: int, count: int) -> dict[str, Any]:
             rates[variant].append(tokens / (time.perf_counter() - began))
             if variant == "farrier":
                 compared.append(steps["farrier"].report.verified - before)
-    pace = steps["farrier"].report.pace
+    schedule = steps["farrier"].report.schedule
     return {
         "model": name,
         "rates": rates,
         "compared": compared,
         "ready_s": ready_s,
-        "share": None if pace is None else pace.share,
-        "interval": None if pace is None else pace.interval,
+        "share": None if schedule is None else schedule.cost_share,
+        "interval": None if schedule is None else schedule.interval,
         "farrier": outcome(steps["farrier"]),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,

@@ -1,8 +1,7 @@
-"""Which tests can run here: those of a framework run where it is installed, those of a GPU where there is one, those of
-the binary where FARRIER_BIN names it.
+"""Selects the tests that can run here, by installed frameworks, GPU and FARRIER_BIN.
 
-`FARRIER_NEEDS` names what must be there ("torch,keras"): a missing one is then an error and not a test that did not run.
-What did not run is said at the end.
+`FARRIER_NEEDS` names required ones ("torch,keras"): a missing one is then an error instead of
+skipped tests. The summary lists what did not run.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fake_agent import Agent  # noqa: E402
 
 from farrier import agent, wire  # noqa: E402
 
-# Steps are told to the agent: not to that of the machine on which the tests run.
+# Keep test steps away from the agent of the machine that runs the tests.
 os.environ["FARRIER_SOCKET"] = ""
 
 FRAMEWORKS = ("torch", "keras", "jax")
@@ -55,11 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(unknown)}; known: {', '.join(KNOWN)}")
     missing = needed - PRESENT
     if missing:
-        raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(missing)}, and this Python has no such thing")
+        raise pytest.UsageError(f"FARRIER_NEEDS requires {sorted(missing)}, which this environment does not have")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """A file under tests/with_NAME/ needs that framework (or a GPU, or the binary) to be imported at all."""
+    """Skips files under tests/with_NAME/ if that framework, GPU or binary is missing."""
     absent = {f"with_{name}" for name in KNOWN if name not in PRESENT}
     return True if absent.intersection(collection_path.parts) else None
 
@@ -67,23 +66,23 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     absent = [name for name in KNOWN if name not in PRESENT]
     if absent:
-        terminalreporter.write_line(f"did not run, for want of them: the tests of {', '.join(absent)}")
+        terminalreporter.write_line(f"tests that did not run, because not available: {', '.join(absent)}")
 
 
 @pytest.fixture
 def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the job of a test finds its agent, and nothing of the machine's own jobs."""
+    """The agent's socket path for a test, isolated from jobs of this machine."""
     for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
-    agent.use(None)
+    agent.set_job(None)
     yield tmp_path / "agent.sock"
-    agent.use(None)
+    agent.set_job(None)
 
 
 @pytest.fixture
 def fake(socket_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    """An agent that does what a test says. It hears of no framework: which ones are imported here is not the test's."""
+    """A scripted agent. It gets no frameworks, because those imported here vary."""
     monkeypatch.setattr(wire, "FRAMEWORKS", ())
     made = Agent(socket_path)
     yield made

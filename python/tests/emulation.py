@@ -1,10 +1,11 @@
-"""Graphs without a GPU: what `farrier.torch.step` decides, on a CPU.
+"""Emulates CUDA graphs on a CPU, to test the decisions of `farrier.torch.step`.
 
-A "graph" here is the step function run again with all that a CUDA graph bakes in put back for the time of a replay: where
-tensors lie, what is trained, which modules are in training, the objects the optimizers read their rates from, and the gate.
-As on a GPU the capture itself runs nothing. What is drawn on the host is baked in, too: a replay sees torch's generator of
-the CPU and Python's as the capture did, and does not move them. Dropout draws from a generator of "the device", as on a
-GPU, which replays do move.
+A "graph" here is the step function run again, with everything that a CUDA graph captures restored
+during a replay: tensor addresses, frozen parameters, training modes, the objects that the
+optimizers read their rates from, and the gate. As on a GPU, the capture itself runs nothing. Host
+random numbers are captured too: a replay sees torch's CPU generator and Python's as the capture
+did, and does not advance them. Dropout draws from a "device" generator, as on a GPU, which replays
+do advance.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch import Policy, graphed, trial
+from farrier.torch import Policy, step_sandbox, training_step
 from farrier.torch.batch import rebuild
 
-FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
+FAST = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=50)
 
-#: What a GPU draws from.
+#: The RNG of the emulated GPU.
 DEVICE = torch.Generator()
 
 
 def dropout(x, p=0.5, training=True, inplace=False):
-    """Torch's, but from the generator of the device."""
+    """Torch's dropout, drawing from the device generator."""
     return x * (torch.rand(x.shape, generator=DEVICE) >= p) / (1 - p) if training and p else x
 
 
@@ -43,26 +44,26 @@ class Arena:
         self.waits = []
         Arena.now = self
 
-    inside = beside = contextlib.nullcontext
+    on_stream_and_pool = on_stream = contextlib.nullcontext
 
 
-class Captured:
-    workshop = None  # Set by `step`.
+class CapturedStep:
+    graph_runner = None  # Set by `step`.
 
     def __init__(self, arena, batch):
-        self.arena, self.replays, self.used, self.noise = arena, 0, 0, None
+        self.arena, self.replays, self.last_used_call, self.noise_history = arena, 0, 0, None
         arena.graphs += 1
 
-    def note_gradients(self, gradients):
+    def record_gradients(self, gradients):
         self._gradients = [(name, gradient.clone()) for name, gradient in gradients]
 
     def capture(self, fn):
         self.arena.at_capture()
-        workshop = Captured.workshop
-        self._fn, self._watch = fn, workshop._trial.watch
-        self._groups = [(group, group["lr"]) for each in workshop._optimizers for group in each.param_groups]
-        self._modules = [(module, module.training) for module in workshop._model.modules()]
-        self._parameters = [(p, p.data, p.requires_grad) for p in workshop._model.parameters()]
+        graph_runner = CapturedStep.graph_runner
+        self._fn, self._hooks = fn, graph_runner._sandbox.hooks
+        self._groups = [(group, group["lr"]) for each in graph_runner._optimizers for group in each.param_groups]
+        self._modules = [(module, module.training) for module in graph_runner._model.modules()]
+        self._parameters = [(p, p.data, p.requires_grad) for p in graph_runner._model.parameters()]
         self._host = torch.get_rng_state(), random.getstate()
 
     def replay(self, batch, *, wait=False):
@@ -74,7 +75,7 @@ class Captured:
         self._draw_from(*self._host)
         self._bake((rate for _, rate in self._groups), (t for _, t in self._modules), (p[1:] for p in self._parameters))
         try:
-            with self._watch.looking(self.note_gradients):
+            with self._hooks.observing(self.record_gradients):
                 self._result = self._fn(batch)
         finally:
             self._bake(rates, training, parameters)
@@ -93,7 +94,7 @@ class Captured:
         for (p, *_), (data, trained) in zip(self._parameters, parameters, strict=True):
             p.data, p.requires_grad = data, trained
 
-    def found(self):
+    def replayed_gradients(self):
         return iter(self._gradients)
 
     @property
@@ -106,13 +107,13 @@ class Captured:
 
 @contextlib.contextmanager
 def emulated():
-    """Inside, `step` takes the CPU for a GPU."""
+    """Makes `step` treat the CPU as a GPU inside."""
     cuda = {
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
         "get_rng_state": lambda *_: DEVICE.get_state(),
         "set_rng_state": lambda state, *_: DEVICE.set_state(state) and None,
-        "manual_seed_all": lambda seed: DEVICE.manual_seed(seed) and None,  # By torch.manual_seed.
+        "manual_seed_all": lambda seed: DEVICE.manual_seed(seed) and None,  # Called by torch.manual_seed.
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": lambda _: None,
         "is_current_stream_capturing": lambda: False,
@@ -120,15 +121,15 @@ def emulated():
     with (
         mock.patch.multiple(torch.cuda, **cuda),
         mock.patch.object(nn.functional, "dropout", dropout),
-        mock.patch.multiple(trial, Arena=Arena, Captured=Captured),
-        mock.patch.object(graphed, "_on_a_gpu", return_value=None),
+        mock.patch.multiple(step_sandbox, Arena=Arena, CapturedStep=CapturedStep),
+        mock.patch.object(training_step, "_not_on_one_gpu", return_value=None),
     ):
         yield
 
 
 def step(fn, **more):
     made = farrier.torch.step(fn, **{"policy": FAST, **more})
-    Captured.workshop = made._workshop
+    CapturedStep.graph_runner = made._graph_runner
     return made
 
 
@@ -149,7 +150,7 @@ def plain(model, optimizer):
 
 
 def batches(count, rows=lambda _: 6, kinds=3, seed=0):
-    """So many batches, of which `kinds` are different, so that training shows."""
+    """That many batches, of which `kinds` are distinct, so that training progress shows."""
     for i in range(count):
         numbers = torch.Generator().manual_seed(1000 * seed + i % kinds)
         x = torch.randn(rows(i), 4, generator=numbers)
@@ -160,7 +161,7 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def assert_trained_alike(eager, found, losses=None):
-    """The same weights in the end, and not those of the beginning."""
-    torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
+def assert_trained_alike(eager, graphed, losses=None):
+    """Same final weights, and different from the initial ones."""
+    torch.testing.assert_close(weights(graphed), weights(eager), rtol=1e-4, atol=1e-6)
     assert not torch.allclose(weights(eager), weights(perceptron()), rtol=1e-2, atol=1e-2)

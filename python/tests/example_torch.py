@@ -1,4 +1,4 @@
-"""Runs of examples/train_torch.py in processes of their own."""
+"""Runs examples/train_torch.py in its own process."""
 
 import os
 import re
@@ -12,7 +12,10 @@ LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
 
 def start(folder, *more, steps=24, stderr=subprocess.PIPE):
-    """The example with small steps, each told, saved every fifth; later words outrank these."""
+    """Starts the example with small steps, each logged, saved every fifth.
+
+    Later arguments override these.
+    """
     words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
     words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]
     words += ["--checkpoints", str(folder), *more]
@@ -21,7 +24,10 @@ def start(folder, *more, steps=24, stderr=subprocess.PIPE):
 
 
 def losses(run, until=None):
-    """The losses by step, as printed, and how the run ended: killed with `kill -9` after step `until`."""
+    """Losses by step, as printed, and the exit code.
+
+    `until` kills the run with `kill -9` after that step.
+    """
     found = {}
     for line in run.stderr:
         match = LINE.search(line)

@@ -1,4 +1,4 @@
-"""A socket that does what a test says, in place of the node's agent."""
+"""A scripted socket in place of the node's agent."""
 
 import json
 import os
@@ -10,7 +10,7 @@ PATIENCE_S = 10.0
 
 
 class Agent:
-    """A socket that does what a test says."""
+    """A scripted agent's listening socket."""
 
     def __init__(self, path, backlog=8):
         self.path = str(path)
@@ -26,7 +26,7 @@ class Agent:
         self.open.append(connection)
         return Rank(connection)
 
-    def nobody(self):
+    def assert_no_connection(self):
         self.server.settimeout(0)
         with pytest.raises(BlockingIOError):
             self.server.accept()
@@ -40,22 +40,22 @@ class Agent:
 
 
 class Rank:
-    """A connection as the agent sees it."""
+    """A connection as seen by the agent."""
 
     def __init__(self, connection):
         self.connection = connection
         self.file = connection.makefile("rb")
 
-    def hear(self):
+    def receive(self):
         return json.loads(self.file.readline())
 
     def raw(self, data):
         self.connection.sendall(data)
 
-    def say(self, **words):
-        self.raw(json.dumps(words).encode() + b"\n")
+    def send(self, **fields):
+        self.raw(json.dumps(fields).encode() + b"\n")
 
-    def silent(self):
+    def assert_silent(self):
         self.connection.settimeout(0)
         with pytest.raises(BlockingIOError):
             self.connection.recv(1)
@@ -66,7 +66,7 @@ class Rank:
         self.connection.close()
 
     def everything(self):
-        """All that was said until now."""
+        """All messages received so far."""
         self.connection.settimeout(0)
         raw = b""
         try:

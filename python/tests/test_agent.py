@@ -21,12 +21,15 @@ from farrier.agent import Job
 
 
 def ten_seconds_later(job):
-    job._memory.pacing.tried_s -= wire.CONNECT_EVERY_S
+    job._state.reconnect.last_attempt_s -= wire.CONNECT_EVERY_S
 
 
 @contextmanager
 def cheap():
-    """10,000 calls: below a second of work, and no waits. The wall clock says nothing where other processes run."""
+    """Asserts that 10,000 calls take less than a second of CPU time and never block.
+
+    Wall time is not measured, because other processes run.
+    """
     waited, worked_s = waits(), time.process_time()
     yield
     worked_s, waited = time.process_time() - worked_s, waits() - waited
@@ -35,39 +38,39 @@ def cheap():
 
 
 def waits():
-    """Voluntary context switches of this thread: one for each time that it waited for something."""
+    """Voluntary context switches of this thread: one each time that it blocked."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
-def test_the_environment_says_who_it_is(fake, monkeypatch):
+def test_identity_comes_from_the_environment(fake, monkeypatch):
     for name, value in {"SLURM_JOB_ID": "4711", "RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     job = Job(gpu="GPU-5f2a")
-    hello = fake.accept().hear()
+    hello = fake.accept().receive()
     assert hello == {
         "type": "hello", "v": 1, "job": "4711", "rank": 3, "world_size": 16, "local_world_size": 8, "gpu": "GPU-5f2a",
     }  # fmt: skip
     assert (job.name, job.rank) == ("4711", 3)
 
 
-def test_the_agent_hears_what_the_program_computes_with(fake, monkeypatch):
+def test_hello_reports_imported_frameworks(fake, monkeypatch):
     torch = ModuleType("torch")
     torch.__version__ = "2.11.0"
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(wire, "FRAMEWORKS", ("torch",))
     Job("j")
-    assert fake.accept().hear()["frameworks"] == {"torch": "2.11.0"}
+    assert fake.accept().receive()["frameworks"] == {"torch": "2.11.0"}
 
 
-def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):
+def test_arguments_override_the_environment_and_invalid_values_are_omitted(fake, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "-1")
     Job("mine", world_size=2)
-    assert fake.accept().hear() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
+    assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
 
 
-def test_everything_that_a_job_says(fake):
+def test_every_message_type_is_sent(fake):
     job = Job("j")
     rank = fake.accept()
     job.phase("train")
@@ -77,7 +80,7 @@ def test_everything_that_a_job_says(fake):
     job.oom()
     job.checkpoint_done(1200)
     job.checkpoint_failed("no space left on /ckpt")
-    assert [rank.hear() for _ in range(8)] == [
+    assert [rank.receive() for _ in range(8)] == [
         {"type": "hello", "v": 1, "job": "j"},
         {"type": "phase", "name": "train"},
         {"type": "step_begin", "step": 1200},
@@ -90,25 +93,25 @@ def test_everything_that_a_job_says(fake):
     assert (job.sent, job.dropped) == (7, 0)
 
 
-def test_what_is_no_step_is_dropped_and_counted(fake):
+def test_invalid_steps_are_dropped_and_counted(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     job.step_begin(-1)
     job.step_end(2**64)
     job.step_end("x")
-    rank.silent()
+    rank.assert_silent()
     assert (job.sent, job.dropped) == (0, 3)
 
 
-def test_no_agent_is_no_error(socket_path):
+def test_a_missing_agent_is_no_error(socket_path):
     job = Job("j")
     for step in range(100):
         job.step_end(step)
     assert (job.sent, job.dropped, job.connected, job.checkpoint_wanted) == (0, 100, False, None)
 
 
-def test_a_file_that_is_no_socket_a_folder_that_is_not_there_and_a_path_that_is_none(socket_path):
+def test_invalid_socket_paths_are_no_error(socket_path):
     socket_path.write_text("hello")
     for name in (str(socket_path), "/nowhere/at/all", "x" * 400, "a\0b"):
         job = Job("j", path=name)
@@ -124,21 +127,21 @@ def test_a_socket_without_permission_or_listener(socket_path):
     assert job.dropped == 1
 
 
-def test_a_job_that_wants_no_agent(fake, monkeypatch):
+def test_an_empty_path_disables_reporting(fake, monkeypatch):
     monkeypatch.setenv("FARRIER_SOCKET", "")
     job = Job("j")
     job.step_end(1)
-    fake.nobody()
+    fake.assert_no_connection()
     assert job.dropped == 1
 
 
-def test_a_welcome_and_a_wish(fake, caplog):
+def test_welcome_notice_and_checkpoint_request(fake, caplog):
     job = Job("j")
     rank = fake.accept()
     assert not job.connected
-    rank.say(type="welcome", v=1)
-    rank.say(type="notice", message="`GPU-x` is not on this node")
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    rank.send(type="welcome", v=1)
+    rank.send(type="notice", message="`GPU-x` is not on this node")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
     job.poll()
     assert job.connected
     assert job.checkpoint_wanted == "gpu.xid Xid 95"
@@ -148,14 +151,14 @@ def test_a_welcome_and_a_wish(fake, caplog):
     assert job.checkpoint_wanted is None
 
 
-def test_the_end_of_a_step_hears_too(fake):
+def test_step_end_reads_messages(fake):
     job = Job("j")
-    fake.accept().say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    fake.accept().send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.step_end(1)
     assert job.checkpoint_wanted == "r"
 
 
-def test_half_lines_garbage_and_unknown_types_are_survived(fake):
+def test_partial_lines_garbage_and_unknown_types_are_survived(fake):
     job = Job("j")
     rank = fake.accept()
     rank.raw(b'\xff\xfe\n[]\n{"type":"dance"}\n{"type":"checkpoint_wan')
@@ -170,11 +173,11 @@ def test_half_lines_garbage_and_unknown_types_are_survived(fake):
     rank.raw(b'\n{"type":"welcome","v":1}\n')
     job.poll()
     assert job.connected
-    assert job._memory.nonsense == 2
+    assert job._state.invalid_lines == 2
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"type":"dance"}\n', b"x"])
-def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
+def test_an_agent_that_never_stops_sending_does_not_delay_a_step(fake, line):
     job = Job("j")
     rank = fake.accept()
     stop = threading.Event()
@@ -192,7 +195,7 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     longest_s = 0.0
     try:
         for _ in range(20):
-            # Work of this thread: how long it lasts depends on what else runs.
+            # CPU time of this thread; wall time depends on other processes.
             began = time.thread_time()
             job.poll()
             longest_s = max(longest_s, time.thread_time() - began)
@@ -203,16 +206,16 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     assert longest_s < 0.5
 
 
-def test_what_talks_nonsense_is_no_agent(fake, caplog):
+def test_a_peer_that_sends_garbage_is_disconnected(fake, caplog):
     job = Job("j")
     fake.accept().raw(b"HTTP/1.1 400 Bad Request\r\n" * 10)
     job.poll()
     job.step_end(1)
     assert job.dropped == 1
-    assert "no agent" in caplog.text
+    assert "not an agent" in caplog.text
 
 
-def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
+def test_an_agent_that_never_reads_does_not_block_and_gets_whole_lines(fake):
     job = Job("j")
     rank = fake.accept()
     with cheap():
@@ -220,7 +223,7 @@ def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
             job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
     assert job.dropped > 1000
     assert job.sent + job.dropped == 10_000
-    # It wakes up: what it finds are whole lines, with a gap where the dropped ones were.
+    # The agent wakes up and finds whole lines, with a gap where messages were dropped.
     rank.connection.settimeout(0.05)
     raw = b""
     try:
@@ -238,21 +241,21 @@ def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
     assert steps[:-1] == list(range(len(steps) - 1))
 
 
-def test_the_rest_of_a_line_goes_before_anything_else(fake):
+def test_the_rest_of_a_line_is_sent_first(fake):
     job = Job("j")
     rank = fake.accept()
     hello = rank.file.readline()
     assert b"hello" in hello
-    # Whole lines are all or nothing for the kernel at this size, so a part is what this pretends.
-    line = wire.line("phase", name="train")
+    # At this size the kernel takes whole lines or nothing, so simulate a partial send.
+    line = wire.encode("phase", name="train")
     job._socket.send(line[:9])
-    job._rest = line[9:]
+    job._unsent = line[9:]
     job.step_end(1)
-    assert rank.hear() == {"type": "phase", "name": "train"}
-    assert rank.hear() == {"type": "step_end", "step": 1}
+    assert rank.receive() == {"type": "phase", "name": "train"}
+    assert rank.receive() == {"type": "step_end", "step": 1}
 
 
-def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
+def test_an_agent_that_dies_mid_line(fake):
     job = Job("j")
     rank = fake.accept()
     rank.raw(b'{"type":"checkpoint_wanted","findings":["17-1"],"rea')
@@ -264,94 +267,94 @@ def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
     ten_seconds_later(job)
     job.step_end(10)
     again = fake.accept()
-    assert again.hear()["type"] == "hello"
-    assert again.hear() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
-    again.say(type="welcome", v=1)
+    assert again.receive()["type"] == "hello"
+    assert again.receive() == {"type": "step_end", "step": 10}, "dropped messages are not resent"
+    again.send(type="welcome", v=1)
     job.poll()
     assert job.connected
 
 
-def test_attempts_are_ten_seconds_apart(fake):
+def test_reconnects_are_ten_seconds_apart(fake):
     job = Job("j")
     fake.accept().close()
     for step in range(100):
         job.step_end(step)
         job.poll()
-    fake.nobody()
+    fake.assert_no_connection()
     ten_seconds_later(job)
     job.poll()
-    assert fake.accept().hear()["type"] == "hello"
+    assert fake.accept().receive()["type"] == "hello"
 
 
-def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path):
+def test_a_restarted_agent_gets_the_saved_checkpoint(fake, socket_path):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
     job.checkpoint_done(8)
     fake.die()
     job.step_end(9)
-    anew = Agent(socket_path)
+    restarted = Agent(socket_path)
     ten_seconds_later(job)
     job.step_end(10)
-    rank = anew.accept()
-    assert [rank.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    rank = restarted.accept()
+    assert [rank.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
-    assert job.checkpoint_wanted is None, "the finding is old, and its checkpoint is on disk"
-    assert rank.hear() == {"type": "checkpoint_done", "step": 8}
-    rank.say(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
+    assert job.checkpoint_wanted is None, "the finding is known and its checkpoint is on disk"
+    assert rank.receive() == {"type": "checkpoint_done", "step": 8}
+    rank.send(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
     job.poll()
     assert job.checkpoint_wanted == "another"
-    anew.server.close()
+    restarted.server.close()
 
 
-def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
+def test_a_refused_hello_is_not_retried(fake, caplog):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="bad_hello", message="`job` is empty")
+    rank.send(type="error", code="bad_hello", message="`job` is empty")
     rank.close()
     job.step_end(1)
     assert "`job` is empty" in caplog.text
-    job._memory.pacing.tried_s = float("-inf")
+    job._state.reconnect.last_attempt_s = float("-inf")
     for step in range(10):
         job.step_end(step)
-    fake.nobody()
+    fake.assert_no_connection()
     assert job.dropped == 11
 
 
-def test_last_words_are_heard_though_the_sending_fails(fake):
+def test_the_last_message_is_read_after_a_failed_send(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="bad_hello", message="no")
+    rank.send(type="error", code="bad_hello", message="no")
     rank.connection.shutdown(socket.SHUT_RD)
-    # Not by way of `poll` or `step_end`, which read before they send.
+    # Not through `poll` or `step_end`, which read before they send.
     job._send(b"x\n")
-    assert job._memory.pacing.refused
+    assert job._state.reconnect.refused
 
 
-def test_a_full_agent_is_tried_again_later(fake):
+def test_a_full_agent_is_retried_later(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="full", message="no room")
+    rank.send(type="error", code="full", message="no room")
     rank.close()
     job.step_end(1)
     ten_seconds_later(job)
     job.step_end(2)
     again = fake.accept()
-    assert [again.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
+    assert [again.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
 
 
-def test_a_bad_line_does_not_end_it(fake):
+def test_a_bad_line_does_not_end_the_connection(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
-    rank.say(type="error", code="bad_line", message="expected value")
+    rank.receive()
+    rank.send(type="error", code="bad_line", message="expected value")
     job.step_end(1)
-    assert rank.hear()["step"] == 1
+    assert rank.receive()["step"] == 1
 
 
-def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
+def test_a_busy_listen_queue_does_not_block(socket_path):
     busy = Agent(socket_path, backlog=0)
     waiting = []
     for _ in range(4):
@@ -362,7 +365,7 @@ def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
         except BlockingIOError:
             break
         waiting.append(other)
-    # A connection that is waited for would last until somebody takes it, and nobody does.
+    # A blocking connect would wait until the listener accepts, which it never does.
     job = Job("j")
     job.step_end(1)
     assert job.dropped == 1
@@ -372,23 +375,23 @@ def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
 def test_a_child_after_a_fork_has_its_own_connection(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     child = os.fork()
     if child == 0:
         job.step_end(77)
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     own = fake.accept()
-    assert [own.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
-    rank.silent()
+    assert [own.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.assert_silent()
     job.step_end(1)
-    assert rank.hear() == {"type": "step_end", "step": 1}, "the parent's goes on"
+    assert rank.receive() == {"type": "step_end", "step": 1}, "the parent's connection continues"
 
 
-def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
+def test_a_forked_child_does_not_share_buffer_or_lock(fake):
     job = Job("j")
     fake.accept()
-    job._rest = b"half a line\n"
+    job._unsent = b"half a line\n"
     job._lock.acquire()
     child = os.fork()
     if child == 0:
@@ -396,54 +399,54 @@ def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     own = fake.accept()
-    assert [own.hear()["type"] for _ in range(2)] == ["hello", "phase"]
+    assert [own.receive()["type"] for _ in range(2)] == ["hello", "phase"]
     job.phase("train")
-    assert job.dropped == 1, "who comes while another call is under way is dropped, and does not wait"
+    assert job.dropped == 1, "a call during another one is dropped without waiting"
     job._lock.release()
 
 
-def test_programs_that_the_job_starts_do_not_inherit_it(fake):
+def test_child_programs_do_not_inherit_the_socket(fake):
     job = Job("j")
     assert not os.get_inheritable(job._socket.fileno())
     assert not job._socket.getblocking()
 
 
-def test_the_last_word_arrives(fake):
+def test_the_last_message_before_exit_arrives(fake):
     source = "from farrier.agent import Job; import os; j = Job('j'); j.oom(5); os._exit(1)"
     folder = os.path.join(os.path.dirname(__file__), "..", "src")
     subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, check=False)
     rank = fake.accept()
-    assert [rank.hear() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
+    assert [rank.receive() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
 
 
-def test_a_closed_job_opens_again_with_the_next_message(fake):
+def test_a_closed_job_reconnects_with_the_next_message(fake):
     with Job("j") as job:
         rank = fake.accept()
-        assert rank.hear()["type"] == "hello"
+        assert rank.receive()["type"] == "hello"
     assert rank.file.readline() == b""
     ten_seconds_later(job)
     job.phase("train")
-    assert [fake.accept().hear()["type"]] == ["hello"]
+    assert [fake.accept().receive()["type"]] == ["hello"]
 
 
-def test_a_job_is_closed_when_no_thread_speaks_through_it(fake, monkeypatch):
+def test_close_waits_for_a_thread_that_is_sending(fake, monkeypatch):
     job = Job("j")
     closing = threading.Thread(target=job.close)
-    with job._lock:  # As in the middle of a message.
+    with job._lock:  # As during a message.
         closing.start()
         closing.join(0.05)
-        assert job._socket is not None, "the other thread is speaking"
+        assert job._socket is not None, "the other thread is sending"
     closing.join()
     assert job._socket is None
     ten_seconds_later(job)
     job.phase("train")
     monkeypatch.setattr(agent, "_CLOSE_WAIT_S", 0.01)
     with job._lock:
-        job.close()  # As from a signal handler: it must not wait for itself.
+        job.close()  # As from a signal handler: it must not deadlock.
     assert job._socket is not None
 
 
-def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
+def test_a_message_from_a_signal_handler_neither_hangs_nor_interleaves(fake):
     job = Job("j")
     rank = fake.accept()
     signal.signal(signal.SIGALRM, lambda *_: job.oom(1))
@@ -455,7 +458,7 @@ def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sent = job.sent
-    kinds = [rank.hear()["type"] for _ in range(sent + 1)]
+    kinds = [rank.receive()["type"] for _ in range(sent + 1)]
     assert kinds.count("step_end") + kinds.count("oom") == sent
 
 
@@ -466,7 +469,7 @@ def test_calls_without_an_agent_are_cheap(socket_path):
             job.step_end(step, seconds=1.0)
 
 
-def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
+def test_a_missing_agent_is_not_logged(socket_path, caplog):
     caplog.set_level(logging.INFO)
     Job("j").step_end(1)
     assert caplog.text == ""
@@ -475,22 +478,22 @@ def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
 def test_the_parts_of_a_process_share_one_job(fake):
     mine = agent.job(rank=3, gpu="GPU-1")
     assert agent.job() is mine
-    hello = fake.accept().hear()
+    hello = fake.accept().receive()
     assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
-    fake.nobody()
+    fake.assert_no_connection()
 
 
-def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
+def test_module_functions_report_through_the_process_job(fake):
     agent.phase("low-memory")
-    agent.oom(5, rung="split", rows=3)
+    agent.oom(5, retry_step="split", rows=3)
     rank = fake.accept()
     assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]
 
 
-def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
+def test_invalid_numbers_are_omitted_with_one_warning_each(fake, caplog):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     for step in ("x", "y", None):
         job.step_end(step)
     for step in range(3):
@@ -500,6 +503,6 @@ def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
     assert said == [(0, False), (1, False), (2, False), (3, False)]
     assert job.dropped == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "step='x' is no whole number of 0 or more, and is left out",
-        "tokens='64k' is no whole number of 0 or more, and is left out",
+        "step='x' is not an integer of 0 or more and is omitted",
+        "tokens='64k' is not an integer of 0 or more and is omitted",
     ]

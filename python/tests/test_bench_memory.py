@@ -1,4 +1,4 @@
-"""The stream of shapes and the choice of an allocator, without torch's help."""
+"""The stream of shapes and the choice of an allocator, without torch."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import os
 
 import pytest
 
-from farrier.bench.memory import SETTINGS, TOKENS_MOST, Shard, choose_allocator, shapes
+from farrier.bench.memory import SETTINGS, TOKENS_MAX, Shard, choose_allocator, shapes
 from farrier.torch.allocator import NEW_NAME, OLD_NAME
 
 
-def test_a_stream_follows_from_its_seed_and_stays_within_the_most() -> None:
+def test_a_stream_is_deterministic_and_bounded() -> None:
     first = shapes(60, 0)
     assert first == shapes(60, 0)
     assert first != shapes(60, 1)
     assert len(first) == 60
-    assert all(rows * length <= TOKENS_MOST for rows, length in first)
-    assert max(rows * length for rows, length in first) > TOKENS_MOST // 2
+    assert all(rows * length <= TOKENS_MAX for rows, length in first)
+    assert max(rows * length for rows, length in first) > TOKENS_MAX // 2
 
 
-def test_shards_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="no variant `async`; there are default"):
+def test_invalid_shards_are_rejected() -> None:
+    with pytest.raises(ValueError, match="unknown variant `async`; expected one of default"):
         Shard("1.4b", "async", 30)
-    with pytest.raises(ValueError, match="is none"):
+    with pytest.raises(ValueError, match="cap_gib must be above 0"):
         Shard("1.4b", "ours", 0)
 
 
 @pytest.mark.parametrize(("version", "name"), [("2.8.0", OLD_NAME), ("2.11.0+cu130", NEW_NAME)])
-def test_the_environment_of_before_does_not_count(monkeypatch: pytest.MonkeyPatch, version: str, name: str) -> None:
+def test_allocator_settings_of_the_environment_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str
+) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     for variant, settings in SETTINGS.items():
         if variant == "ours":

@@ -1,38 +1,38 @@
-from farrier.jax import Leaf, donatable
+from farrier.jax import ArrayInfo, donatable
 
 BIG = 1 << 20
 
 
 def leaf(argument=None, donated=False, shape=(512, 512), dtype="float32"):
-    return Leaf(shape, dtype, BIG, argument, donated)
+    return ArrayInfo(shape, dtype, BIG, argument, donated)
 
 
-def test_what_comes_back_could_be_donated():
+def test_arguments_matching_results_are_donatable():
     found = donatable([leaf(0), leaf(0), leaf(1, shape=(8,))], [leaf(), leaf(), leaf(shape=())])
     assert found.arguments == {0: 2 * BIG}
     assert "2 MiB are held twice" in str(found)
-    assert "JAX then deletes what was given" in str(found)
+    assert "JAX then deletes the arguments" in str(found)
     assert "donate_argnums=(0,)" in str(found)
 
 
-def test_what_is_donated_takes_its_place():
+def test_donated_arguments_are_matched_first():
     assert not donatable([leaf(0, donated=True), leaf(1)], [leaf()]).arguments
     assert "nothing more to donate" in str(donatable([leaf(0, donated=True)], [leaf()]))
 
 
-def test_other_shapes_types_and_small_things_are_left():
+def test_other_shapes_dtypes_and_small_arguments_are_ignored():
     assert not donatable([leaf(0)], [leaf(dtype="bfloat16")]).arguments
     assert not donatable([leaf(0)], []).arguments
-    assert not donatable([Leaf((2,), "float32", 8, 0)], [Leaf((2,), "float32", 8)]).arguments
+    assert not donatable([ArrayInfo((2,), "float32", 8, 0)], [ArrayInfo((2,), "float32", 8)]).arguments
 
 
-def test_the_threshold_is_of_an_argument_with_all_its_arrays():
+def test_the_threshold_counts_all_arrays_of_an_argument():
     def half(argument=None):
-        return Leaf((7,), "float32", BIG // 2, argument)
+        return ArrayInfo((7,), "float32", BIG // 2, argument)
 
     few = donatable([half(0)], [half()])
     assert not few.arguments
-    assert "1 MiB or more" in str(few), "small ones are held twice, and it does not say that they are not"
+    assert "1 MiB or more" in str(few), "small arguments are held twice and the text does not deny it"
     assert donatable([half(0), half(0), half(1)], [half(), half(), half()]).arguments == {0: BIG}
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from farrier.torch.explain import reason, users_line
-from farrier.torch.guard_report import RunsInPieces
+from farrier.torch.explain import explain_error, user_frame
+from farrier.torch.guard_report import NotCapturable
 
 
 def raised(message):
@@ -15,27 +15,27 @@ def raised(message):
     ("message", "word"),
     [
         ("called a synchronizing CUDA operation", "waits for the GPU"),
-        ("CUDA error: operation not permitted when stream is capturing", "no capture allows"),
+        ("CUDA error: operation not permitted when stream is capturing", "a capture forbids"),
         ("capturing stream has unjoined work", "another stream"),
-        ("CUDA out of memory. Tried to allocate 2 GiB", "no memory"),
+        ("CUDA out of memory. Tried to allocate 2 GiB", "not enough memory"),
         ("something new", "something new"),
     ],
 )
-def test_a_message_becomes_words_with_the_line(message, word):
-    found = reason(raised(message))
-    assert word in found.what
+def test_a_message_is_explained_with_its_line(message, word):
+    found = explain_error(raised(message))
+    assert word in found.cause
     assert found.remedy
-    assert found.where.startswith("test_explain.py:")
+    assert found.location.startswith("test_explain.py:")
     assert "raise RuntimeError(message)" in str(found)
 
 
-def test_no_line_where_none_is_known():
-    assert users_line(None) is None
-    assert reason(RuntimeError()).where is None
+def test_no_line_if_unknown():
+    assert user_frame(None) is None
+    assert explain_error(RuntimeError()).location is None
 
 
-def test_a_batch_that_runs_in_pieces_keeps_other_shapes_from_nothing():
-    found = reason(RunsInPieces("8 rows of ids[*,512]", "pieces of 4"))
-    assert found.of_this_shape
-    assert "the guard runs 8 rows" in found.what
-    assert not reason(RuntimeError("CUDA out of memory")).of_this_shape
+def test_a_split_batch_does_not_disable_other_shapes():
+    found = explain_error(NotCapturable("8 rows of ids[*,512]", "micro-batches of 4 rows"))
+    assert found.shape_specific
+    assert "the guard runs 8 rows" in found.cause
+    assert not explain_error(RuntimeError("CUDA out of memory")).shape_specific

@@ -1,7 +1,7 @@
 from farrier.fingerprint import END_BYTES, fingerprint
 
 
-def test_content_is_known_again_wherever_it_lies_and_a_change_shows(tmp_path):
+def test_depends_on_content_and_not_on_path(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     content = bytes(range(256)) * (END_BYTES // 64)  # Four MiB.
     one.write_bytes(content)
@@ -13,7 +13,7 @@ def test_content_is_known_again_wherever_it_lies_and_a_change_shows(tmp_path):
         assert fingerprint(other) != fingerprint(one)
 
 
-def test_small_and_empty_files_have_one_too(tmp_path):
+def test_small_and_empty_files(tmp_path):
     empty, small = tmp_path / "empty", tmp_path / "small"
     empty.write_bytes(b"")
     small.write_bytes(b"ab")

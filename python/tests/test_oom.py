@@ -33,8 +33,8 @@ XLA = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4294967296 byt
         (error("OutOfMemoryError", ""), None),
     ],
 )
-def test_gpu_memory_that_ran_out(err, wanted):
-    found = oom.recognised(err)
+def test_gpu_out_of_memory_is_detected(err, wanted):
+    found = oom.detect(err)
     assert found is not None
     assert found.bytes_wanted == wanted
 
@@ -55,33 +55,33 @@ def test_gpu_memory_that_ran_out(err, wanted):
         KeyboardInterrupt(),
     ],
 )
-def test_what_is_something_else(err):
-    assert oom.recognised(err) is None
+def test_other_errors_are_not_detected(err):
+    assert oom.detect(err) is None
 
 
-def test_a_cause_is_found_and_a_circle_ends():
+def test_causes_are_followed_and_cycles_end():
     outer = RuntimeError("the step failed")
     outer.__cause__ = error("XlaRuntimeError", XLA)
-    assert oom.recognised(outer).bytes_wanted == 4 << 30
+    assert oom.detect(outer).bytes_wanted == 4 << 30
     one, other = RuntimeError("1"), RuntimeError("2")
     one.__cause__, other.__cause__ = other, one
-    assert oom.recognised(one) is None
+    assert oom.detect(one) is None
 
 
 @pytest.mark.parametrize("text", ["to allocate . GiB", "to allocate 1.2.3 GiB", "to allocate 5 apples", ""])
-def test_amounts_that_are_none(text):
+def test_unparseable_amounts(text):
     assert oom.bytes_wanted(text) is None
 
 
-def test_an_error_is_told_once_and_goes_on(fake):
+def test_an_error_is_reported_once_and_raised(fake):
     err = error("OutOfMemoryError", TORCH)
     with pytest.raises(RuntimeError, match="CUDA out of memory"), oom.reporting(), oom.reporting():
         raise err
     rank = fake.accept()
-    assert [said["type"] for said in rank.everything()] == ["hello", "oom"]
+    assert [message["type"] for message in rank.everything()] == ["hello", "oom"]
     with pytest.raises(ValueError, match="x"), oom.reporting():
         raise ValueError("x")
-    rank.silent()
+    rank.assert_silent()
 
 
 def test_without_an_agent_the_error_is_the_same(socket_path):

@@ -1,4 +1,4 @@
-"""What a person sees who asks a module for its names."""
+"""The names that a module lists."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 SOURCE = os.path.join(os.path.dirname(__file__), "..", "src")
 
 
-def names_of(module):
+def parameter_names(module):
     code = f"import sys, {module}; print(*dir({module})); print(*sys.modules); print(*{module}.__all__)"
     ran = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=True
@@ -15,9 +15,9 @@ def names_of(module):
     return [set(line.split()) for line in ran.stdout.splitlines()]
 
 
-def test_names_are_listed_before_they_are_imported():
+def test_lazy_names_are_listed():
     for module in ("farrier.torch", "farrier.keras", "farrier.jax", "farrier"):
-        listed, imported, public = names_of(module)
+        listed, imported, public = parameter_names(module)
         assert public
         assert public <= listed, module
         assert not {"torch", "keras", "jax", "numpy"} & imported, module

@@ -9,19 +9,19 @@ import farrier.keras
 from farrier import settings
 
 
-def test_what_the_user_set_stays():
+def test_user_settings_are_kept():
     environment = {"A": "theirs", "C": "same"}
     made = settings.apply({"A": "ours", "B": "ours", "C": "same"}, environment, [], ["tensorflow"])
     assert environment == {"A": "theirs", "B": "ours", "C": "same"}
-    assert (made.set, made.kept, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
-    assert str(made) == "B=ours; A=theirs (was set before, and stays)"
-    assert str(settings.apply({}, {}, [], [])) == "nothing had to be set"
+    assert (made.set, made.unchanged, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
+    assert str(made) == "B=ours; A=theirs (already set, kept)"
+    assert str(settings.apply({}, {}, [], [])) == "nothing to set"
 
 
-def test_too_late_is_said(caplog):
+def test_late_settings_are_warned_about(caplog):
     made = settings.apply({"A": "1"}, {}, ["tensorflow", "os"], ["tensorflow", "jax"])
     assert made.late == ("tensorflow",)
-    assert "tensorflow was imported before" in caplog.text
+    assert "tensorflow was already imported" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_too_late_is_said(caplog):
         ({"KERAS_BACKEND": ""}, None, "tensorflow"),
     ],
 )
-def test_the_backend_that_keras_takes(environment, config, backend):
+def test_keras_backend_selection(environment, config, backend):
     assert settings.keras_backend(environment, config) == backend
 
 
-def test_each_backend_gets_what_it_reads_and_nothing_else():
+def test_each_backend_gets_only_variables_it_reads():
     assert settings.keras("tensorflow", None, None, None) == {
         "KERAS_BACKEND": "tensorflow",
         "TF_GPU_ALLOCATOR": "cuda_malloc_async",
@@ -60,22 +60,22 @@ def test_each_backend_gets_what_it_reads_and_nothing_else():
         (("numpy", None, None, None), "does not train"),
         (("tensorflow", 0.9, None, None), "set_logical_device_configuration"),
         (("torch", None, False, None), "set_per_process_memory_fraction"),
-        (("jax", None, None, True), "TensorFlow's"),
+        (("jax", None, None, True), "a TensorFlow setting"),
         (("jax", 0.0, None, None), "above 0"),
         (("jax", 1.5, None, None), "at most 1"),
         (("jax", float("nan"), None, None), "above 0"),
     ],
 )
-def test_a_setting_that_is_not_there_is_refused(words, complaint):
+def test_unsupported_settings_are_rejected(words, complaint):
     with pytest.raises(ValueError, match=complaint):
         settings.keras(*words)
 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """An environment without settings, in which no framework is imported."""
+    """An environment without settings and without imported frameworks."""
     for name in ("KERAS_BACKEND", "TF_GPU_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
-        monkeypatch.setenv(name, "x")  # So that what is set by the test goes with it.
+        monkeypatch.setenv(name, "x")  # So that monkeypatch removes what the test sets.
         monkeypatch.delenv(name)
     for name in ("keras", "tensorflow", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -92,15 +92,15 @@ def test_keras_is_configured_before_it_is_imported(bare):
     assert "keras" not in sys.modules
 
 
-def test_another_backend_than_the_one_that_runs_is_refused(bare, monkeypatch):
+def test_switching_the_running_backend_is_rejected(bare, monkeypatch):
     imported = SimpleNamespace(backend=SimpleNamespace(backend=lambda: "tensorflow"))
     monkeypatch.setitem(sys.modules, "keras", imported)
-    with pytest.raises(RuntimeError, match="imported already, on tensorflow"):
+    with pytest.raises(RuntimeError, match="already imported, on tensorflow"):
         farrier.keras.configure("jax")
     assert "KERAS_BACKEND" not in os.environ
 
 
-def test_another_backend_than_the_environment_s_is_refused(bare, monkeypatch):
+def test_a_backend_conflicting_with_the_environment_is_rejected(bare, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(RuntimeError, match="KERAS_BACKEND is torch"):
         farrier.keras.configure("jax")
@@ -108,11 +108,11 @@ def test_another_backend_than_the_environment_s_is_refused(bare, monkeypatch):
 
 def test_jax(bare):
     assert farrier.jax.configure(memory_fraction=0.9).set == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
-    assert farrier.jax.configure(memory_fraction=0.8).kept == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    assert farrier.jax.configure(memory_fraction=0.8).unchanged == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
     assert farrier.jax.configure().set == {}
 
 
-def test_a_name_that_is_not_there():
+def test_unknown_attributes():
     with pytest.raises(AttributeError, match="it has Callback"):
         _ = farrier.keras.Nothing
 
@@ -132,6 +132,6 @@ TF_CONFIG = '{"cluster": {"chief": ["a"], "worker": ["b", "c"]}, "task": {"type"
     ],
 )
 def test_the_rank_of_a_tensorflow_worker(config, rank):
-    from farrier.keras.who import tensorflow_rank
+    from farrier.keras.rank import tensorflow_rank
 
     assert tensorflow_rank({"TF_CONFIG": config}) == rank

@@ -1,4 +1,4 @@
-"""A small Trainer, as it is and with whole steps."""
+"""A small Trainer, plain and with whole updates."""
 
 import torch
 import transformers
@@ -46,12 +46,12 @@ def make(folder, whole, accumulation, *, cpu=True, steps=7, **more):
         more["model"] = small_model()
     trainer = transformers.Trainer(args=arguments, train_dataset=Rows(400), **more)
     if whole:
-        farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, gain=0.0, profile=False))
+        farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, min_speedup=0.0, profile=False))
     return trainer
 
 
 def logged(trainer):
-    """Loss, norm and rate of each step of the last training."""
+    """Loss, norm and rate of each step of the last run."""
     entries = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     return [(entry["loss"], float(entry["grad_norm"]), entry["learning_rate"]) for entry in entries]
 

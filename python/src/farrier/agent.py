@@ -1,4 +1,4 @@
-"""The job's side of the socket of the node's agent: docs/job-socket.md.
+"""The job's side of the agent's Unix socket: docs/job-socket.md.
 
     job = farrier.agent.job()
     for step, batch in enumerate(batches):
@@ -8,7 +8,8 @@
             save()
             job.checkpoint_done(step)
 
-No thread, no waiting, no error: where there is no agent, or one that does not keep up, messages are dropped and counted.
+No thread, no blocking, no errors: without an agent, or with one that cannot keep up, messages are
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -26,27 +27,29 @@ from farrier import wire
 
 log = logging.getLogger("farrier.agent")
 
-#: Bytes of one read, and reads of one poll: an agent that never stops talking must not hold a step. A real one says a
-#: line in a week.
+#: Bytes per read, and reads per poll: an agent that never stops sending must not delay a step. A
+#: real one sends a line a week.
 _READ_BYTES = 64 << 10
 _READS = 4
-#: How long `close` waits for another thread that is speaking, which takes microseconds.
+#: How long `close` waits for another thread's exchange, which takes microseconds.
 _CLOSE_WAIT_S = 1.0
 
-#: Neither wait nor die of a closed pipe. Where a system lacks them there is no agent either.
+#: Do not block, and do not raise SIGPIPE. A system without these flags has no agent either.
 _FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Job:
-    """One rank of a job, as the agent of its node sees it.
+    """One rank of a job, as seen by the agent of its node.
 
-    Each process has one. After a fork the child's calls open a connection of its own. Calls from several threads, or
-    from a signal handler, are allowed: one that comes while another is under way is dropped.
+    Each process has one. After a fork the child opens its own connection. Calls from several
+    threads or from a signal handler are allowed; a call that comes while another is in progress is
+    dropped.
 
     Attributes:
-        sent: messages that the kernel took.
-        dropped: messages that nobody took; they are not sent again.
-        pauses: phases and checkpoints that were told: the time of a step in which one lies is not that of its work.
+        sent: messages accepted by the kernel.
+        dropped: messages that could not be sent; they are not sent again.
+        pauses: number of reported phases and checkpoints. A step time that spans one is not compute
+            time.
     """
 
     def __init__(
@@ -59,170 +62,183 @@ class Job:
         gpu: str | None = None,
         path: str | None = None,
     ) -> None:
-        """What is not given is taken from the environment.
+        """Missing values are taken from the environment.
 
         Args:
             job: SLURM_JOB_ID, otherwise the program's name and a process id.
             rank: RANK.
             world_size: WORLD_SIZE.
             local_world_size: LOCAL_WORLD_SIZE.
-            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it the agent finds
-                it in the driver's list of processes. What is no UUID (an index, `cuda:0`) is left out, with a warning.
-            path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock; empty: no agent.
+            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it
+                the agent uses the driver's process list. Anything but a UUID (an index, `cuda:0`)
+                is ignored with a warning.
+            path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock. An empty path disables
+                reporting.
         """
 
-        def given(name: str, value: int | None) -> int | None:
-            return wire.whole(os.environ.get(name) if value is None else value, 32)
+        def from_environment(name: str, value: int | None) -> int | None:
+            return wire.unsigned(os.environ.get(name) if value is None else value, 32)
 
         program = sys.argv[0] if sys.argv else ""
-        self._who = wire.Who(
+        self._identity = wire.JobIdentity(
             job=str(job) if job else wire.job_name(os.environ, program, os.getpid(), os.getppid()),
-            rank=given("RANK", rank),
-            world_size=given("WORLD_SIZE", world_size),
-            local_world_size=given("LOCAL_WORLD_SIZE", local_world_size),
+            rank=from_environment("RANK", rank),
+            world_size=from_environment("WORLD_SIZE", world_size),
+            local_world_size=from_environment("LOCAL_WORLD_SIZE", local_world_size),
             gpu=_uuid(gpu),
         )
         self._path = wire.socket_path(os.environ) if path is None else path or None
-        self._memory = wire.Memory()
+        self._state = wire.ClientState()
         self.sent = 0
         self.dropped = 0
         self.pauses = 0
-        self._denied: set[str] = set()
-        self._start()
+        self._warned: set[str] = set()
+        self._reset_process()
         self.poll()
 
-    def _start(self) -> None:
-        """A process begins, this one or a child of it.
+    def _reset_process(self) -> None:
+        """Initialises the state of this process, also in a forked child.
 
-        An inherited connection stays the parent's: to close this process's number for it ends nothing.
+        An inherited connection belongs to the parent; closing this process's descriptor does not
+        end it.
         """
         inherited = getattr(self, "_socket", None)
         if inherited is not None:
             inherited.close()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._memory.pacing.tried_s = None
-        self._begin(None)
+        self._state.reconnect.last_attempt_s = None
+        self._set_connection(None)
 
-    def _begin(self, connection: socket.socket | None) -> None:
+    def _set_connection(self, connection: socket.socket | None) -> None:
         self._socket = connection
-        self._lines = wire.Lines()
-        self._rest = b""
-        self._memory.connection()
+        self._lines = wire.LineReader()
+        self._unsent = b""
+        self._state.reset_connection()
 
     @property
     def name(self) -> str:
-        """What the job is called in `farrier status`."""
-        return self._who.job
+        """The job's name in `farrier status`."""
+        return self._identity.job
 
     @property
     def rank(self) -> int:
-        """The number of this process in the job."""
-        return self._who.rank or 0
+        """The rank of this process in the job."""
+        return self._identity.rank or 0
 
     def __repr__(self) -> str:
-        of = "" if self._who.world_size is None else f" of {self._who.world_size}"
-        there = self._path or "no agent wanted"
-        agent = f"connected to {there}" if self.connected else f"not connected ({there})"
-        gpu = self._who.gpu or "GPU not named"
-        return f"<Job {self.name!r}, rank {self.rank}{of}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
+        world = "" if self._identity.world_size is None else f" of {self._identity.world_size}"
+        socket_path = self._path or "reporting disabled"
+        agent = f"connected to {socket_path}" if self.connected else f"not connected ({socket_path})"
+        gpu = self._identity.gpu or "GPU unknown"
+        return f"<Job {self.name!r}, rank {self.rank}{world}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
 
-    def know(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
-        """Adds what was not known when it was made; the agent hears it in a new hello.
+    def update(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
+        """Adds values that were unknown at creation; the agent gets them in a new hello.
 
-        What is known already stays: a process is one rank. Another value is not taken, with a warning.
+        Known values are kept, because a process is one rank. A different value is ignored with a
+        warning.
         """
-        given = {"rank": wire.whole(rank, 32), "world_size": wire.whole(world_size, 32), "gpu": _uuid(gpu)}
-        news: dict[str, object] = {}
-        for name, value in given.items():
-            known = getattr(self._who, name)
-            if value is None or known == value:
+        requested = {"rank": wire.unsigned(rank, 32), "world_size": wire.unsigned(world_size, 32), "gpu": _uuid(gpu)}
+        updates: dict[str, object] = {}
+        for name, value in requested.items():
+            current = getattr(self._identity, name)
+            if value is None or current == value:
                 continue
-            if known is None:
-                news[name] = value
-            elif not (name == "gpu" and wire.same_gpu(str(known), str(value))):
-                why = f"{name} of this job is {known} and stays; {value} is not taken: a process has one job"
-                self._deny({why: f"{why}\nhint: make another with farrier.agent.use(farrier.agent.Job(...))"})
-        if news:
-            self._who = dataclasses.replace(self._who, **news)  # type: ignore[arg-type]
+            if current is None:
+                updates[name] = value
+            elif not (name == "gpu" and wire.may_be_same_gpu(str(current), str(value))):
+                warning = f"{name} of this job stays {current}; ignoring {value}: a process has one job"
+                self._warn_once(
+                    {warning: f"{warning}\nhint: replace the job with farrier.agent.set_job(farrier.agent.Job(...))"}
+                )
+        if updates:
+            self._identity = dataclasses.replace(self._identity, **updates)  # type: ignore[arg-type]
             self.close()
-            self._memory.pacing.tried_s = None
+            self._state.reconnect.last_attempt_s = None
             self.poll()
 
-    def _deny(self, why: dict[str, str]) -> None:
-        """Says what is not taken, once each: a training does not end of it."""
-        for what in why.keys() - self._denied:
-            self._denied.add(what)
-            log.warning("%s", why[what])
+    def _warn_once(self, warning: dict[str, str]) -> None:
+        """Logs each warning once. An invalid value never stops a training run."""
+        for key in warning.keys() - self._warned:
+            self._warned.add(key)
+            log.warning("%s", warning[key])
 
     @property
     def connected(self) -> bool:
-        """Whether an agent has welcomed this process and the connection still stands, as far as is known."""
-        return self._socket is not None and self._memory.welcomed and self._pid == os.getpid()
+        """Whether an agent has welcomed this process and the connection is open."""
+        return self._socket is not None and self._state.welcomed and self._pid == os.getpid()
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """Why a checkpoint should be taken now; None: none is wanted. Stays until one is done.
+        """The reason for a requested checkpoint.
 
-        Mostly not every rank hears it: let the ranks agree, for example by a maximum over all of them.
+        None if none is requested. Stays set until one is done.
+
+        Usually not every rank receives the request: let the ranks agree, for example by a MAX
+        all-reduce.
         """
-        return self._memory.wanted(time.monotonic())
+        return self._state.checkpoint_wanted(time.monotonic())
 
     def phase(self, name: str) -> None:
-        """What the job does from now on: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
+        """Reports the job's current phase: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
         self.pauses += 1
-        self._say(wire.line("phase", name=wire.text(name, wire.NAME_CHARS_MAX)))
+        self._send_or_drop(wire.encode("phase", name=wire.truncate(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
-        """A step began. Only for those who do not measure it themselves."""
-        self._deny(wire.no_numbers(step))
-        self._say(None if wire.whole(step) is None else wire.line("step_begin", step=wire.whole(step)))
+        """Reports the start of a step. Only needed without your own step times."""
+        self._warn_once(wire.invalid_numbers(step))
+        self._send_or_drop(None if wire.unsigned(step) is None else wire.encode("step_begin", step=wire.unsigned(step)))
 
     def step_end(
         self, step: int, *, seconds: float | None = None, tokens: int | None = None, loss: float | None = None
     ) -> None:
-        """A step ended; hears what the agent has to say, too.
+        """Reports the end of a step, and reads pending messages from the agent.
 
         Args:
-            step: its number.
-            seconds: how long it took; without it the agent takes the time since `step_begin`.
-            tokens: those of this rank.
-            loss: a plain number. Do not read one from the GPU for this at every step.
+            step: the step number.
+            seconds: its duration; without it the agent uses the time since `step_begin`.
+            tokens: tokens on this rank.
+            loss: a plain number. Do not read one from the GPU at every step for this.
         """
-        self._deny(wire.no_numbers(step, 0 if tokens is None else tokens))
-        self._say(wire.step_end(step, seconds, tokens, loss))
+        self._warn_once(wire.invalid_numbers(step, 0 if tokens is None else tokens))
+        self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
-        """The GPU's memory ran out. May be the last thing that a process says."""
-        self._say(wire.line("oom", bytes_wanted=wire.whole(bytes_wanted)))
+        """Reports that the GPU ran out of memory. May be the last message of a process."""
+        self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
-    def checkpoint_done(self, step: int | None = None, *, say: bool = True) -> None:
-        """A checkpoint is on disk, asked for or not.
+    def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
+        """Reports that a checkpoint is on disk, requested or not.
 
-        Where ranks save together, one says it when all have; the others call this with `say=False`.
+        If ranks save together, one reports it once all have saved; the others pass `notify=False`.
         """
         self.pauses += 1
-        said = self._memory.saved(wire.whole(step))
-        if say:
-            self._say(said)
+        message = self._state.checkpoint_done(wire.unsigned(step))
+        if notify:
+            self._send_or_drop(message)
 
     def checkpoint_failed(self, message: str) -> None:
-        """None could be made. It is asked for again in a minute."""
-        self._say(self._memory.not_saved(message, time.monotonic()))
+        """Reports that no checkpoint could be written.
+
+        The request becomes active again after a minute.
+        """
+        self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
     def poll(self) -> None:
-        """Hears what the agent has to say, without waiting. `step_end` does so by itself."""
-        self._locked(None)
+        """Reads pending messages from the agent without blocking. `step_end` does so too."""
+        self._try_exchange(None)
 
     def close(self) -> None:
-        """Ends the connection. The next message opens another."""
-        # Who holds it never waits. A signal may come in between, and its handler would wait for itself.
+        """Closes the connection. The next message opens another."""
+        # The lock's holder never blocks. A signal handler could interrupt it and would wait for
+        # itself.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:
             if self._socket is not None:
-                self._send_rest()
-                self._end()
+                self._flush_unsent()
+                self._disconnect()
         finally:
             self._lock.release()
 
@@ -232,37 +248,37 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _say(self, said: bytes | None) -> None:
-        """Says a line or drops it. None is what could not be said: a number that is none."""
-        if said is None or not self._locked(said):
+    def _send_or_drop(self, message: bytes | None) -> None:
+        """Sends a line or drops it. None stands for a message with an invalid number."""
+        if message is None or not self._try_exchange(message):
             self.dropped += 1
 
-    def _locked(self, said: bytes | None) -> bool:
+    def _try_exchange(self, message: bytes | None) -> bool:
         if self._pid != os.getpid():
-            self._start()
+            self._reset_process()
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return self._exchange(said)
+            return self._exchange(message)
         finally:
             self._lock.release()
 
-    def _exchange(self, said: bytes | None) -> bool:
+    def _exchange(self, message: bytes | None) -> bool:
         if self._socket is not None:
             self._read()
         if self._socket is None:
             self._connect()
-        taken = said is None or self._send(said)
-        self.sent += said is not None and taken
-        return taken
+        accepted = message is None or self._send(message)
+        self.sent += message is not None and accepted
+        return accepted
 
     def _connect(self) -> None:
-        pacing, now_s = self._memory.pacing, time.monotonic()
-        if self._path is None or not pacing.due(now_s) or not hasattr(socket, "AF_UNIX"):
+        reconnect, now_s = self._state.reconnect, time.monotonic()
+        if self._path is None or not reconnect.due(now_s) or not hasattr(socket, "AF_UNIX"):
             return
-        pacing.tried_s = now_s
+        reconnect.last_attempt_s = now_s
         try:
-            # Not inherited by programs that this one starts: Python's sockets never are.
+            # Not inherited by child programs: Python's sockets never are.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as err:
             log.debug("no socket: %s", err)
@@ -270,32 +286,32 @@ class Job:
         try:
             connection.setblocking(False)
             connection.connect(self._path)
-        except (OSError, ValueError) as err:  # ValueError: a path with a zero byte.
+        except (OSError, ValueError) as err:  # ValueError: a path with a NUL byte.
             log.debug("no agent at %s: %s", self._path, err)
             connection.close()
             return
-        self._begin(connection)
-        if not self._send(self._who.hello(wire.frameworks(sys.modules))):
-            self._end()  # Nothing may come before it.
+        self._set_connection(connection)
+        if not self._send(self._identity.hello(wire.frameworks(sys.modules))):
+            self._disconnect()  # hello must come first.
         self._read()
 
-    def _send(self, said: bytes) -> bool:
-        """Whether the kernel took it, or a part of it whose rest goes before anything else."""
-        if self._socket is None or not self._send_rest():
+    def _send(self, message: bytes) -> bool:
+        """Whether the kernel took all or part of it. The remainder is sent before anything else."""
+        if self._socket is None or not self._flush_unsent():
             return False
-        taken = self._send_some(said)
-        if taken:
-            self._rest = said[taken:]
-        return taken > 0
+        sent_bytes = self._send_some(message)
+        if sent_bytes:
+            self._unsent = message[sent_bytes:]
+        return sent_bytes > 0
 
-    def _send_rest(self) -> bool:
-        if self._rest:
-            taken = self._send_some(self._rest)
-            self._rest = self._rest[taken:]
-        return not self._rest and self._socket is not None
+    def _flush_unsent(self) -> bool:
+        if self._unsent:
+            sent_bytes = self._send_some(self._unsent)
+            self._unsent = self._unsent[sent_bytes:]
+        return not self._unsent and self._socket is not None
 
     def _send_some(self, data: bytes) -> int:
-        """How many bytes the kernel took. The connection may be over afterwards."""
+        """Returns how many bytes the kernel took. The connection may be closed afterwards."""
         if self._socket is None:
             return 0
         try:
@@ -303,33 +319,33 @@ class Job:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as err:
-            log.debug("the agent is gone: %s", err)
-            self._rest = b""
-            self._read()  # Its last words may say why, and that it is for good.
-            self._end()
+            log.debug("connection to the agent lost: %s", err)
+            self._unsent = b""
+            self._read()  # The agent's last message may give the reason, and that it is permanent.
+            self._disconnect()
             return 0
 
     def _read(self) -> None:
-        """Reads until there is nothing more. What is to be said in answer is said afterwards."""
-        answers: dict[bytes, None] = {}
+        """Reads until nothing is left, then sends the replies."""
+        resends: dict[bytes, None] = {}
         for _ in range(_READS):
             data = self._read_some()
             if data is None:
                 break
             for raw in self._lines.feed(data):
-                heard = self._memory.hear(raw)
-                if heard.tell is not None:
-                    log.warning("%s", heard.tell)
-                if heard.say_again is not None:
-                    answers[heard.say_again] = None
-                if heard.close:
-                    self._end()
+                outcome = self._state.handle_line(raw)
+                if outcome.log_message is not None:
+                    log.warning("%s", outcome.log_message)
+                if outcome.resend is not None:
+                    resends[outcome.resend] = None
+                if outcome.close:
+                    self._disconnect()
                     return
-        for answer in answers:
-            self._send(answer)
+        for resend in resends:
+            self._send(resend)
 
     def _read_some(self) -> bytes | None:
-        """What is there; None: nothing, and maybe nobody any more."""
+        """Returns available bytes. None if there are none, or the connection is closed."""
         if self._socket is None:
             return None
         try:
@@ -337,59 +353,63 @@ class Job:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as err:
-            log.debug("the agent is gone: %s", err)
+            log.debug("connection to the agent lost: %s", err)
             data = b""
         if not data:
-            self._end()
+            self._disconnect()
             return None
         return data
 
-    def _end(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._begin(None)
+        self._set_connection(None)
 
 
 def _uuid(gpu: object) -> str | None:
-    """The UUID that the agent takes. What is none does not end a training: the agent finds the GPU by itself."""
+    """Returns the UUID that the agent accepts.
+
+    An invalid one is ignored: the agent finds the GPU itself.
+    """
     if gpu is None or not str(gpu).strip():
         return None
-    named = wire.gpu_uuid(gpu)
-    if named is None:
+    uuid = wire.gpu_uuid(gpu)
+    if uuid is None:
         log.warning(
-            "gpu=%r is no UUID of a GPU and is left out: the agent then finds the GPU by the process\n"
-            "hint: give str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as `nvidia-smi -L` has it",
+            "ignoring gpu=%r, which is not a GPU UUID: the agent then finds the GPU by the process\n"
+            "hint: pass str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as printed by `nvidia-smi -L`",
             gpu,
         )
-    return named
+    return uuid
 
 
-_of_this_process: Job | None = None
+_process_job: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
-    """The job of this process, which all parts of it share.
+    """Returns the job of this process, shared by all its parts.
 
-    It is made at the first call, from the environment and from what is given. Later calls add what was not known. What is
-    known stays: another `gpu`, say, is not taken, with a warning, because a process is one rank.
+    It is created at the first call, from the environment and the arguments. Later calls add unknown
+    values. Known values are kept: a different `gpu`, say, is ignored with a warning, because a
+    process is one rank.
 
     Args:
-        rank: RANK, where the environment has none.
-        world_size: WORLD_SIZE likewise.
+        rank: RANK, if the environment has none.
+        world_size: WORLD_SIZE, likewise.
         gpu: the UUID of the rank's GPU, as for `Job`.
     """
-    global _of_this_process
-    if _of_this_process is None:
-        _of_this_process = Job(rank=rank, world_size=world_size, gpu=gpu)
+    global _process_job
+    if _process_job is None:
+        _process_job = Job(rank=rank, world_size=world_size, gpu=gpu)
     else:
-        _of_this_process.know(rank=rank, world_size=world_size, gpu=gpu)
-    return _of_this_process
+        _process_job.update(rank=rank, world_size=world_size, gpu=gpu)
+    return _process_job
 
 
-def use(mine: Job | None) -> None:
-    """Makes this the job that `job()` gives; None: the next call makes one."""
-    global _of_this_process
-    _of_this_process = mine
+def set_job(replacement: Job | None) -> None:
+    """Sets the job that `job()` returns. None makes the next call create one."""
+    global _process_job
+    _process_job = replacement
 
 
 def phase(name: str) -> None:
@@ -397,7 +417,10 @@ def phase(name: str) -> None:
     job().phase(name)
 
 
-def oom(bytes_wanted: int | None = None, **more: object) -> None:
-    """`job().oom(bytes_wanted)`. What else is known of it is for the log: the agent has no place for it."""
-    log.info("out of GPU memory: %s", more)
+def oom(bytes_wanted: int | None = None, **details: object) -> None:
+    """`job().oom(bytes_wanted)`.
+
+    Further details are only logged; the protocol has no field for them.
+    """
+    log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

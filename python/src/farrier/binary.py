@@ -1,10 +1,10 @@
-"""`farrier.check()`: is this node right for what runs here? Answered by the `farrier` binary.
+"""`farrier.check()`: can this node run the job? Answered by the `farrier` binary.
 
     import torch, farrier
     print(farrier.check())            # for the log; never raises
-    farrier.check(must="run")         # raises where the job cannot run
+    farrier.check(must="run")         # raises if the job cannot run
 
-What the binary cannot say is unknown, and so is all of it where there is no binary.
+Anything that the binary cannot determine is unknown; without the binary, everything is.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from typing import Any, Literal
 
 log = logging.getLogger("farrier.check")
 
-#: From good to bad, as the binary orders them.
+#: From best to worst, in the binary's order.
 VERDICTS = ("ok", "caveat", "unknown", "blocked")
 
-#: What a verdict that is not good means where it is not the node's fault.
-_MEANINGS = {
+#: Explanations of verdicts that are not the node's fault.
+_EXPLANATIONS = {
     "no-nvidia-gpu": (
-        "expected on a machine without a GPU: what computes on the CPU runs here, what needs CUDA does not. Ask again on "
-        "the node that trains"
+        "expected on a machine without a GPU: CPU code runs here, CUDA code does not. Check again on the node that trains"
     ),
-    "no-binary": "unknown says that nobody has looked: neither that this node is good nor that it is not",
-    "no-answer": "unknown says that there is no answer: neither that this node is good nor that it is not",
+    "no-binary": "unknown means not checked: the node may be fine or not",
+    "no-answer": "unknown means the check gave no result: the node may be fine or not",
 }
 
-#: NVML alone is given ten seconds by the binary.
+#: The binary alone allows ten seconds for NVML.
 TIMEOUT_S = 60.0
 
 
 class CannotRun(RuntimeError):
-    """The job asked to be stopped where it cannot run, or where nobody can say whether it can.
+    """Raised on request if the job cannot run here, or if that is unknown.
 
     Attributes:
-        answer: what the check found.
+        result: the check's result.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(str(answer))
-        self.answer = answer
+    def __init__(self, result: CheckResult) -> None:
+        super().__init__(str(result))
+        self.result = result
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One checked item."""
 
     code: str
     verdict: str
@@ -64,41 +63,42 @@ class Finding:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about it, and the command where there is one."""
+    """What to do about it, with a command if there is one."""
 
     text: str
     command: str | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a check found. `str()` is made for a log: what is not good, and what to do.
+class CheckResult:
+    """Result of a check. `str()` is made for a log: problems and remedies.
 
     Attributes:
-        verdict: `ok`, `caveat` (works, under a condition), `unknown` or `blocked`: the worst of the findings.
-        findings: all of them, also the good ones.
+        verdict: `ok`, `caveat` (works, under a condition), `unknown` or `blocked`: the worst of the
+            findings.
+        findings: all findings, including good ones.
         remedies: what to do.
-        notices: advisories and known regressions, which do not decide.
-        running: the frameworks that this process has imported, as `torch==2.11.0+cu130`.
+        notices: advisories and known regressions, which do not affect the verdict.
+        frameworks: the frameworks that this process has imported, as `torch==2.11.0+cu130`.
     """
 
     verdict: str
     findings: tuple[Finding, ...]
     remedies: tuple[Remedy, ...] = ()
     notices: tuple[str, ...] = ()
-    running: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
 
     @property
-    def runs(self) -> bool:
-        """Whether it is known that jobs run here. Unknown is not."""
+    def can_run(self) -> bool:
+        """Whether jobs are known to run here. False if unknown."""
         return self.verdict in ("ok", "caveat")
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.upper()}: this node for {', '.join(self.running) or 'no framework (none is imported)'}"]
-        for it in self.findings:
-            if it.verdict != "ok":
-                lines.append(f"{it.verdict}: {it.text} [{it.code}]")
-                lines += [f"  {_MEANINGS[it.code]}"] if it.code in _MEANINGS else []
+        lines = [f"{self.verdict.upper()}: this node for {', '.join(self.frameworks) or 'no framework (none imported)'}"]
+        for finding in self.findings:
+            if finding.verdict != "ok":
+                lines.append(f"{finding.verdict}: {finding.text} [{finding.code}]")
+                lines += [f"  {_EXPLANATIONS[finding.code]}"] if finding.code in _EXPLANATIONS else []
         for remedy in self.remedies:
             lines.append(f"- {remedy.text}" + (f": $ {remedy.command}" if remedy.command else ""))
         if self.notices:
@@ -108,116 +108,121 @@ class Answer:
 
 def check(
     *, must: Literal["run"] | None = None, root: str | os.PathLike[str] | None = None, timeout_s: float = TIMEOUT_S
-) -> Answer:
-    """Checks this node, its driver and the frameworks of this Python. Takes a second: do it once, by one rank of a node.
+) -> CheckResult:
+    """Checks this node, its driver and the frameworks of this Python.
+
+    Takes a second: run it once, on one rank per node.
 
     Args:
-        must: "run" raises `CannotRun` where the verdict is blocked or unknown. Otherwise nothing is raised: what kept
-            the check from an answer is a finding of verdict unknown.
+        must: "run" raises `CannotRun` if the verdict is blocked or unknown. Otherwise nothing is
+            raised; a failed check is a finding with verdict unknown.
         root: a captured node to check instead of this one.
-        timeout_s: how long the binary may take.
+        timeout_s: time limit for the binary.
     """
     if must not in (None, "run"):
-        raise ValueError(f"must is {must!r}, and can be 'run' or None")
-    running = running_frameworks(sys.modules)
-    where = ["--python", sys.executable or sys.prefix] if root is None else ["--root", os.fspath(root)]
-    answer = _asked(["check", "--output", "json", *where], timeout_s)
-    answer = with_running(answer, running, of_this_python=root is None)
-    if must == "run" and not answer.runs:
-        raise CannotRun(answer)
-    return answer
+        raise ValueError(f"must is {must!r}; it can be 'run' or None")
+    frameworks = imported_frameworks(sys.modules)
+    target = ["--python", sys.executable or sys.prefix] if root is None else ["--root", os.fspath(root)]
+    result = _run_binary(["check", "--output", "json", *target], timeout_s)
+    result = with_frameworks(result, frameworks, of_this_python=root is None)
+    if must == "run" and not result.can_run:
+        raise CannotRun(result)
+    return result
 
 
 def find(environment: Mapping[str, str]) -> str:
-    """The binary: FARRIER_BIN, otherwise the first `farrier` on the PATH.
+    """Finds the binary: FARRIER_BIN, otherwise the first `farrier` on the PATH.
 
     Raises:
-        FileNotFoundError: there is none; the message says what to do.
+        FileNotFoundError: not found; the message says what to do.
     """
-    named = environment.get("FARRIER_BIN")
-    if named:
-        found = shutil.which(named)
+    configured = environment.get("FARRIER_BIN")
+    if configured:
+        found = shutil.which(configured)
         if found is None:
-            raise FileNotFoundError(f"FARRIER_BIN is `{named}`, which is no program that can be run")
+            raise FileNotFoundError(f"FARRIER_BIN is `{configured}`, which is not an executable program")
         return found
     found = shutil.which("farrier", path=environment.get("PATH"))
     if found is None:
-        raise FileNotFoundError("there is no `farrier` on the PATH: install the binary, or name it with FARRIER_BIN")
+        raise FileNotFoundError("no `farrier` on the PATH: install the binary, or set FARRIER_BIN")
     return found
 
 
-def parse(text: str) -> Answer:
-    """The answer in what `farrier check --output json` prints.
+def parse(text: str) -> CheckResult:
+    """Parses the output of `farrier check --output json`.
 
     Raises:
-        ValueError: it is no such thing.
+        ValueError: it is not such output.
     """
-    said = json.loads(text)
-    if not isinstance(said, dict):
-        raise ValueError("it is no object")
-    # A node has items, a combination has reasons.
-    found = said.get("items", said.get("reasons"))
-    if said.get("verdict") not in VERDICTS or not isinstance(found, list):
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("it is not an object")
+    # A node check has `items`, a compatibility check has `reasons`.
+    found = data.get("items", data.get("reasons"))
+    if data.get("verdict") not in VERDICTS or not isinstance(found, list):
         raise ValueError("it has no verdict or no findings")
-    return Answer(
-        verdict=said["verdict"],
-        findings=tuple(_finding(it) for it in found),
-        remedies=tuple(Remedy(str(it["text"]), it.get("command")) for it in _objects(said.get("remedies"))),
-        notices=tuple(str(it["text"]) for it in _objects(said.get("notices"))),
+    return CheckResult(
+        verdict=data["verdict"],
+        findings=tuple(_finding(finding) for finding in found),
+        remedies=tuple(Remedy(str(remedy["text"]), remedy.get("command")) for remedy in _objects(data.get("remedies"))),
+        notices=tuple(str(notice["text"]) for notice in _objects(data.get("notices"))),
     )
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    return [it for it in value if isinstance(it, dict) and "text" in it] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict) and "text" in item] if isinstance(value, list) else []
 
 
-def _finding(said: object) -> Finding:
-    if not isinstance(said, dict) or said.get("verdict") not in VERDICTS:
+def _finding(data: object) -> Finding:
+    if not isinstance(data, dict) or data.get("verdict") not in VERDICTS:
         raise ValueError("a finding has no verdict")
-    words = {name: str(said.get(name, "")) for name in ("code", "text", "subject", "source")}
-    return Finding(verdict=said["verdict"], **words)
+    fields = {name: str(data.get(name, "")) for name in ("code", "text", "subject", "source")}
+    return Finding(verdict=data["verdict"], **fields)
 
 
-def with_running(answer: Answer, running: Sequence[str], *, of_this_python: bool = True) -> Answer:
-    """The answer for what is imported here.
+def with_frameworks(result: CheckResult, frameworks: Sequence[str], *, of_this_python: bool = True) -> CheckResult:
+    """Adds the imported frameworks to the result.
 
-    What was imported from elsewhere than the environment that was read (PYTHONPATH, a source tree) was not judged, and
-    that makes the whole unknown. Where the node is blocked no framework may have been judged at all: there only what is
-    known to be another is named, and blocked it stays.
+    A framework imported from outside the checked environment (PYTHONPATH, a source tree) was not
+    judged, which makes the verdict unknown. On a blocked node frameworks may not have been judged
+    at all; then only those known to differ are named, and the node stays blocked.
     """
-    answer = replace(answer, running=tuple(running))
+    result = replace(result, frameworks=tuple(frameworks))
     if not of_this_python:
-        return answer
-    blocked = answer.verdict == "blocked"
-    judged = {_version(finding.subject) for finding in answer.findings}
-    missed = [name for name in running if not name.endswith("+cpu") and _version(name) not in judged]
-    if blocked and not any(finding.code == "framework-none" for finding in answer.findings):
-        others = {name for name, _ in judged}
-        missed = [name for name in missed if _version(name)[0] in others]
-    if not missed or any(finding.verdict == "unknown" for finding in answer.findings):
-        return answer
-    text = f"{', '.join(missed)} runs here and is not what the environment of {sys.executable} holds: it was not judged"
-    more = Finding("running-not-judged", "unknown", text, subject=missed[0], source="sys.modules")
-    return replace(answer, verdict="blocked" if blocked else "unknown", findings=(*answer.findings, more))
+        return result
+    blocked = result.verdict == "blocked"
+    judged_versions = {_name_and_version(finding.subject) for finding in result.findings}
+    unjudged = [name for name in frameworks if not name.endswith("+cpu") and _name_and_version(name) not in judged_versions]
+    if blocked and not any(finding.code == "framework-none" for finding in result.findings):
+        judged_names = {name for name, _ in judged_versions}
+        unjudged = [name for name in unjudged if _name_and_version(name)[0] in judged_names]
+    if not unjudged or any(finding.verdict == "unknown" for finding in result.findings):
+        return result
+    text = f"{', '.join(unjudged)} runs here but is not the one installed for {sys.executable}: it was not judged"
+    finding = Finding("running-not-judged", "unknown", text, subject=unjudged[0], source="sys.modules")
+    return replace(result, verdict="blocked" if blocked else "unknown", findings=(*result.findings, finding))
 
 
-def _version(framework: str) -> tuple[str, str]:
-    """Name and version without the build: `jax[cuda13]==0.8.0` is jax 0.8.0."""
+def _name_and_version(framework: str) -> tuple[str, str]:
+    """Name and version without the build tag: `jax[cuda13]==0.8.0` is jax 0.8.0."""
     name, _, version = framework.partition("==")
     return name.partition("[")[0], version.partition("+")[0]
 
 
-def running_frameworks(modules: Mapping[str, Any]) -> list[str]:
-    """The frameworks that are imported, as `farrier check --framework` takes them. Imports and initialises nothing."""
+def imported_frameworks(modules: Mapping[str, Any]) -> list[str]:
+    """The imported frameworks, as `farrier check --framework` takes them.
+
+    Imports and initialises nothing.
+    """
     found = []
     for name in ("torch", "tensorflow", "jax"):
         version = str(getattr(modules.get(name), "__version__", ""))
         if version:
-            found.append(_named(name, version, modules[name]))
+            found.append(_framework_spec(name, version, modules[name]))
     return found
 
 
-def _named(name: str, version: str, module: Any) -> str:
+def _framework_spec(name: str, version: str, module: Any) -> str:
     if name == "jax":
         return f"jax{_jax_extra()}=={version}"
     if "+" in version:
@@ -241,34 +246,38 @@ def _jax_extra() -> str:
     return "[cpu]"
 
 
-def _asked(words: Sequence[str], timeout_s: float) -> Answer:
-    """What the binary answers; what keeps it from that is an unknown answer with the reason."""
+def _run_binary(arguments: Sequence[str], timeout_s: float) -> CheckResult:
+    """Runs the binary. A failure becomes an unknown result with the reason."""
     try:
         binary = find(os.environ)
     except FileNotFoundError as err:
-        return _unanswered("no-binary", str(err))
+        return _unknown_result("no-binary", str(err))
     try:
-        ran = subprocess.run(
-            [binary, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        completed = subprocess.run(
+            [binary, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return _unanswered("no-answer", f"`{binary}` did not answer within {timeout_s:g} s")
+        return _unknown_result("no-answer", f"`{binary}` did not finish within {timeout_s:g} s")
     except (OSError, ValueError) as err:
-        return _unanswered("no-answer", f"`{binary}` could not be started: {err}")
-    said, complaint = (it.decode("utf-8", "replace").strip() for it in (ran.stdout, ran.stderr))
-    if ran.returncode not in (0, 1):
-        end = f"ended by signal {-ran.returncode}" if ran.returncode < 0 else f"failed with exit code {ran.returncode}"
-        return _unanswered("no-answer", f"`{binary}` {end}: {_short(complaint) or 'it said nothing'}")
+        return _unknown_result("no-answer", f"`{binary}` could not be started: {err}")
+    stdout, stderr = (output.decode("utf-8", "replace").strip() for output in (completed.stdout, completed.stderr))
+    if completed.returncode not in (0, 1):
+        outcome = (
+            f"ended by signal {-completed.returncode}"
+            if completed.returncode < 0
+            else f"failed with exit code {completed.returncode}"
+        )
+        return _unknown_result("no-answer", f"`{binary}` {outcome}: {_short(stderr) or 'no error message'}")
     try:
-        return parse(said)
+        return parse(stdout)
     except (ValueError, RecursionError) as err:
-        text = f"`{binary}` printed what is no answer ({_short(str(err))}): {_short(said) or 'nothing'}"
-        return _unanswered("no-answer", text)
+        text = f"`{binary}` printed invalid output ({_short(str(err))}): {_short(stdout) or 'nothing'}"
+        return _unknown_result("no-answer", text)
 
 
-def _unanswered(code: str, text: str) -> Answer:
+def _unknown_result(code: str, text: str) -> CheckResult:
     log.info("%s", text)
-    return Answer("unknown", (Finding(code, "unknown", text, subject="farrier", source="farrier.check"),))
+    return CheckResult("unknown", (Finding(code, "unknown", text, subject="farrier", source="farrier.check"),))
 
 
 def _short(text: str, chars: int = 400) -> str:

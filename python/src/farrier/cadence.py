@@ -1,44 +1,48 @@
-"""When to wait for the GPU, so that steps are timed and it hardly ever waits for us. Pure: the clock is an argument.
+"""Decides when to synchronise with the GPU to time steps. Pure: the clock is an argument.
 
-Frameworks launch steps and go on; how long one took is known only by waiting for it. To wait at every step leaves the GPU
-idle while the next is launched. So it is done every few seconds, and the time of all steps since is shared among them.
+Frameworks launch steps asynchronously; the duration of one is known only after waiting for it.
+Waiting at every step leaves the GPU idle while the next is launched. So a sync happens every few
+seconds, and its time is divided by the steps since the last one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Seconds between two waits: an idle gap of some milliseconds in that time is below a thousandth.
+#: Seconds between two syncs: an idle gap of some milliseconds in that time is below a thousandth.
 EVERY_S = 5.0
 
 
 @dataclass
 class Cadence:
-    """Counts steps between waits."""
+    """Counts steps between syncs."""
 
     every_s: float = EVERY_S
     steps_max: int = 10_000
-    _began_s: float = 0.0
-    _began_at: int = 0
-    _steps: int = 1
+    _start_s: float = 0.0
+    _start_step: int = 0
+    _steps_between_syncs: int = 1
 
-    def begin(self, step: int, now_s: float) -> None:
-        """The clock starts: so many steps are done, and nothing is under way."""
-        self._began_at, self._began_s = step, now_s
+    def start(self, step: int, now_s: float) -> None:
+        """Starts the clock after `step` steps, with nothing in flight."""
+        self._start_step, self._start_s = step, now_s
 
     def due(self, step: int) -> bool:
-        """Whether to wait, so many steps being launched."""
-        return step - self._began_at >= self._steps
+        """Whether to sync after launching `step` steps."""
+        return step - self._start_step >= self._steps_between_syncs
 
-    def waited(self, step: int, now_s: float) -> float | None:
-        """All of them are done: the seconds that one took, and the clock starts again. None: there was none."""
-        steps = step - self._began_at
-        lasted_s = now_s - self._began_s
-        self.begin(step, now_s)
-        if steps <= 0 or lasted_s < 0:
+    def record_sync(self, step: int, now_s: float) -> float | None:
+        """Returns the seconds per step after a sync, and restarts the clock.
+
+        None if no step ran.
+        """
+        steps = step - self._start_step
+        elapsed_s = now_s - self._start_s
+        self.start(step, now_s)
+        if steps <= 0 or elapsed_s < 0:
             return None
-        each_s = lasted_s / steps
-        wanted = self.steps_max if each_s * self.steps_max <= self.every_s else int(self.every_s / each_s)
-        # Not more than ten times as many as before: one quick step is no measure of the next.
-        self._steps = max(1, min(wanted, 10 * self._steps))
-        return each_s
+        step_s = elapsed_s / steps
+        target_steps = self.steps_max if step_s * self.steps_max <= self.every_s else int(self.every_s / step_s)
+        # Grow at most tenfold: one fast step does not predict the next.
+        self._steps_between_syncs = max(1, min(target_steps, 10 * self._steps_between_syncs))
+        return step_s

@@ -1,18 +1,18 @@
-"""What a file holds, cheaply: for a checkpoint that must go on with the data that it was made with."""
+"""Cheap fingerprint of a data file, so that a checkpoint resumes only with its own data."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 
-#: Read at both ends. A file of tokens is too large to be read whole at each start.
+#: Bytes read at each end. A token file is too large to read in full at each start.
 END_BYTES = 1 << 20
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """Size and a digest of the first and the last MiB: the same for the same content, wherever it lies.
+    """File size and a digest of the first and last MiB, independent of the path.
 
-    A change in the middle that keeps the size is not seen.
+    A change in the middle that keeps the size goes unnoticed.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)

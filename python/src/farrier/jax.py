@@ -1,4 +1,4 @@
-"""JAX: the node hears of its steps and it hears of the node.
+"""JAX: reports steps to the node's agent and receives checkpoint requests.
 
     import farrier.jax
     farrier.jax.configure(memory_fraction=0.9)       # before JAX uses the GPU
@@ -7,7 +7,7 @@
         state, loss = step(state, batch)
         if step.checkpoint_wanted:
             save(state)
-            step.saved()
+            step.checkpoint_done()
 
 JAX itself is imported at the first step.
 """
@@ -30,27 +30,27 @@ from farrier.cadence import Cadence
 from farrier.oom import reporting
 from farrier.settings import Settings
 
-__all__ = ["Donation", "Leaf", "Settings", "Step", "configure", "donation", "reporting", "step"]
+__all__ = ["ArrayInfo", "Donation", "Settings", "Step", "configure", "donation", "reporting", "step"]
 
 log = logging.getLogger("farrier.jax")
 
-#: An argument of which less than this could be donated is not worth a word.
-WORTH_BYTES = 1 << 20
+#: Arguments with less donatable memory than this are not mentioned.
+MIN_DONATION_BYTES = 1 << 20
 
 
 def configure(*, memory_fraction: float | None = None, preallocate: bool | None = None) -> Settings:
-    """JAX's settings of GPU memory, before it uses one. What the user has set stays.
+    """Configures JAX's GPU memory, before it uses a GPU. Existing settings are kept.
 
     Args:
-        memory_fraction: XLA_PYTHON_CLIENT_MEM_FRACTION; JAX takes 0.75 of the GPU by itself.
-        preallocate: XLA_PYTHON_CLIENT_PREALLOCATE; False takes memory as it is needed.
+        memory_fraction: XLA_PYTHON_CLIENT_MEM_FRACTION; JAX's default is 0.75 of the GPU.
+        preallocate: XLA_PYTHON_CLIENT_PREALLOCATE; False allocates on demand.
     """
     return settings.apply(settings.jax_memory(memory_fraction, preallocate), os.environ, sys.modules, ("jax",))
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """An array that goes into a step or comes out of it. `argument` is None for one that comes out."""
+class ArrayInfo:
+    """An array passed into a step or returned from it. `argument` is None for a returned one."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -61,89 +61,94 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Donation:
-    """Arguments whose memory could be that of the results. Only found and told: what is donated is the user's to say.
+    """Arguments that could be donated. Only reported: donating is the user's decision.
 
-    A donated argument gives its memory to results of the same shapes and types, so that a step holds its state once and
-    not twice. JAX deletes the array that was given: to use it afterwards is an error.
+    A donated argument gives its memory to results of the same shapes and dtypes, so that a step
+    holds its state once instead of twice. JAX deletes the donated array; using it afterwards is an
+    error.
 
     Attributes:
-        arguments: by place or name, the bytes that are held twice now; arguments with less than 1 MiB are left out.
+        arguments: by position or name, the bytes now held twice; arguments below 1 MiB are omitted.
     """
 
     arguments: dict[int | str, int]
 
     @property
     def size_bytes(self) -> int:
-        """How much less the step would hold."""
+        """How much less memory the step would need."""
         return sum(self.arguments.values())
 
     def __str__(self) -> str:
         if not self.arguments:
             return (
-                f"nothing more to donate: no argument that is not donated has {WORTH_BYTES >> 20} MiB or more of the "
-                "shapes and types that come back"
+                f"nothing more to donate: no other argument has {MIN_DONATION_BYTES >> 20} MiB or more in the shapes and "
+                "dtypes of results"
             )
-        numbers = tuple(name for name in self.arguments if isinstance(name, int))
-        names = tuple(name for name in self.arguments if isinstance(name, str))
-        words = [f"donate_argnums={numbers}"] if numbers else []
-        words += [f"donate_argnames={names}"] if names else []
+        argnums = tuple(name for name in self.arguments if isinstance(name, int))
+        argnames = tuple(name for name in self.arguments if isinstance(name, str))
+        options = [f"donate_argnums={argnums}"] if argnums else []
+        options += [f"donate_argnames={argnames}"] if argnames else []
         return (
             f"{self.size_bytes / (1 << 20):.0f} MiB are held twice during the step, as arguments and as results: "
-            f"jax.jit(..., {', '.join(words)}) lets results take the memory of these arguments. JAX then deletes what was "
-            "given: go on with what comes back"
+            f"jax.jit(..., {', '.join(options)}) lets results reuse the memory of these arguments. JAX then deletes the "
+            "arguments: continue with the results"
         )
 
 
-def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
-    """Which arguments have the shapes and types of results, are not donated, and are worth it. Pure.
+def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Donation:
+    """Finds arguments worth donating: not donated, and matching a result's shape and dtype. Pure.
 
-    A result takes the memory of one argument: those that are donated already come first.
+    A result reuses the memory of one argument; already donated ones are matched first.
     """
     free = Counter((leaf.shape, leaf.dtype) for leaf in outputs)
     free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
     found: dict[int | str, int] = {}
     for leaf in inputs:
-        kind = (leaf.shape, leaf.dtype)
-        if not leaf.donated and leaf.argument is not None and free[kind] > 0:
-            free[kind] -= 1
+        shape_and_dtype = (leaf.shape, leaf.dtype)
+        if not leaf.donated and leaf.argument is not None and free[shape_and_dtype] > 0:
+            free[shape_and_dtype] -= 1
             found[leaf.argument] = found.get(leaf.argument, 0) + leaf.size_bytes
-    return Donation({name: size for name, size in found.items() if size >= WORTH_BYTES})
+    return Donation({name: size for name, size in found.items() if size >= MIN_DONATION_BYTES})
 
 
-def donation(fn: Any, *arguments: Any, **words: Any) -> Donation | None:
-    """What a jitted function could donate and does not; None: it is not jitted, or cannot be looked at. Runs nothing."""
+def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
+    """What a jitted function could still donate.
+
+    None if it is not jitted or cannot be inspected. Runs nothing.
+    """
     jax: Any = importlib.import_module("jax")
     try:
-        lowered = fn.lower(*arguments, **words)
-        taken = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
-        given = jax.tree_util.tree_leaves(lowered.out_info)
-        inputs = [_leaf(info, _argument(path), bool(info.donated)) for path, info in taken]
-        return donatable(inputs, [_leaf(info) for info in given])
-    except Exception as err:  # What is wrong with the step itself shows when it is called, in the words of JAX.
-        log.debug("the step cannot be looked at: %s", err)
+        lowered = fn.lower(*args, **kwargs)
+        inputs_info = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
+        outputs_info = jax.tree_util.tree_leaves(lowered.out_info)
+        inputs = [_array_info(info, _argument(path), bool(info.donated)) for path, info in inputs_info]
+        return donatable(inputs, [_array_info(info) for info in outputs_info])
+    except Exception as err:  # An error in the step itself surfaces when it is called, in JAX's own words.
+        log.debug("cannot inspect the step: %s", err)
         return None
 
 
 def _argument(path: Sequence[Any]) -> int | str:
-    """The first key leads to the arguments by place or to those by name, the second is the one."""
+    """The first key selects positional or keyword arguments, the second the argument."""
     key = path[1]
     return int(key.idx) if hasattr(key, "idx") else str(key.key)
 
 
-def _leaf(info: Any, argument: int | str | None = None, donated: bool = False) -> Leaf:
+def _array_info(info: Any, argument: int | str | None = None, donated: bool = False) -> ArrayInfo:
     shape = tuple(int(side) for side in info.shape)
     size = functools.reduce(lambda so_far, side: so_far * side, shape, 1)
-    # Keys of random numbers have a type without a size that numpy knows.
-    return Leaf(shape, str(info.dtype), size * int(getattr(info.dtype, "itemsize", 0)), argument, donated)
+    # PRNG keys have a dtype without an item size.
+    return ArrayInfo(shape, str(info.dtype), size * int(getattr(info.dtype, "itemsize", 0)), argument, donated)
 
 
 class Step:
-    """What `farrier.jax.step` returns: call it as the function it wraps.
+    """Returned by `farrier.jax.step`. Call it like the function that it wraps.
 
     Attributes:
-        count: steps that were launched, those before this process included.
+        count: steps launched, including those before this process.
         job: the connection to the agent; None before the first step.
-        donation: what the step could donate and does not; None: not known (not jitted, or before the first step).
+        donation: what the step could still donate. None if unknown (not jitted, or before the first
+            step).
     """
 
     def __init__(
@@ -165,59 +170,62 @@ class Step:
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """Why the agent wants a checkpoint; None: it does not. With several processes they have to agree."""
+        """The reason for a requested checkpoint, or None.
+
+        With several processes, let them agree.
+        """
         return None if self.job is None else self.job.checkpoint_wanted
 
-    def saved(self, *, say: bool = True) -> None:
-        """A checkpoint of the state after the last step is on disk."""
+    def checkpoint_done(self, *, notify: bool = True) -> None:
+        """Reports that a checkpoint of the state after the last step is on disk."""
         if self.job is not None:
-            self.job.checkpoint_done(self.count, say=say)
-        self._cadence.begin(self.count, time.perf_counter())
+            self.job.checkpoint_done(self.count, notify=notify)
+        self._cadence.start(self.count, time.perf_counter())
 
-    def not_saved(self, why: object) -> None:
-        """None could be made."""
+    def checkpoint_failed(self, reason: object) -> None:
+        """Reports that no checkpoint could be written."""
         if self.job is not None:
-            self.job.checkpoint_failed(str(why))
+            self.job.checkpoint_failed(str(reason))
 
-    def __call__(self, *arguments: Any, **words: Any) -> Any:
-        """One step. Now and then it waits until the results are there."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one step. Now and then it waits for the results."""
         first = self._jax is None
         if first:
-            self._begin(arguments, words)
+            self._begin(args, kwargs)
         with oom.reporting(self.job):
-            out = self._fn(*arguments, **words)
+            result = self._fn(*args, **kwargs)
             self.count += 1
             if first or self._cadence.due(self.count):
-                self._tell(out, compiled=first)
+                self._report_steps(result, compiled=first)
             elif self.job is not None:
                 self.job.poll()
-        return out
+        return result
 
-    def _begin(self, arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._jax = importlib.import_module("jax")
         if self.job is None:
-            self.job = self._made_job()
+            self.job = self._new_job()
         self.job.phase("compile")
-        self.donation = donation(self._fn, *arguments, **words)
+        self.donation = donation(self._fn, *args, **kwargs)
         if self.donation is not None and self.donation.arguments:
             log.warning("%s", self.donation)
-        self._cadence.begin(self.count, time.perf_counter())
+        self._cadence.start(self.count, time.perf_counter())
 
-    def _made_job(self) -> agent.Job:
+    def _new_job(self) -> agent.Job:
         processes = self._jax.process_count()
         if "RANK" in os.environ or processes == 1:
             return agent.job()
         return agent.job(rank=self._jax.process_index(), world_size=processes)
 
-    def _tell(self, out: Any, *, compiled: bool) -> None:
-        self._jax.block_until_ready(out)
-        seconds = self._cadence.waited(self.count, time.perf_counter())
-        loss = None if self._loss is None else float(self._loss(out))
+    def _report_steps(self, result: Any, *, compiled: bool) -> None:
+        self._jax.block_until_ready(result)
+        seconds = self._cadence.record_sync(self.count, time.perf_counter())
+        loss = None if self._loss is None else float(self._loss(result))
         if self.job is None:
             return
         if compiled:
             self.job.phase("train")
-        # The first step compiled: its time is none of a step.
+        # The first step includes compilation, so its time is not reported.
         self.job.step_end(self.count, seconds=None if compiled else seconds, tokens=self._tokens, loss=loss)
 
 
@@ -230,17 +238,18 @@ def step(
     every_s: float = Cadence.every_s,
     job: agent.Job | None = None,
 ) -> Step:
-    """Wraps a (jitted) training step: the node's agent hears of it, and of memory that ran out.
+    """Wraps a (jitted) training step and reports steps and out-of-memory to the node's agent.
 
-    It waits for the results of the first step and then about once in `every_s` seconds, not at every step.
+    It waits for the results of the first step and then about once in `every_s` seconds, not at
+    every step.
 
     Args:
-        fn: the step. What it could donate and does not is logged at the first call, from 1 MiB an argument; it is not
-            donated by this.
-        tokens: tokens of a step of this process.
-        loss: finds the loss in what the step returns; read only when it is waited for.
-        first_step: steps that were done before, by the process that this one goes on for.
+        fn: the step. What it could still donate is logged at the first call, from 1 MiB per
+            argument; nothing is donated automatically.
+        tokens: tokens per step of this process.
+        loss: extracts the loss from the step's result; read only when waiting.
+        first_step: number of steps completed before this process, when resuming.
         every_s: seconds between two waits.
-        job: None: the one of this process.
+        job: None uses the job of this process.
     """
     return Step(fn, tokens=tokens, loss=loss, first_step=first_step, every_s=every_s, job=job)

@@ -1,7 +1,7 @@
-"""Whether an error means that the GPU's memory ran out, and how much was wanted.
+"""Detects GPU out-of-memory errors and how much was requested.
 
-Each framework says it in its own way; here it is read from the name of the error and its words, so that no framework has
-to be imported. Memory of the host that ran out is another matter, and is not said to be the GPU's.
+Every framework has its own error; they are recognised by type name and message, so that no
+framework must be imported. Host out-of-memory is not reported as the GPU's.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from farrier import agent
 
-#: How far a chain of causes is followed.
+#: Maximum length of the followed chain of causes.
 _CHAIN = 8
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
-#: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296 bytes" and, of the host
-#: client, "Out of memory allocating 4294967296 bytes".
-_ASKED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
+#: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296
+#: bytes" and, on the host client, "Out of memory allocating 4294967296 bytes".
+_REQUESTED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
 _AMOUNT = re.compile(r"([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 
 #: TensorFlow: "OOM when allocating tensor with shape[8,1024] and type float on /job:localhost/...".
@@ -32,10 +32,10 @@ _TYPE_BYTES = {
     "half": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
-_OF_MEMORY = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-#: Words for the host's memory; and for the GPU's, in errors that have no name of their own.
-OF_THE_HOST = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
-OF_THE_GPU = re.compile(
+_MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
+#: Message patterns of host memory, and of GPU memory for errors without a type of their own.
+HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
@@ -43,51 +43,51 @@ OF_THE_GPU = re.compile(
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The GPU's memory ran out. `bytes_wanted` is None where the error does not say."""
+    """The GPU ran out of memory. `bytes_wanted` is None if the error does not state it."""
 
     bytes_wanted: int | None
     message: str
 
 
-def recognised(err: BaseException) -> OutOfMemory | None:
-    """What an error, or one that it came of, says of the GPU's memory; None: something else went wrong."""
-    seen: BaseException | None = err
+def detect(err: BaseException) -> OutOfMemory | None:
+    """Returns the GPU out-of-memory behind an error or its causes, or None."""
+    current: BaseException | None = err
     for _ in range(_CHAIN):
-        if seen is None:
+        if current is None:
             return None
-        text = str(seen)
-        if _is_oom([base.__name__ for base in type(seen).__mro__], text):
+        text = str(current)
+        if _is_oom([base.__name__ for base in type(current).__mro__], text):
             return OutOfMemory(bytes_wanted(text), text.strip().splitlines()[0] if text.strip() else "")
-        seen = seen.__cause__ or seen.__context__
+        current = current.__cause__ or current.__context__
     return None
 
 
 def _is_oom(names: list[str], text: str) -> bool:
-    if OF_THE_HOST.search(text):
+    if HOST_OOM.search(text):
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
     if "ResourceExhaustedError" in names:  # tf.errors; also raised for queues and messages that are full
-        return _OF_MEMORY.search(text) is not None
+        return _MEMORY_WORDS.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
-        return "RESOURCE_EXHAUSTED" in text and _OF_MEMORY.search(text) is not None
-    return "RuntimeError" in names and OF_THE_GPU.search(text) is not None
+        return "RESOURCE_EXHAUSTED" in text and _MEMORY_WORDS.search(text) is not None
+    return "RuntimeError" in names and GPU_OOM.search(text) is not None
 
 
 def bytes_wanted(text: str) -> int | None:
-    """How much was asked for, by the words of the error."""
-    asked = _ASKED.search(text)
-    if asked is not None:
-        return amount(asked[1])
+    """The requested bytes, parsed from the error message."""
+    requested = _REQUESTED.search(text)
+    if requested is not None:
+        return parse_bytes(requested[1])
     tensor = _TENSOR.search(text)
     if tensor is None or tensor[2] not in _TYPE_BYTES:
         return None
-    sides = [int(side) for side in tensor[1].split(",") if side.strip()]
-    return math.prod(sides) * _TYPE_BYTES[tensor[2]]
+    dims = [int(dim) for dim in tensor[1].split(",") if dim.strip()]
+    return math.prod(dims) * _TYPE_BYTES[tensor[2]]
 
 
-def amount(text: str) -> int | None:
-    """The bytes of `2.00 GiB` or `512 bytes`."""
+def parse_bytes(text: str) -> int | None:
+    """Parses `2.00 GiB` or `512 bytes`."""
     number = _AMOUNT.fullmatch(text)
     if number is None:
         return None
@@ -98,20 +98,21 @@ def amount(text: str) -> int | None:
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
-    """Tells the agent, once for an error, however many hands it passes through."""
-    found = recognised(err)
-    if found is None or getattr(err, "_farrier_told", False):
-        return found
-    (job or agent.job()).oom(found.bytes_wanted)
-    # An attribute of the error itself: an error that takes none may be told twice, which costs nothing.
+    """Reports to the agent, once per error, however often it is re-raised."""
+    oom_error = detect(err)
+    if oom_error is None or getattr(err, "_farrier_reported", False):
+        return oom_error
+    (job or agent.job()).oom(oom_error.bytes_wanted)
+    # Marks the error itself. An error that takes no attributes may be reported twice, which is
+    # harmless.
     with suppress(AttributeError, TypeError):
-        err._farrier_told = True  # type: ignore[attr-defined]
-    return found
+        err._farrier_reported = True  # type: ignore[attr-defined]
+    return oom_error
 
 
 @contextmanager
 def reporting(job: agent.Job | None = None) -> Iterator[None]:
-    """Around training: an error that means lost GPU memory is told to the agent, and goes on its way."""
+    """Reports a GPU out-of-memory raised inside to the agent, and re-raises it."""
     try:
         yield
     except Exception as err:

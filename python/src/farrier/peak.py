@@ -1,4 +1,4 @@
-"""What a GPU could do at most, from the facts of the `farrier` binary."""
+"""Peak throughput of a GPU, from the facts of the `farrier` binary."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from farrier.binary import find
 
 
 def peak_flops(gpu: str, timeout_s: float = 10.0) -> float | None:
-    """Dense 16-bit floating-point operations a second of a GPU by its name; None where nobody can say."""
+    """Dense 16-bit FLOP/s of a GPU by name. None if unknown."""
     try:
-        words = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
-        told = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=True)
-        found: list[dict[str, Any]] = json.loads(told.stdout)["gpu"]
-        rates = {entry["compute"]["fp16_tflops"] for entry in found}
+        command = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        entries: list[dict[str, Any]] = json.loads(completed.stdout)["gpu"]
+        rates = {entry["compute"]["fp16_tflops"] for entry in entries}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return None
     rate = rates.pop() if len(rates) == 1 else None

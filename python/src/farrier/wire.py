@@ -1,6 +1,7 @@
-"""What a job and the agent of its node say to each other: docs/job-socket.md without the socket.
+"""The protocol between a job and the agent of its node: docs/job-socket.md without the socket.
 
-Pure: no socket, no clock, no environment. Words go in and lines come out, bytes go in and decisions come out.
+Pure: no socket, no clock, no environment. Values go in and lines come out; bytes go in and
+decisions come out.
 """
 
 from __future__ import annotations
@@ -12,42 +13,45 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
-#: The newest version that is spoken here.
+#: The newest supported protocol version.
 VERSION = 1
 
-#: Where the agent listens when nothing else is said.
+#: Default path of the agent's socket.
 DEFAULT_SOCKET = "/run/farrier/agent.sock"
 
-#: No line is longer.
+#: Maximum length of a line.
 LINE_BYTES_MAX = 64 << 10
 
-#: Letters of a job's name, and of a phase.
+#: Maximum characters of a job name and of a phase.
 NAME_CHARS_MAX = 128
 
-#: Letters of a message for people: well below a line, however they are escaped.
+#: Maximum characters of a message: well below a line, however they are escaped.
 MESSAGE_CHARS_MAX = 4000
 
-#: Seconds between two attempts to connect.
+#: Seconds between two connection attempts.
 CONNECT_EVERY_S = 10.0
 
-#: Seconds for which a checkpoint that failed is not asked for again.
-RETRY_SAVE_S = 60.0
+#: Seconds after a failed checkpoint before the request becomes active again.
+RETRY_CHECKPOINT_S = 60.0
 
-#: Findings that are remembered; a node has a handful.
+#: Remembered findings; a node has a handful.
 KEYS_MAX = 4096
 
-#: Different words of the agent that are logged: whatever it says, the job's log stays readable.
-TOLD_MAX = 64
+#: Distinct agent messages that are logged; bounds the job's log whatever the agent sends.
+LOGGED_MAX = 64
 
-#: Lines of one connection that are no messages; what says more of them is no agent. The agent has the same limit.
-NONSENSE_MAX = 10
+#: Invalid lines per connection before closing it as not an agent. The agent has the same limit.
+INVALID_LINES_MAX = 10
 
-#: Errors after which the connection goes on.
-_GOES_ON = ("bad_line", "starting")
+#: Errors that do not end the connection.
+_NON_FATAL = ("bad_line", "starting")
 
 
-def whole(value: object, bits: int = 64) -> int | None:
-    """A number that the agent takes: whole, 0 or more, below 2 to the `bits`. None: it is none."""
+def unsigned(value: object, bits: int = 64) -> int | None:
+    """Returns a number that the agent accepts: an integer of 0 or more, below 2 to the `bits`.
+
+    Otherwise None.
+    """
     if isinstance(value, str):
         digits = value.strip()
         value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
@@ -57,55 +61,61 @@ def whole(value: object, bits: int = 64) -> int | None:
     return number if 0 <= number < 1 << bits else None
 
 
-def no_numbers(step: object, tokens: object = 0) -> dict[str, str]:
-    """What is no number that the agent takes, under its name: it is left out."""
-    given = {"step": step, "tokens": tokens}
-    said = "is no whole number of 0 or more, and is left out"
-    return {name: f"{name}={value!r} {said}" for name, value in given.items() if whole(value) is None}
+def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
+    """Warnings about values that the agent does not accept, by name. They are omitted."""
+    values = {"step": step, "tokens": tokens}
+    message = "is not an integer of 0 or more and is omitted"
+    return {name: f"{name}={value!r} {message}" for name, value in values.items() if unsigned(value) is None}
 
 
-def real(value: object) -> float | None:
-    """A number that JSON can have. A tensor is none: to read it would wait for the GPU."""
+def finite_float(value: object) -> float | None:
+    """Returns a number that JSON can represent, otherwise None.
+
+    Tensors are excluded: reading one waits for the GPU.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     number = float(value)
     return number if math.isfinite(number) else None
 
 
-def text(value: object, chars_max: int) -> str:
-    """So many letters of a text, in UTF-8 for sure."""
+def truncate(value: object, chars_max: int) -> str:
+    """The first `chars_max` characters, as valid UTF-8."""
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
 
 
-#: As the driver writes it, whole or a beginning of it; or without what stands before it, as PyTorch does.
+#: As the driver writes it, complete or a prefix; or without `GPU-`, as PyTorch writes it.
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 def gpu_uuid(value: object) -> str | None:
-    """The UUID of a GPU or of a MIG instance, which the agent takes. None: it is none; a number, say, or `cuda:0`."""
-    named = str(value).strip()
-    return named if _GPU.fullmatch(named) else None
+    """Returns the UUID of a GPU or MIG instance.
+
+    None for anything else, such as a number or `cuda:0`.
+    """
+    uuid = str(value).strip()
+    return uuid if _GPU.fullmatch(uuid) else None
 
 
-def same_gpu(one: str, other: str) -> bool:
-    """Whether two UUIDs may be of one GPU: each may have `GPU-` before it, and may be a beginning."""
-    bare = [name.removeprefix("GPU-").lower() for name in (one, other)]
-    return bare[0].startswith(bare[1]) or bare[1].startswith(bare[0])
+def may_be_same_gpu(one: str, other: str) -> bool:
+    """Whether two UUIDs may denote the same GPU; each may lack `GPU-` and may be a prefix."""
+    uuids = [name.removeprefix("GPU-").lower() for name in (one, other)]
+    return uuids[0].startswith(uuids[1]) or uuids[1].startswith(uuids[0])
 
 
-#: One for all lines: `json.dumps` would make another for each.
+#: One encoder for all lines: `json.dumps` would create one per call.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def line(kind: str, **fields: object) -> bytes:
-    """A message. What is None is left out."""
-    said = {"type": kind, **{name: value for name, value in fields.items() if value is not None}}
-    return _encode(said).encode("ascii") + b"\n"
+def encode(kind: str, **fields: object) -> bytes:
+    """Encodes a message as one line. Fields that are None are omitted."""
+    message = {"type": kind, **{name: value for name, value in fields.items() if value is not None}}
+    return _encode(message).encode("ascii") + b"\n"
 
 
 @dataclass(frozen=True)
-class Who:
-    """Which job this is, which rank of it, and on which GPU."""
+class JobIdentity:
+    """Job, rank and GPU of this process."""
 
     job: str
     rank: int | None = None
@@ -114,34 +124,34 @@ class Who:
     gpu: str | None = None
 
     def hello(self, frameworks: Mapping[str, str] | None = None) -> bytes:
-        """What comes first on every connection, with what is computed with: name and version."""
-        return line(
+        """The first message on every connection, with framework names and versions."""
+        return encode(
             "hello",
             v=VERSION,
-            job=text(self.job, NAME_CHARS_MAX),
-            rank=whole(self.rank, 32),
-            world_size=whole(self.world_size, 32),
-            local_world_size=whole(self.local_world_size, 32),
-            gpu=None if self.gpu is None else text(self.gpu, NAME_CHARS_MAX),
+            job=truncate(self.job, NAME_CHARS_MAX),
+            rank=unsigned(self.rank, 32),
+            world_size=unsigned(self.world_size, 32),
+            local_world_size=unsigned(self.local_world_size, 32),
+            gpu=None if self.gpu is None else truncate(self.gpu, NAME_CHARS_MAX),
             frameworks=frameworks or None,
         )
 
 
-#: What the agent knows by name.
+#: Frameworks that the agent knows.
 FRAMEWORKS = ("jax", "keras", "tensorflow", "torch")
 
 
 def frameworks(modules: Mapping[str, object]) -> dict[str, str]:
-    """Name and version of those that the program has imported."""
+    """Name and version of the frameworks that the program has imported."""
     versions = {name: getattr(modules.get(name), "__version__", None) for name in FRAMEWORKS}
     return {name: str(version) for name, version in versions.items() if isinstance(version, str)}
 
 
 def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int) -> str:
-    """The name of a job whom nobody named.
+    """The default name of a job.
 
-    Slurm's number. Otherwise the program and the process that started the ranks (torchrun sets RANK and is the parent
-    of them all): two runs of one program are two jobs.
+    Slurm's job id. Otherwise the program's name and the process that started the ranks (torchrun
+    sets RANK and is the parent of them all), so that two runs of one program are two jobs.
     """
     slurm = environment.get("SLURM_JOB_ID", "").strip()
     if slurm:
@@ -151,161 +161,172 @@ def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int
 
 
 def socket_path(environment: Mapping[str, str]) -> str | None:
-    """Where the agent is; None where the job wants none."""
+    """The agent's socket path. None if the job disables reporting."""
     return environment.get("FARRIER_SOCKET", DEFAULT_SOCKET) or None
 
 
 def step_end(step: object, seconds: object, tokens: object, loss: object) -> bytes | None:
-    """A step ended; None where `step` is no number of a step."""
-    number = whole(step)
+    """Encodes the end of a step. None if `step` is not a valid step number."""
+    number = unsigned(step)
     if number is None:
         return None
-    lasted = real(seconds)
-    said = line("step_end", step=number, seconds=lasted if lasted is None or lasted >= 0 else None, tokens=whole(tokens))
+    duration_s = finite_float(seconds)
+    message = encode(
+        "step_end",
+        step=number,
+        seconds=duration_s if duration_s is None or duration_s >= 0 else None,
+        tokens=unsigned(tokens),
+    )
     if loss is None:
-        return said
-    # A loss that is no number is said to be none, which is not the same as silence about it.
-    return said[:-2] + b',"loss":' + json.dumps(real(loss)).encode("ascii") + b"}\n"
+        return message
+    # A NaN or infinite loss is sent as null, which differs from omitting it.
+    return message[:-2] + b',"loss":' + json.dumps(finite_float(loss)).encode("ascii") + b"}\n"
 
 
-class Lines:
-    """Whole lines from pieces. A line that is too long is passed over and counted."""
+class LineReader:
+    """Assembles lines from chunks. Lines that are too long are skipped and counted."""
 
     def __init__(self) -> None:
         self.too_long = 0
-        self._piece = b""
-        self._skipping = False
+        self._partial = b""
+        self._skipping_line = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes end."""
+        """Returns the lines completed by these bytes."""
         lines: list[bytes] = []
-        *ended, rest = data.split(b"\n")
-        for part in ended:
-            whole_line = self._piece + part
-            self._piece = b""
-            if self._skipping or len(whole_line) > LINE_BYTES_MAX:
+        *completed, rest = data.split(b"\n")
+        for part in completed:
+            complete_line = self._partial + part
+            self._partial = b""
+            if self._skipping_line or len(complete_line) > LINE_BYTES_MAX:
                 self.too_long += 1
-                self._skipping = False
+                self._skipping_line = False
             else:
-                lines.append(whole_line)
-        self._piece += rest
-        if self._skipping or len(self._piece) > LINE_BYTES_MAX:
-            self._piece = b""
-            self._skipping = True
+                lines.append(complete_line)
+        self._partial += rest
+        if self._skipping_line or len(self._partial) > LINE_BYTES_MAX:
+            self._partial = b""
+            self._skipping_line = True
         return lines
 
 
 @dataclass
-class Pacing:
-    """When one may connect: at most once in ten seconds, and never again once the hello was refused."""
+class ReconnectPolicy:
+    """When to connect: at most once in ten seconds, and never again once the hello was refused."""
 
-    every_s: float = CONNECT_EVERY_S
+    interval_s: float = CONNECT_EVERY_S
     refused: bool = False
-    tried_s: float | None = None
+    last_attempt_s: float | None = None
 
     def due(self, now_s: float) -> bool:
         """Whether to try now."""
-        return not self.refused and (self.tried_s is None or now_s - self.tried_s >= self.every_s)
+        return not self.refused and (self.last_attempt_s is None or now_s - self.last_attempt_s >= self.interval_s)
 
 
 @dataclass
-class Heard:
-    """What one line of the agent asks of the client."""
+class LineOutcome:
+    """What the client must do after one line from the agent."""
 
-    #: For the job's log.
-    tell: str | None = None
-    #: The connection ends.
+    #: Message for the job's log.
+    log_message: str | None = None
+    #: Close the connection.
     close: bool = False
-    #: To be said: the checkpoint of that step is on disk, which a new agent does not know.
-    say_again: bytes | None = None
+    #: Line to send: a `checkpoint_done` that a restarted agent does not know about.
+    resend: bytes | None = None
 
 
 @dataclass
-class Memory:
-    """What was heard and done, for as long as the job lives: longer than any connection and any agent."""
+class ClientState:
+    """State of the client. It outlives connections and agents."""
 
-    pacing: Pacing = field(default_factory=Pacing)
+    reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     welcomed: bool = False
-    #: Lines of this connection that were no messages.
-    nonsense: int = 0
-    #: Why a checkpoint is wanted, and the findings behind it and behind earlier ones.
-    _keys: dict[str, None] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    #: Invalid lines on this connection.
+    invalid_lines: int = 0
+    #: Findings behind this checkpoint request and earlier ones.
+    _seen_findings: dict[str, None] = field(default_factory=dict)
+    _logged: set[str] = field(default_factory=set)
     _reason: str | None = None
     _not_before_s: float = float("-inf")
-    _saved: bytes | None = None
+    _last_checkpoint_done: bytes | None = None
 
-    def connection(self) -> None:
-        """A connection begins or ends."""
+    def reset_connection(self) -> None:
+        """Resets the state of a connection that opens or closes."""
         self.welcomed = False
-        self.nonsense = 0
+        self.invalid_lines = 0
 
-    def wanted(self, now_s: float) -> str | None:
-        """Why a checkpoint is wanted; None: it is not, or an attempt failed a moment ago."""
+    def checkpoint_wanted(self, now_s: float) -> str | None:
+        """The reason for a requested checkpoint.
+
+        None if none is, or if an attempt failed a moment ago.
+        """
         return self._reason if now_s >= self._not_before_s else None
 
-    def saved(self, step: int | None) -> bytes:
-        """A checkpoint is on disk: the line that says so."""
+    def checkpoint_done(self, step: int | None) -> bytes:
+        """Records that a checkpoint is on disk. Returns the line that reports it."""
         self._reason = None
         self._not_before_s = float("-inf")
-        self._saved = line("checkpoint_done", step=step)
-        return self._saved
+        self._last_checkpoint_done = encode("checkpoint_done", step=step)
+        return self._last_checkpoint_done
 
-    def not_saved(self, message: object, now_s: float) -> bytes:
-        """None could be made: it is still wanted, and asked for again in a minute."""
-        self._not_before_s = now_s + RETRY_SAVE_S
-        return line("checkpoint_failed", message=text(message, MESSAGE_CHARS_MAX))
+    def checkpoint_failed(self, message: object, now_s: float) -> bytes:
+        """Records a failed checkpoint. The request becomes active again after a minute."""
+        self._not_before_s = now_s + RETRY_CHECKPOINT_S
+        return encode("checkpoint_failed", message=truncate(message, MESSAGE_CHARS_MAX))
 
-    def hear(self, raw: bytes) -> Heard:
-        """Takes a line of the agent. What is not known is passed over."""
+    def handle_line(self, raw: bytes) -> LineOutcome:
+        """Handles a line from the agent. Unknown messages are ignored."""
         try:
-            said = json.loads(raw)
+            message = json.loads(raw)
         except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
-            self.nonsense += 1
-            if self.nonsense < NONSENSE_MAX:
-                return Heard()
-            return Heard(
-                tell=self._news("what listens there is no agent", f"{NONSENSE_MAX} lines were no messages"), close=True
+            message = None
+        if not isinstance(message, dict):
+            self.invalid_lines += 1
+            if self.invalid_lines < INVALID_LINES_MAX:
+                return LineOutcome()
+            return LineOutcome(
+                log_message=self._log_once(
+                    "the socket's peer is not an agent", f"{INVALID_LINES_MAX} lines were not messages"
+                ),
+                close=True,
             )
-        kind = said.get("type")
+        kind = message.get("type")
         if kind == "welcome":
             self.welcomed = True
         elif kind == "checkpoint_wanted":
-            return self._hear_wanted(said)
+            return self._handle_checkpoint_wanted(message)
         elif kind == "notice":
-            return Heard(tell=self._news("the agent of this node", said.get("message")))
+            return LineOutcome(log_message=self._log_once("the agent of this node", message.get("message")))
         elif kind == "error":
-            return self._hear_error(said)
-        return Heard()
+            return self._handle_error(message)
+        return LineOutcome()
 
-    def _hear_wanted(self, said: Mapping[str, object]) -> Heard:
-        findings = said.get("findings")
+    def _handle_checkpoint_wanted(self, message: Mapping[str, object]) -> LineOutcome:
+        findings = message.get("findings")
         keys = [key for key in findings if isinstance(key, str)] if isinstance(findings, list) else []
-        new = [key for key in keys if key not in self._keys]
+        new = [key for key in keys if key not in self._seen_findings]
         if keys and not new:
-            return Heard(say_again=self._saved if self._reason is None else None)
-        self._remember(new)
-        self._reason = text(said.get("reason") or "the agent of this node gave no reason", MESSAGE_CHARS_MAX)
+            return LineOutcome(resend=self._last_checkpoint_done if self._reason is None else None)
+        self._remember_findings(new)
+        self._reason = truncate(message.get("reason") or "the agent of this node gave no reason", MESSAGE_CHARS_MAX)
         self._not_before_s = float("-inf")
-        return Heard(tell=self._news("a checkpoint is wanted", self._reason))
+        return LineOutcome(log_message=self._log_once("checkpoint requested", self._reason))
 
-    def _remember(self, keys: Iterable[str]) -> None:
-        self._keys.update(dict.fromkeys(keys))
-        while len(self._keys) > KEYS_MAX:
-            del self._keys[next(iter(self._keys))]
+    def _remember_findings(self, keys: Iterable[str]) -> None:
+        self._seen_findings.update(dict.fromkeys(keys))
+        while len(self._seen_findings) > KEYS_MAX:
+            del self._seen_findings[next(iter(self._seen_findings))]
 
-    def _hear_error(self, said: Mapping[str, object]) -> Heard:
-        code = said.get("code")
+    def _handle_error(self, message: Mapping[str, object]) -> LineOutcome:
+        code = message.get("code")
         if code == "bad_hello":
-            self.pacing.refused = True
-        told = self._news(f"the agent of this node refuses ({code})", said.get("message"))
-        return Heard(tell=told, close=code not in _GOES_ON)
+            self.reconnect.refused = True
+        text = self._log_once(f"the agent of this node refuses ({code})", message.get("message"))
+        return LineOutcome(log_message=text, close=code not in _NON_FATAL)
 
-    def _news(self, about: str, message: object) -> str | None:
-        told = text(f"{about}: {message}", MESSAGE_CHARS_MAX)
-        if told in self._told or len(self._told) >= TOLD_MAX:
+    def _log_once(self, about: str, message: object) -> str | None:
+        text = truncate(f"{about}: {message}", MESSAGE_CHARS_MAX)
+        if text in self._logged or len(self._logged) >= LOGGED_MAX:
             return None
-        self._told.add(told)
-        return told
+        self._logged.add(text)
+        return text

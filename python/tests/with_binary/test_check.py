@@ -9,24 +9,24 @@ import farrier
 CAPTURED = Path(__file__).parents[3] / "docs/tour/node"
 
 
-def test_a_captured_node_that_is_wrong_is_blocked():
-    answer = farrier.check(root=CAPTURED)
-    assert answer.verdict == "blocked"
-    blocked = {finding.code for finding in answer.findings if finding.verdict == "blocked"}
+def test_a_broken_captured_node_is_blocked():
+    result = farrier.check(root=CAPTURED)
+    assert result.verdict == "blocked"
+    blocked = {finding.code for finding in result.findings if finding.verdict == "blocked"}
     assert "driver-library-mismatch" in blocked
-    assert any(remedy.command for remedy in answer.remedies)
-    assert "driver-library-mismatch" in str(answer)
+    assert any(remedy.command for remedy in result.remedies)
+    assert "driver-library-mismatch" in str(result)
     with pytest.raises(farrier.CannotRun, match="driver-library-mismatch"):
         farrier.check(root=CAPTURED, must="run")
 
 
-def test_this_node_has_an_answer():
-    answer = farrier.check()
-    assert answer.findings
-    assert not {"no-answer", "no-binary", "python-unknown"} & {finding.code for finding in answer.findings}
+def test_this_node_has_a_result():
+    result = farrier.check()
+    assert result.findings
+    assert not {"no-answer", "no-binary", "python-unknown"} & {finding.code for finding in result.findings}
 
 
-def test_a_node_that_is_not_there_is_unknown_in_the_binary_s_words(tmp_path):
-    answer = farrier.check(root=tmp_path / "nowhere")
-    assert answer.verdict == "unknown"
-    assert "nowhere" in str(answer)
+def test_a_missing_node_is_unknown_with_the_binary_s_message(tmp_path):
+    result = farrier.check(root=tmp_path / "nowhere")
+    assert result.verdict == "unknown"
+    assert "nowhere" in str(result)

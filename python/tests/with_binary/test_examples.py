@@ -17,14 +17,14 @@ def lint(path):
 
 
 @pytest.mark.parametrize("name", ["train_torch.py", "train_keras.py"])
-def test_nothing_is_found_in_an_example(name):
+def test_lint_finds_nothing_in_an_example(name):
     code, found = lint(EXAMPLES / name)
     assert found["findings"] == []
     assert found["unread"] == []
     assert code == 0
 
 
-def test_what_is_wrong_would_be_found(tmp_path):
+def test_lint_would_find_an_error(tmp_path):
     wrong = tmp_path / "train.py"
     wrong.write_text((EXAMPLES / "train_torch.py").read_text() + "\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'no_such:1'\n")
     code, found = lint(wrong)

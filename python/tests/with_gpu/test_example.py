@@ -13,7 +13,7 @@ def apart(one, other):
     return max(abs(float(one[step]) - float(other[step])) / float(other[step]) for step in other)
 
 
-def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     whole, code = losses(start(tmp_path / "whole", *WORDS, steps=STEPS))
     assert code == 0
     assert sorted(whole) == list(range(1, STEPS + 1))

@@ -1,4 +1,4 @@
-"""The guard on a real GPU: real out-of-memory under a cap, the same gradients, and nothing held afterwards."""
+"""The guard on a real GPU: real out-of-memory under a cap, and the same gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def cap():
-    """Sets a cap in bytes; lifts it afterwards."""
+    """Sets a memory cap in bytes and lifts it afterwards."""
     total = torch.cuda.mem_get_info()[1]
 
     def set_to(size_bytes):
@@ -43,7 +43,7 @@ def model():
     made.zero_grad(set_to_none=True)
 
 
-def batch_of(model, rows, length, seed=0):
+def random_batch(model, rows, length, seed=0):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, model.shape.vocabulary, (rows, length + 1), generator=generator)
     labels = ids[:, 1:].clone()
@@ -58,8 +58,8 @@ def guard(model, **more):
 
 
 def whole(model, batch):
-    """Loss, gradients on the host, and how many bytes the step took above what was there."""
-    gc.collect()  # What other tests left must not count as this one's, nor be found to free later.
+    """Loss, gradients on the host, and bytes that the step took above those already allocated."""
+    gc.collect()  # Garbage of other tests must neither count here nor be freed later.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
@@ -80,7 +80,7 @@ def check(model, loss, expected):
 
 @pytest.mark.parametrize(("rows", "share"), [(8, 0.6), (7, 0.4)])
 def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
-    batch = batch_of(model, rows, 1024)
+    batch = random_batch(model, rows, 1024)
     expected = whole(model, batch)
     base, need = expected[2:]
     cap(base + int(share * need))
@@ -88,29 +88,29 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     check(model, run(batch), expected)
     report = run.report
     assert report.ooms >= 1
-    assert report.saved.get("split") == 1
+    assert report.recovered.get("split") == 1
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report.saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
+    assert run.report.recovered.get("split") == 1, "planned the second time: only fragmentation may need freeing"
 
 
-def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
-    batch = batch_of(model, 8, 1024)
+def test_a_loss_that_is_not_a_mean_over_rows_is_not_split(model, cap):
+    batch = random_batch(model, 8, 1024)
     base, need = whole(model, batch)[2:]
     cap(base + int(0.6 * need))
-    run = farrier.torch.guard(  # A sum over rows of the mean over tokens, and said to be a mean.
+    run = farrier.torch.guard(  # A sum over rows of the mean over tokens, declared as a mean.
         lambda b: model(b["ids"], b["labels"]) * len(b["ids"]),
         model=model,
         count=lambda b: (b["labels"] != IGNORED).sum(),
     )
-    with contextlib.suppress(farrier.torch.DoesNotFit):  # Recomputed it may fit.
+    with contextlib.suppress(farrier.torch.DoesNotFit):  # It may fit when recomputed.
         run(batch)
-    assert any("give other gradients than the whole" in note for note in run.report.notes), run.report
+    assert any("give different gradients than the whole batch" in note for note in run.report.notes), run.report
     assert run.report.split_calls == 0
 
 
 def test_a_single_row_is_recomputed(model, cap):
-    batch = batch_of(model, 1, 4096)
+    batch = random_batch(model, 1, 4096)
     expected = whole(model, batch)
     base, need = expected[2:]
     saved = set()
@@ -123,26 +123,26 @@ def test_a_single_row_is_recomputed(model, cap):
             break
         check(model, loss, expected)
         model.zero_grad(set_to_none=True)
-        saved |= set(run.report.saved)
+        saved |= set(run.report.recovered)
     assert "recompute" in saved
 
 
 def test_offload_gives_the_same_gradients(model):
-    from farrier.torch.ladder import Plan
+    from farrier.torch.retry_policy import Plan
 
-    batch = batch_of(model, 1, 2048)
+    batch = random_batch(model, 1, 2048)
     expected = whole(model, batch)
     run = guard(model)
-    shape, _ = run._look_at(batch)
+    shape, _ = run._inspect(batch)
     for plan in (Plan(1), Plan(1, recompute=True)):
-        run.learned.failed(shape, plan, None, fragmented=False)
+        run.learned.record_failure(shape, plan, None, fragmented=False)
     check(model, run(batch), expected)
     assert "offload" in {mode.value for _, mode in run.learned.shapes}
 
 
-def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
-    batch = batch_of(model, 2, 2048)
-    whole(model, batch_of(model, 1, 64))  # cuBLAS keeps its workspace from here on.
+def test_a_step_that_does_not_fit_leaves_no_side_effects(model, cap):
+    batch = random_batch(model, 2, 2048)
+    whole(model, random_batch(model, 1, 64))  # Allocates cuBLAS's workspace.
     random_before = torch.cuda.get_rng_state()
     gc.collect()
     before = torch.cuda.memory_allocated()
@@ -150,7 +150,7 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
     run = guard(model)
     with pytest.raises(farrier.torch.DoesNotFit) as caught:
         run(batch)
-    assert caught.value.wanted_bytes is not None
+    assert caught.value.requested_bytes is not None
     assert caught.value.capacity_bytes is not None
     gc.collect()
     assert torch.cuda.memory_allocated() - before < 2**20
@@ -158,17 +158,17 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
     assert torch.equal(torch.cuda.get_rng_state(), random_before)
 
 
-def largest_ballast():
+def largest_reserve():
     for size in range(8 * GIB, GIB, -(32 << 20)):
         try:
-            return farrier.torch.Ballast(size)
+            return farrier.torch.MemoryReserve(size)
         except MemoryError:
             torch.cuda.empty_cache()
     raise AssertionError("not even a small one fits")
 
 
-def what_is_left(block=32 << 20):
-    """Takes all room that is left, also within segments that something small keeps from being given back."""
+def fill_memory(block=32 << 20):
+    """Allocates all remaining memory, also inside segments that cannot be released."""
     taken = []
     with contextlib.suppress(torch.OutOfMemoryError):
         while True:
@@ -176,44 +176,44 @@ def what_is_left(block=32 << 20):
     return taken
 
 
-def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
-    batch = batch_of(model, 1, 1024)
+def test_the_reserve_recovers_the_last_resort(model, cap):
+    batch = random_batch(model, 1, 1024)
     expected = whole(model, batch)
     cap(expected[2] + 8 * GIB)
     asked: list[str] = []
-    ballast = largest_ballast()
-    others = what_is_left()
-    run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
+    reserve = largest_reserve()
+    others = fill_memory()
+    run = guard(model, reserve=reserve, request_checkpoint=asked.append)
     check(model, run(batch), expected)
-    assert run.report.saved == {"ballast": 1}
+    assert run.report.recovered == {"reserve": 1}
     assert len(asked) == 1
-    assert not ballast.held
+    assert not reserve.is_held
     del others
 
 
 def test_half_precision_stays_close(cap):
     model = build("191m", device="cuda", dtype=torch.bfloat16)
-    batch = batch_of(model, 8, 1024)
+    batch = random_batch(model, 8, 1024)
     expected = whole(model, batch)
     cap(expected[2] + int(0.35 * expected[3]))
     run = guard(model)
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
     assert run.report.split_calls == 1
-    assert not any("split" in note for note in run.report.notes), "proved, and by gradients"
+    assert not any("split" in note for note in run.report.notes), "checked by gradients"
     errors = [
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
     ]
-    # Each of the pieces rounds to 8 bits; where much cancels (norms) more of it shows.
+    # Each micro-batch rounds to 8 bits; it shows more where much cancels (norms).
     assert statistics.median(errors) < 0.02, errors
     assert max(errors) < 0.15, errors
 
 
-def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
+def test_a_split_step_gets_no_graph_and_continues():
     model = build("tiny", device="cuda", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    batch = batch_of(model, 8, 64)
+    batch = random_batch(model, 8, 64)
 
     def narrow(given):
         if given["ids"].shape[0] > 4:
@@ -228,10 +228,10 @@ def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
         optimizer.step()
         return loss
 
-    policy = farrier.torch.Policy(warmups=2, gain=0.0, profile=False)
+    policy = farrier.torch.Policy(warmups=2, min_speedup=0.0, profile=False)
     step = farrier.torch.step(train, model=model, optimizer=optimizer, policy=policy)
     losses = [step(batch).item() for _ in range(8)]
-    assert losses[-1] < losses[0], "one batch over and over is learned"
+    assert losses[-1] < losses[0], "a repeated batch is learned"
     assert step.report.captures == 0
     assert "the guard runs 8 rows" in str(step.report)
     assert run.report.lost == 0
@@ -269,7 +269,7 @@ print(json.dumps({"expandable": choice.expandable, "kinds": kinds, "late": late,
 """
 
 
-def test_buffers_of_the_classic_pool_are_classic_and_the_rest_is_expandable():
+def test_the_classic_pool_is_classic_and_the_rest_expandable():
     environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
     done = subprocess.run(
         [sys.executable, "-c", ALLOCATOR],
@@ -283,4 +283,4 @@ def test_buffers_of_the_classic_pool_are_classic_and_the_rest_is_expandable():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["expandable"]
     assert found["kinds"] == [True, False, True, False, True], found
-    assert "CUDA has started" in found["late"]
+    assert "CUDA has already started" in found["late"]

@@ -1,4 +1,4 @@
-"""The Trainer with whole steps on a GPU: graphs, and the same training."""
+"""The Trainer with whole updates on a GPU: graphs, and the same training."""
 
 import pytest
 import torch

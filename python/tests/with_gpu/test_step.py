@@ -1,4 +1,4 @@
-"""Steps as graphs on a real GPU: the same training as eagerly, and a clear word where there can be no graph."""
+"""Steps as graphs on a real GPU: training equals eager, and a clear reason if there is no graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from farrier.bench.model import IGNORED, build
 from farrier.torch import Lengths, Policy, step
 from farrier.torch.explain import ReasonCode
 
-FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
+FAST = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=50)
 
 
 def model_of(dtype=torch.float32, **more):
@@ -25,7 +25,7 @@ def model_of(dtype=torch.float32, **more):
 
 
 def batches(count, rows=2, length=64, seed=1, kinds=4):
-    """So many batches, of which `kinds` are different: they come again and again, so that the loss falls."""
+    """That many batches, of which `kinds` are distinct; they repeat, so that the loss falls."""
     generator = torch.Generator().manual_seed(seed)
     ids = [torch.randint(0, 512, (rows, length + 1), generator=generator) for _ in range(min(kinds, count))]
     for i in range(count):
@@ -69,16 +69,16 @@ def weights(model):
 
 
 def trained_alike(start, eager, found):
-    """The two lie much closer to each other than to where they began."""
+    """Asserts that both are much closer to each other than to the start."""
     moved, apart = (weights(eager) - start).norm().item(), (weights(eager) - weights(found)).norm().item()
     assert moved > 0
     assert apart < 0.05 * moved, (apart, moved)
 
 
 def both(make_step, stream, *, model=None, policy=FAST, kind=torch.optim.AdamW, options=None, each=None, **more):
-    """Losses of an eager run and of a graphed one from the same weights, and the graphed step.
+    """Losses of an eager and a graphed run from the same weights, and the graphed step.
 
-    The weights at the end are compared, too. `each(i, model, optimizer)` is called before every step.
+    The final weights are compared too. `each(i, model, optimizer)` is called before every step.
     """
     model = model or model_of()
     twin, start = copy.deepcopy(model), weights(model)
@@ -106,14 +106,14 @@ def fell(losses_of_a_run):
     assert sum(losses_of_a_run[-4:]) < sum(losses_of_a_run[:4]) - 0.05, losses_of_a_run
 
 
-def test_the_losses_are_those_of_the_eager_run():
+def test_losses_equal_the_eager_run():
     eager, found, graphed = both(plain_step, list(batches(60)))
     same(eager, found)
     fell(eager)
     assert graphed.report.reason is None
     assert graphed.report.replays >= 50
     assert graphed.report.verified >= 5
-    assert graphed.report.last.gradients == len(list(model_of().parameters()))
+    assert graphed.report.last_comparison.gradients == len(list(model_of().parameters()))
 
 
 def test_dropout_draws_the_same_numbers():
@@ -156,7 +156,7 @@ def test_a_scheduler_and_an_assigned_rate_reach_the_graph():
     trained_alike(start, model, twin)
 
 
-def test_a_rate_that_is_assigned_at_every_step_from_the_first():
+def test_a_rate_assigned_at_every_step():
     def assign(i, _, optimizer):
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * min(1.0, (i + 1) / 30)
@@ -167,7 +167,7 @@ def test_a_rate_that_is_assigned_at_every_step_from_the_first():
     assert graphed.report.replays >= 30
 
 
-def test_what_is_frozen_or_evaluated_on_the_way_is_seen():
+def test_freezing_and_eval_mode_are_detected():
     def change(i, model, _):
         model.embedding.requires_grad_(i >= 15)
         model.blocks[0].train(i < 25)
@@ -179,7 +179,7 @@ def test_what_is_frozen_or_evaluated_on_the_way_is_seen():
     assert graphed.report.replays >= 25
 
 
-def test_weights_that_are_put_elsewhere_are_captured_anew():
+def test_moved_weights_are_recaptured():
     def move(i, model, _):
         if i == 20:
             for parameter in model.parameters():
@@ -212,13 +212,13 @@ def test_averaged_weights_inside_the_step():
     first, second = optimizer_of(model), optimizer_of(twin)
     eager = losses(averaging(model, first), batches(30))
     inner = averaging(twin, second)
-    graphed = step(inner, model=twin, optimizer=second, policy=FAST, also=[averages[1]])
+    graphed = step(inner, model=twin, optimizer=second, policy=FAST, extra_state=[averages[1]])
     same(eager, losses(graphed, batches(30)))
     assert graphed.report.replays >= 20
     trained_alike(start, *averages)
 
 
-def test_pinned_memory_that_is_written_again_is_read_first():
+def test_reused_pinned_memory_is_read_first():
     staging = torch.empty(8, 16, pin_memory=True)
 
     def slow(model, optimizer):
@@ -226,7 +226,7 @@ def test_pinned_memory_that_is_written_again_is_read_first():
 
         def train(batch):
             loss = inner(batch)
-            torch.cuda._sleep(20_000_000)  # Some 10 ms, in which the next batch is written.
+            torch.cuda._sleep(20_000_000)  # Some 10 ms, during which the next batch is written.
             return loss
 
         return train
@@ -255,7 +255,7 @@ def test_gradient_accumulation_inside_the_step():
 
         return train
 
-    kinds = {"kind": torch.optim.SGD, "options": {"lr": 0.5}}  # AdamW would not see a gradient of another size.
+    kinds = {"kind": torch.optim.SGD, "options": {"lr": 0.5}}  # AdamW would hide a scaled gradient.
     eager, found, graphed = both(accumulating, list(batches(30, rows=8)), **kinds)
     same(eager, found)
     fell(eager)
@@ -296,10 +296,10 @@ def test_a_wrong_padding_value_is_found_before_it_trains():
     lengths = Lengths(pad={"ids": 0, "labels": 3}, shortest=64)
     eager, found, graphed = both(plain_step, stream, lengths=lengths)
     same(eager, found)
-    assert "differ" in graphed.report.reason.what
+    assert "differ" in graphed.report.reason.cause
 
 
-def test_a_number_of_python_that_changes_is_found():
+def test_a_changing_python_number_is_found():
     def schedule(model, optimizer):
         train = {"weight": 1.0}
 
@@ -317,14 +317,14 @@ def test_a_number_of_python_that_changes_is_found():
     optimizer = optimizer_of(model)
     graphed = step(schedule(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
     losses(graphed, batches(12))
-    assert "two eager runs of one batch differ" in graphed.report.reason.what
+    assert "two eager runs of one batch differ" in graphed.report.reason.cause
 
 
 def test_float16_with_a_scaler():
     scalers = []
 
     def scaled(model, optimizer):
-        scaler = torch.amp.GradScaler("cuda")  # Its first steps overflow, and are skipped.
+        scaler = torch.amp.GradScaler("cuda")  # Its first steps overflow and are skipped.
         scalers.append(scaler)
 
         def train(batch):
@@ -367,27 +367,27 @@ def test_float16_with_a_scaler():
 )
 def test_other_optimizers(kind, options):
     junk = [torch.full((512, 512), 1e3, device="cuda") for _ in range(50)]
-    del junk  # For who takes memory as it comes.
+    del junk  # For code that uses uninitialised memory.
     eager, found, graphed = both(plain_step, list(batches(30)), kind=kind, options=options)
     same(eager, found)
     fell(eager)
     assert graphed.report.replays >= 20, graphed.report
 
 
-def test_sgd_with_dampening_runs_eagerly_and_says_why():
+def test_sgd_with_dampening_runs_eagerly_with_a_reason():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
     eager, found, graphed = both(plain_step, list(batches(8)), kind=torch.optim.SGD, options=options)
     same(eager, found, 1e-5)
-    assert "dampening" in graphed.report.reason.what
+    assert "dampening" in graphed.report.reason.cause
 
 
 def test_an_optimizer_that_counts_on_the_host_runs_eagerly():
     eager, found, graphed = both(plain_step, list(batches(4)), kind=torch.optim.Adagrad)
     same(eager, found, 1e-6)
-    assert "capturable" in graphed.report.reason.what
+    assert "capturable" in graphed.report.reason.cause
 
 
-def synchronising(model, optimizer):
+def gradient_sync(model, optimizer):
     inner = plain_step(model, optimizer)
 
     def train(batch):
@@ -413,7 +413,7 @@ def branching(model, optimizer):
 
 
 def not_joined(model, optimizer):
-    """Begins work on another stream, and does not wait for it."""
+    """Starts work on another stream and does not wait for it."""
     other = torch.cuda.Stream()
     inner = plain_step(model, optimizer)
 
@@ -427,7 +427,7 @@ def not_joined(model, optimizer):
 
 
 def not_forked(model, optimizer):
-    """Allocates and works on another stream, which did not wait for this one."""
+    """Allocates and works on another stream that did not wait for this one."""
     other = torch.cuda.Stream()
     inner = plain_step(model, optimizer)
 
@@ -443,21 +443,21 @@ def not_forked(model, optimizer):
 @pytest.mark.parametrize(
     ("make", "words", "line"),
     [
-        (synchronising, "it waits for the GPU", "if loss.item() > 1e9:"),
+        (gradient_sync, "it waits for the GPU", "if loss.item() > 1e9:"),
         (branching, "it waits for the GPU", "if loss > 0:"),
         (not_joined, "starts work on another stream and does not wait for it", None),
-        (not_forked, "works on a stream that takes no part in the capture", "torch.ones(1024"),
+        (not_forked, "uses a stream outside the capture", "torch.ones(1024"),
     ],
 )
-def test_what_cannot_be_captured_is_explained_and_runs_eagerly(make, words, line):
+def test_an_uncapturable_step_is_explained_and_runs_eagerly(make, words, line):
     eager, found, graphed = both(make, list(batches(10)))
     same(eager, found, 1e-4)
-    assert words in graphed.report.reason.what
+    assert words in graphed.report.reason.cause
     if line:
-        assert line in graphed.report.reason.where
+        assert line in graphed.report.reason.location
 
 
-def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
+def test_another_thread_may_sync_during_the_dry_run():
     found = []
 
     def beside():
@@ -470,7 +470,7 @@ def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
         inner = plain_step(model, optimizer)
 
         def train(batch):
-            if torch.cuda.is_current_stream_capturing() and not found:  # The rehearsal comes before the capture.
+            if torch.cuda.is_current_stream_capturing() and not found:  # The dry run comes before the capture.
                 loader = threading.Thread(target=beside)
                 loader.start()
                 loader.join()
@@ -485,7 +485,7 @@ def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
-def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
+def test_host_side_layer_dropping_has_no_graph():
     def make(model, optimizer):
         inner = plain_step(model, optimizer)
 
@@ -498,17 +498,17 @@ def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
 
     eager, found, graphed = both(make, list(batches(20)))
     same(eager, found, 1e-4)
-    assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.what
+    assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.cause
 
 
-def test_shapes_that_never_come_back():
+def test_shapes_that_never_recur():
     stream = [batch for i in range(40) for batch in batches(1, length=20 + i, seed=i)]
     eager, found, graphed = both(plain_step, stream)
     same(eager, found, 1e-4)
-    assert "none came back" in graphed.report.reason.what
+    assert "none occurred twice" in graphed.report.reason.cause
 
 
-def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
+def test_an_interrupt_during_capture_leaves_a_usable_step():
     calls = {"count": 0}
 
     def interrupted(model, optimizer):
@@ -518,7 +518,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
             loss = inner(batch)
             if torch.cuda.is_current_stream_capturing():
                 calls["count"] += 1
-                if calls["count"] == 2:  # The first is the rehearsal.
+                if calls["count"] == 2:  # The first is the dry run.
                     raise KeyboardInterrupt
             return loss
 
@@ -543,7 +543,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
     assert graphed.report.replays >= 5
 
 
-def test_an_error_of_the_step_itself_is_the_users():
+def test_an_error_in_the_step_is_raised():
     def failing(model, optimizer):
         def train(batch):
             raise KeyError("no such column")
@@ -575,16 +575,16 @@ print("trained on")
 """
 
 
-def test_a_cuda_error_inside_a_graph_ends_the_job_and_says_what_to_do():
+def test_a_cuda_error_inside_a_graph_ends_the_job_with_a_hint():
     script = LOSES_THE_CONTEXT.format(path=[entry for entry in (str(Path(__file__).parent), *sys.path) if entry])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert run.returncode != 0  # torch may abort at exit: it frees pinned memory and cannot.
+    assert run.returncode != 0  # torch may abort at exit when it cannot free pinned memory.
     assert "trained on" not in run.stdout
     assert "the CUDA context is lost" in run.stderr
     assert "restart from the last checkpoint" in run.stderr
 
 
-def test_loading_a_checkpoint_makes_the_graphs_anew():
+def test_loading_a_checkpoint_recaptures_graphs():
     model = model_of()
     twin = copy.deepcopy(model)
     first, second = optimizer_of(model), optimizer_of(twin)
@@ -601,7 +601,7 @@ def test_loading_a_checkpoint_makes_the_graphs_anew():
     assert graphed.report.reason is None
 
 
-def test_running_statistics_are_counted_once():
+def test_running_statistics_are_updated_once():
     class Normed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -623,7 +623,7 @@ def test_running_statistics_are_counted_once():
     torch.testing.assert_close(twin.norm.running_var, model.norm.running_var, rtol=1e-3, atol=1e-4)
 
 
-def test_a_buffer_that_forward_replaces_is_told_and_right():
+def test_a_replaced_buffer_is_reported_and_correct():
     class Replacing(nn.Module):
         def __init__(self):
             super().__init__()
@@ -638,10 +638,10 @@ def test_a_buffer_that_forward_replaces_is_told_and_right():
     stream = [{"x": torch.randn(8, 16, generator=torch.Generator().manual_seed(i)) + 1} for i in range(12)]
     eager, found, graphed = both(squares_step, stream, model=Replacing().cuda())
     same(eager, found, 1e-4)
-    assert "in the place of a buffer (mean)" in graphed.report.reason.what
+    assert "replaces a buffer by another tensor (mean)" in graphed.report.reason.cause
 
 
-def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
+def test_a_gpu_bound_step_stays_eager_with_a_reason():
     def heavy(model, optimizer):
         inner = plain_step(model, optimizer)
         square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -653,20 +653,20 @@ def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
 
         return train
 
-    policy = Policy(warmups=4, gain=1.2)
+    policy = Policy(warmups=4, min_speedup=1.2)
     _, _, graphed = both(heavy, list(batches(8)), policy=policy)
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_a_step_that_waits_for_launches_is_measured_and_faster():
+def test_a_launch_bound_step_is_faster_as_a_graph():
     policy = Policy(warmups=3)
     _, _, graphed = both(plain_step, list(batches(60)), policy=policy)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.eager.gain > 1.5
-    assert graphed.report.gain > 1.5
+    assert graphed.report.speedup > 1.5
 
 
-def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
+def test_a_momentum_scheduler_has_no_graph_with_a_reason():
     model = model_of()
     optimizer = optimizer_of(model)
     graphed = step(plain_step(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
@@ -674,7 +674,7 @@ def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
     for batch in batches(20):
         graphed(batch)
         scheduler.step()
-    assert "betas of group 0" in graphed.report.reason.what
+    assert "betas of group 0" in graphed.report.reason.cause
 
 
 def test_no_more_memory_than_the_eager_run():
@@ -696,7 +696,7 @@ def test_no_more_memory_than_the_eager_run():
 
 
 class GroupedQueries(nn.Module):
-    """A decoder with fewer KV heads than query heads. Its attention's backward pass adds up atomically, in any order."""
+    """A decoder with fewer KV heads than query heads, whose backward adds atomically."""
 
     def __init__(self, width=512, heads=8, kv_heads=2, layers=6, vocabulary=1024):
         super().__init__()
@@ -727,7 +727,7 @@ class GroupedQueries(nn.Module):
 
 
 def grouped_queries(scaled=None, *, count=60, compile=False):
-    """A run of which the captured graph scales one gradient by 1.01."""
+    """A run whose captured graph scales one gradient by 1.01."""
     torch.manual_seed(0)
     model = GroupedQueries().cuda()
     optimizer = optimizer_of(model)
@@ -742,7 +742,7 @@ def grouped_queries(scaled=None, *, count=60, compile=False):
         optimizer.step()
         return loss
 
-    policy = Policy(warmups=2, gain=0.0, profile=False, verify_every=3)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=3)
     graphed = step(train, model=model, optimizer=optimizer, policy=policy, compile=compile)
     losses(graphed, batches(count, rows=4, length=1024))
     return graphed
@@ -757,7 +757,7 @@ def test_attention_with_grouped_queries_has_a_graph(compile):
 
 
 @pytest.mark.parametrize("name", ["layers.0.q.weight", "layers.0.kv.bias", "layers.5.norm.weight", "head.weight"])
-def test_a_gradient_of_the_graph_that_is_one_per_cent_too_large_is_found(name):
+def test_a_graph_gradient_off_by_one_per_cent_is_found(name):
     graphed = grouped_queries(name, count=6)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS, graphed.report
-    assert {each.name for each in graphed.report.last.wrong} == {name}
+    assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}

@@ -21,11 +21,11 @@ def start():
     return jnp.zeros(4), jnp.asarray(np.random.default_rng(0).normal(size=(8, 4)))
 
 
-def of(said, kind):
-    return [it for it in said if it["type"] == kind]
+def of_type(messages, kind):
+    return [message for message in messages if message["type"] == kind]
 
 
-def test_steps_are_told_and_the_numbers_are_the_same(fake):
+def test_steps_are_reported_and_results_unchanged(fake):
     step = farrier.jax.step(train, tokens=32, loss=lambda out: out[1], every_s=0.0, job=Job("4711"))
     rank = fake.accept()
     weights, batch = start()
@@ -36,17 +36,17 @@ def test_steps_are_told_and_the_numbers_are_the_same(fake):
         plain, loss = train(plain, batch)
         losses.append(float(loss))
     np.testing.assert_array_equal(weights, plain)
-    said = rank.everything()
-    steps = of(said, "step_end")
-    assert [it["step"] for it in steps] == [1, 2, 3, 4, 5]
-    assert [it["loss"] for it in steps] == losses
+    messages = rank.everything()
+    steps = of_type(messages, "step_end")
+    assert [message["step"] for message in steps] == [1, 2, 3, 4, 5]
+    assert [message["loss"] for message in steps] == losses
     assert "seconds" not in steps[0], "the first step compiles"
-    assert all(it["seconds"] > 0 for it in steps[1:])
-    assert {it["tokens"] for it in steps} == {32}
-    assert [it["name"] for it in of(said, "phase")] == ["compile", "train"]
+    assert all(message["seconds"] > 0 for message in steps[1:])
+    assert {message["tokens"] for message in steps} == {32}
+    assert [message["name"] for message in of_type(messages, "phase")] == ["compile", "train"]
 
 
-def test_it_does_not_wait_for_every_step(socket_path, monkeypatch):
+def test_not_every_step_is_waited_for(socket_path, monkeypatch):
     waits = []
     real = jax.block_until_ready
     monkeypatch.setattr(jax, "block_until_ready", lambda out: waits.append(1) or real(out))
@@ -58,7 +58,7 @@ def test_it_does_not_wait_for_every_step(socket_path, monkeypatch):
     assert step.count == 1000
 
 
-def test_the_time_of_a_step_is_that_of_the_work(fake):
+def test_step_time_is_that_of_the_work(fake):
     def slow(x):
         time.sleep(0.02)
         return x
@@ -68,17 +68,17 @@ def test_the_time_of_a_step_is_that_of_the_work(fake):
     x = jnp.zeros(2)
     for _ in range(20):
         x = step(x)
-    seconds = [it["seconds"] for it in of(rank.everything(), "step_end") if "seconds" in it]
+    seconds = [message["seconds"] for message in of_type(rank.everything(), "step_end") if "seconds" in message]
     assert seconds
-    assert all(0.02 <= it < 0.5 for it in seconds), seconds
+    assert all(0.02 <= message < 0.5 for message in seconds), seconds
 
 
-def test_memory_that_ran_out_is_told_and_raised(fake):
+def test_out_of_memory_is_reported_and_raised(fake):
     step = farrier.jax.step(jax.jit(lambda n: jnp.zeros((1 << 46,), jnp.float32) + n), job=Job("4711"))
     rank = fake.accept()
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         step(jnp.zeros(()))
-    assert len(of(rank.everything(), "oom")) == 1
+    assert len(of_type(rank.everything(), "oom")) == 1
 
 
 def test_another_error_is_only_raised(fake):
@@ -86,23 +86,23 @@ def test_another_error_is_only_raised(fake):
     rank = fake.accept()
     with pytest.raises(TypeError):
         step(jnp.zeros((2, 3)), jnp.zeros((2, 3)))
-    assert not of(rank.everything(), "oom")
+    assert not of_type(rank.everything(), "oom")
 
 
-def test_a_checkpoint_is_asked_for_and_answered(fake):
+def test_a_checkpoint_is_requested_and_reported(fake):
     step = farrier.jax.step(train, first_step=100, job=Job("4711"))
     rank = fake.accept()
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
     weights, batch = start()
     weights, _ = step(weights, batch)
     weights, _ = step(weights, batch)
     assert step.checkpoint_wanted == "gpu.xid Xid 95"
-    step.not_saved(OSError("no space left"))
+    step.checkpoint_failed(OSError("no space left"))
     assert step.checkpoint_wanted is None, "for a minute"
-    step.saved()
-    said = rank.everything()
-    assert of(said, "checkpoint_failed")[0]["message"] == "no space left"
-    assert of(said, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]
+    step.checkpoint_done()
+    messages = rank.everything()
+    assert of_type(messages, "checkpoint_failed")[0]["message"] == "no space left"
+    assert of_type(messages, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]
 
 
 def big(shape=(1024, 512)):
@@ -113,21 +113,21 @@ def update(state, batch):
     return {name: value + batch.sum() for name, value in state.items()}, batch.sum()
 
 
-def test_a_state_that_is_not_donated_is_named(socket_path, caplog):
+def test_an_undonated_state_is_named(socket_path, caplog):
     step = farrier.jax.step(jax.jit(update))
     step(big(), jnp.zeros(3))
     assert step.donation.arguments == {0: 2 * 1024 * 512 * 4}
     assert "donate_argnums=(0,)" in caplog.text
 
 
-def test_one_that_is_donated_is_fine(socket_path, caplog):
+def test_a_donated_state_is_not_named(socket_path, caplog):
     step = farrier.jax.step(jax.jit(update, donate_argnums=0))
     step(big(), jnp.zeros(3))
     assert step.donation.arguments == {}
     assert "held twice" not in caplog.text
 
 
-def test_arguments_by_name_and_keys_of_random_numbers():
+def test_keyword_arguments_and_prng_keys():
     def keyed(key, *, state):
         return jax.random.split(key)[0], {name: value + 1 for name, value in state.items()}
 
@@ -135,13 +135,13 @@ def test_arguments_by_name_and_keys_of_random_numbers():
     assert found.arguments == {"state": 2 * 1024 * 512 * 4}
 
 
-def test_a_function_that_is_not_jitted_has_no_advice(socket_path):
+def test_an_unjitted_function_has_no_donation(socket_path):
     step = farrier.jax.step(update)
     step(big(), jnp.zeros(3))
     assert step.donation is None
 
 
-def test_a_step_that_cannot_be_looked_at_runs(socket_path):
+def test_a_step_that_cannot_be_inspected_runs(socket_path):
     class Odd:
         def lower(self, *_, **__):
             raise RuntimeError("no lowering on this backend")
@@ -155,8 +155,8 @@ def test_a_step_that_cannot_be_looked_at_runs(socket_path):
     assert step.count == 1
 
 
-def test_settings_come_too_late_and_it_is_said(monkeypatch, caplog):
+def test_late_settings_are_warned_about(monkeypatch, caplog):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "x")
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
     assert farrier.jax.configure(preallocate=False).late == ("jax",)
-    assert "jax was imported before" in caplog.text
+    assert "jax was already imported" in caplog.text

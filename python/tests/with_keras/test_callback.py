@@ -15,7 +15,7 @@ from farrier.cadence import Cadence
 
 BACKEND = keras.backend.backend()
 
-#: As the backends word it; memory of a GPU that is not here.
+#: Out-of-memory messages of the backends, of a GPU that is not present.
 OOM = {
     "tensorflow": "OOM when allocating tensor with shape[1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
     "jax": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4194304 bytes.",
@@ -51,95 +51,95 @@ def data(batches=6):
 
 @pytest.fixture
 def every_step(monkeypatch):
-    """Waits for every step, as it does for slow ones."""
+    """Syncs at every step, as it does for slow ones."""
     monkeypatch.setattr(Cadence, "due", lambda self, step: True)
 
 
-def of(said, kind):
-    return [it for it in said if it["type"] == kind]
+def of_type(messages, kind):
+    return [message for message in messages if message["type"] == kind]
 
 
 def wants(rank, key="17-1", reason="gpu.xid Xid 95"):
-    rank.say(type="checkpoint_wanted", findings=[key], reason=reason)
+    rank.send(type="checkpoint_wanted", findings=[key], reason=reason)
 
 
-def test_steps_phases_and_losses_are_told(fake, every_step):
-    told = farrier.keras.Callback(tokens=512, job=Job("4711"))
+def test_steps_phases_and_losses_are_reported(fake, every_step):
+    callback = farrier.keras.Callback(tokens=512, job=Job("4711"))
     rank = fake.accept()
-    history = model_of().fit(**data(), epochs=2, validation_split=0.25, callbacks=[told])
-    said = rank.everything()
-    steps = of(said, "step_end")
+    history = model_of().fit(**data(), epochs=2, validation_split=0.25, callbacks=[callback])
+    messages = rank.everything()
+    steps = of_type(messages, "step_end")
     per_epoch = 5  # 36 of 48 rows, 8 at a time
-    assert [it["step"] for it in steps] == list(range(1, 2 * per_epoch + 1))
-    assert {it["tokens"] for it in steps} == {512}
+    assert [message["step"] for message in steps] == list(range(1, 2 * per_epoch + 1))
+    assert {message["tokens"] for message in steps} == {512}
     assert "seconds" not in steps[0], "the first step compiles"
-    assert all(0 < it["seconds"] < 60 for it in steps[1:])
+    assert all(0 < message["seconds"] < 60 for message in steps[1:])
     assert steps[per_epoch - 1]["loss"] == pytest.approx(history.history["loss"][0], rel=1e-5)
     assert steps[-1]["loss"] == pytest.approx(history.history["loss"][1], rel=1e-5)
-    phases = [it["name"] for it in of(said, "phase")]
+    phases = [message["name"] for message in of_type(messages, "phase")]
     assert phases == ["compile", "train", "evaluate", "train", "evaluate", "train", "done"]
-    assert told.step == 2 * per_epoch
+    assert callback.step == 2 * per_epoch
 
 
-def test_quick_steps_are_not_waited_for(fake):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_fast_steps_are_not_waited_for(fake):
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
-    model_of().fit(**data(100), callbacks=[told])
-    steps = [it["step"] for it in of(rank.everything(), "step_end")]
+    model_of().fit(**data(100), callbacks=[callback])
+    steps = [message["step"] for message in of_type(rank.everything(), "step_end")]
     assert len(steps) < 20
     assert steps[0] == 1
-    assert steps[-1] == 100, "the end of an epoch is told"
+    assert steps[-1] == 100, "the end of an epoch is reported"
 
 
-def test_without_an_agent_the_training_is_the_same(socket_path):
+def test_training_is_the_same_without_an_agent(socket_path):
     plain = model_of().fit(**data(), epochs=2).history
-    told = model_of().fit(**data(), epochs=2, callbacks=[farrier.keras.Callback()]).history
-    assert told == plain
+    callback = model_of().fit(**data(), epochs=2, callbacks=[farrier.keras.Callback()]).history
+    assert callback == plain
 
 
-def test_with_a_stuck_agent_the_training_is_the_same(fake, every_step):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_training_is_the_same_with_a_hung_agent(fake, every_step):
+    callback = farrier.keras.Callback(job=Job("4711"))
     fake.accept()
     plain = model_of().fit(**data(), epochs=2).history
-    assert model_of().fit(**data(), epochs=2, callbacks=[told]).history == plain
+    assert model_of().fit(**data(), epochs=2, callbacks=[callback]).history == plain
 
 
 def test_several_steps_in_one_execution(fake, every_step):
-    told = farrier.keras.Callback(job=Job("4711"))
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     # Keras on torch has no more than one.
     executed, steps = (1, list(range(1, 11))) if BACKEND == "torch" else (4, [4, 8, 10])
-    model_of(steps_per_execution=executed).fit(**data(10), callbacks=[told])
-    assert [it["step"] for it in of(rank.everything(), "step_end")] == steps
+    model_of(steps_per_execution=executed).fit(**data(10), callbacks=[callback])
+    assert [message["step"] for message in of_type(rank.everything(), "step_end")] == steps
 
 
-def test_a_resumed_training_goes_on_counting(fake, every_step):
+def test_a_resumed_run_continues_the_step_count(fake, every_step):
     model = model_of()
     model.fit(**data(3))
-    told = farrier.keras.Callback(job=Job("4711"))
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
-    model.fit(**data(3), callbacks=[told])
-    assert [it["step"] for it in of(rank.everything(), "step_end")] == [4, 5, 6]
-    again = farrier.keras.Callback(job=told.job, first_step=100)
+    model.fit(**data(3), callbacks=[callback])
+    assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [4, 5, 6]
+    again = farrier.keras.Callback(job=callback.job, first_step=100)
     model.fit(**data(2), callbacks=[again])
-    assert [it["step"] for it in of(rank.everything(), "step_end")] == [101, 102]
+    assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [101, 102]
 
 
-def test_a_checkpoint_that_is_wanted_is_saved_whole_and_answered(fake, every_step, tmp_path):
-    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "ckpt" / "{step}.keras"))
+def test_a_requested_checkpoint_is_saved_and_reported(fake, every_step, tmp_path):
+    callback = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "ckpt" / "{step}.keras"))
     rank = fake.accept()
     wants(rank)
     model = model_of()
-    model.fit(**data(), callbacks=[told])
-    said = rank.everything()
-    done = of(said, "checkpoint_done")
+    model.fit(**data(), callbacks=[callback])
+    messages = rank.everything()
+    done = of_type(messages, "checkpoint_done")
     assert len(done) == 1
     step = done[0]["step"]
-    assert step == 1, "there is nothing to save before the first step"
-    assert [it.name for it in (tmp_path / "ckpt").iterdir()] == [f"{step}.keras"]
-    assert told.checkpoint_wanted is None
-    assert "checkpoint" in [it["name"] for it in of(said, "phase")]
-    # What is on disk is the state after that step: trained so far from the same start, it is the same.
+    assert step == 1, "nothing to save before the first step"
+    assert [message.name for message in (tmp_path / "ckpt").iterdir()] == [f"{step}.keras"]
+    assert callback.checkpoint_wanted is None
+    assert "checkpoint" in [message["name"] for message in of_type(messages, "phase")]
+    # The file has the state after that step: training as far from the same start gives the same.
     loaded = keras.saving.load_model(tmp_path / "ckpt" / f"{step}.keras")
     assert int(loaded.optimizer.iterations) == step
     same = model_of()
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_is_wanted_is_saved_whole_and_answered(fake, every_ste
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_path):
+def test_saving_does_not_change_training(fake, tmp_path):
     plain = model_of()
     plain.fit(**data())
     saved = []
@@ -156,7 +156,7 @@ def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_pa
     def save(model, step):
         saved.append((step, model.get_weights()))
 
-    told = farrier.keras.Callback(job=Job("4711"), save=save)
+    callback = farrier.keras.Callback(job=Job("4711"), save=save)
     rank = fake.accept()
 
     class Later(keras.callbacks.Callback):
@@ -165,139 +165,141 @@ def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_pa
                 wants(rank)
 
     model = model_of()
-    model.fit(**data(), callbacks=[Later(), told])
+    model.fit(**data(), callbacks=[Later(), callback])
     assert [step for step, _ in saved] == [3]
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(fake, every_step):
+def test_a_failed_checkpoint_is_reported_and_training_continues(fake, every_step):
     def save(model, step):
         raise OSError("no space left on /ckpt")
 
-    told = farrier.keras.Callback(job=Job("4711"), save=save)
+    callback = farrier.keras.Callback(job=Job("4711"), save=save)
     rank = fake.accept()
     wants(rank)
-    model_of().fit(**data(), callbacks=[told])
-    said = rank.everything()
-    assert [it["message"] for it in of(said, "checkpoint_failed")] == ["OSError: no space left on /ckpt"]
-    assert not of(said, "checkpoint_done")
-    assert of(said, "step_end")[-1]["step"] == 6
+    model_of().fit(**data(), callbacks=[callback])
+    messages = rank.everything()
+    assert [message["message"] for message in of_type(messages, "checkpoint_failed")] == ["OSError: no space left on /ckpt"]
+    assert not of_type(messages, "checkpoint_done")
+    assert of_type(messages, "step_end")[-1]["step"] == 6
 
 
-def test_training_ends_after_the_checkpoint_where_that_is_asked(fake, every_step, tmp_path):
-    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop=True)
+def test_training_stops_after_a_requested_checkpoint(fake, every_step, tmp_path):
+    callback = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop_after_checkpoint=True)
     rank = fake.accept()
     wants(rank)
-    model_of().fit(**data(50), epochs=3, callbacks=[told])
-    assert of(rank.everything(), "step_end")[-1]["step"] < 5
+    model_of().fit(**data(50), epochs=3, callbacks=[callback])
+    assert of_type(rank.everything(), "step_end")[-1]["step"] < 5
     assert len(list(tmp_path.glob("*.weights.h5"))) == 1
 
 
-def test_ranks_that_have_to_agree_are_asked_at_the_same_steps(fake, every_step):
+def test_agree_is_called_at_the_same_steps(fake, every_step):
     asked, saved = [], []
 
     def agree(mine):
-        asked.append((told.step, mine))
-        return told.step >= 8  # Another rank has heard of it by then.
+        asked.append((callback.step, mine))
+        return callback.step >= 8  # Another rank has received the request by then.
 
-    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), agree=agree, agree_every=4)
+    callback = farrier.keras.Callback(
+        job=Job("4711"), save=lambda model, step: saved.append(step), agree=agree, agree_every=4
+    )
     fake.accept()
-    model_of().fit(**data(10), callbacks=[told])
+    model_of().fit(**data(10), callbacks=[callback])
     assert asked == [(4, False), (8, False)]
     assert saved == [8]
 
 
-def test_it_saves_every_so_many_steps_over_epochs_and_at_the_end(fake):
+def test_periodic_saves_span_epochs_and_the_end(fake):
     saved = []
-    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=5)
+    callback = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=5)
     rank = fake.accept()
-    model_of().fit(**data(5), epochs=2, callbacks=[told])
+    model_of().fit(**data(5), epochs=2, callbacks=[callback])
     assert saved == [5, 10], "the last step of an epoch counts, and the last of all once"
-    model_of().fit(**data(7), callbacks=[told])
+    model_of().fit(**data(7), callbacks=[callback])
     assert saved == [5, 10, 5, 7]
-    assert told.saved == told.step == 7
-    assert [it["step"] for it in of(rank.everything(), "checkpoint_done")] == saved
+    assert callback.last_saved_step == callback.step == 7
+    assert [message["step"] for message in of_type(rank.everything(), "checkpoint_done")] == saved
 
 
-def test_told_to_end_it_saves_the_last_step_and_may_be_used_again(fake):
+def test_request_stop_saves_the_last_step_and_allows_reuse(fake):
     saved = []
-    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=100)
+    callback = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=100)
     fake.accept()
 
     class Stops(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 3:
-                told.end("asked to stop")
+                callback.request_stop("asked to stop")
 
     model = model_of()
-    model.fit(**data(50), epochs=3, callbacks=[Stops(), told])
+    model.fit(**data(50), epochs=3, callbacks=[Stops(), callback])
     assert saved == [4]
     assert int(model.optimizer.iterations) == 4
-    model.fit(**data(6), callbacks=[told])
+    model.fit(**data(6), callbacks=[callback])
     assert saved == [4, 10]
 
 
-def test_a_checkpoint_that_fails_at_the_end_is_not_called_saved(fake):
+def test_a_failed_final_checkpoint_is_not_counted_as_saved(fake):
     def save(model, step):
         if step == 6:
             raise OSError("no space left on /ckpt")
 
-    told = farrier.keras.Callback(job=Job("4711"), save=save, save_every=4)
+    callback = farrier.keras.Callback(job=Job("4711"), save=save, save_every=4)
     rank = fake.accept()
-    model_of().fit(**data(), callbacks=[told])
-    assert (told.saved, told.step) == (4, 6)
-    assert len(of(rank.everything(), "checkpoint_failed")) == 1
+    model_of().fit(**data(), callbacks=[callback])
+    assert (callback.last_saved_step, callback.step) == (4, 6)
+    assert len(of_type(rank.everything(), "checkpoint_failed")) == 1
 
 
-def test_ranks_that_have_to_agree_do_so_where_they_save_anyway(fake):
+def test_agree_is_called_at_periodic_saves_too(fake):
     asked, saved = [], []
 
     def agree(mine):
-        asked.append(told.step)
-        return told.step >= 6
+        asked.append(callback.step)
+        return callback.step >= 6
 
-    told = farrier.keras.Callback(
-        job=Job("4711"), save=lambda model, step: saved.append(step), save_every=3, stop=True, agree=agree
+    callback = farrier.keras.Callback(
+        job=Job("4711"), save=lambda model, step: saved.append(step), save_every=3, stop_after_checkpoint=True, agree=agree
     )
     fake.accept()
-    model_of().fit(**data(10), callbacks=[told])
+    model_of().fit(**data(10), callbacks=[callback])
     assert asked == [3, 6]
-    assert saved == [3, 6, 7], "one step is made after the one that all agreed on, and it is not lost"
+    assert saved == [3, 6, 7], "one more step runs after the agreed one and is saved"
 
 
 @pytest.mark.parametrize("words", [{"save_every": 5}, {"save_every": 0, "save": "{step}.keras"}])
-def test_a_saving_that_cannot_be_is_refused(words):
+def test_invalid_save_settings_are_rejected(words):
     with pytest.raises(ValueError, match="save_every"):
         farrier.keras.Callback(**words)
 
 
-def test_without_a_gpu_none_is_named():
+def test_no_gpu_name_without_a_gpu():
     assert farrier.keras.gpu() is None
 
 
 @pytest.mark.parametrize("path", ["x/{step}.pt", "x/{epoch}.keras", "x/{step.keras", "x/{}.keras"])
-def test_a_path_that_is_none_is_refused_before_the_first_step(socket_path, path):
-    told = farrier.keras.Callback(save=path)
+def test_an_invalid_path_is_rejected_before_the_first_step(socket_path, path):
+    callback = farrier.keras.Callback(save=path)
     with pytest.raises(ValueError, match="x/"):
-        model_of().fit(**data(), callbacks=[told])
+        model_of().fit(**data(), callbacks=[callback])
 
 
-def test_rank_0_writes_and_the_others_know(fake, tmp_path):
-    from farrier.keras.saving import save_to
+def test_only_rank_0_writes_and_reports(fake, tmp_path):
+    from farrier.keras.checkpoint_writer import path_writer
 
     job = Job("4711", rank=1)
     rank = fake.accept()
     wants(rank)
     job.poll()
-    assert save_to(str(tmp_path / "{step}.keras"), job)(None, 5, job)
+    assert path_writer(str(tmp_path / "{step}.keras"), job)(None, 5, job)
     assert job.checkpoint_wanted is None
-    assert not of(rank.everything(), "checkpoint_done")
+    assert not of_type(rank.everything(), "checkpoint_done")
     assert not list(tmp_path.glob("*.keras"))
 
 
-def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
-    from farrier.keras.saving import write
+def test_a_failed_write_leaves_no_file(tmp_path):
+    from farrier.keras.checkpoint_writer import save_atomically
 
     class Torn:
         def save(self, path):
@@ -307,12 +309,12 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
 
     (tmp_path / "5.keras").write_text("whole")
     with pytest.raises(OSError, match="the disk is gone"):
-        write(Torn(), str(tmp_path / "5.keras"))
-    assert [(it.name, it.read_text()) for it in tmp_path.iterdir()] == [("5.keras", "whole")]
+        save_atomically(Torn(), str(tmp_path / "5.keras"))
+    assert [(message.name, message.read_text()) for message in tmp_path.iterdir()] == [("5.keras", "whole")]
 
 
-def test_memory_that_ran_out_in_a_step_is_told_and_raised(fake):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_out_of_memory_in_a_step_is_reported_and_raised(fake):
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     model = model_of()
     model.make_train_function()
@@ -323,14 +325,14 @@ def test_memory_that_ran_out_in_a_step_is_told_and_raised(fake):
         raise oom_error()
 
     model.train_function = fails
-    with pytest.raises(Exception, match=r"memory|OOM"), farrier.keras.reporting(told.job):
-        model.fit(**data(), callbacks=[told])
-    assert len(steps) == 1, "nothing is tried again behind the user's back"
-    assert of(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "told once"
+    with pytest.raises(Exception, match=r"memory|OOM"), farrier.keras.reporting(callback.job):
+        model.fit(**data(), callbacks=[callback])
+    assert len(steps) == 1, "nothing is retried silently"
+    assert of_type(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "reported once"
 
 
-def test_another_error_is_not_told(fake):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_another_error_is_not_reported(fake):
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     model = model_of()
     model.make_train_function()
@@ -340,11 +342,11 @@ def test_another_error_is_not_told(fake):
 
     model.train_function = fails
     with pytest.raises(RuntimeError, match="a bug"):
-        model.fit(**data(), callbacks=[told])
-    assert not of(rank.everything(), "oom")
+        model.fit(**data(), callbacks=[callback])
+    assert not of_type(rank.everything(), "oom")
 
 
-def test_the_training_function_is_as_before_and_watched_once(socket_path):
+def test_the_train_function_is_wrapped_once_and_restored(socket_path):
     model = model_of()
     model.fit(**data(2))
     before = model.train_function
@@ -352,23 +354,23 @@ def test_the_training_function_is_as_before_and_watched_once(socket_path):
     assert model.train_function is before
 
 
-def test_it_does_not_hinder_what_keras_does_beside_the_training():
-    """Keras handles logs beside the training only where no callback has its own end of a batch."""
+def test_keras_keeps_handling_logs_asynchronously():
+    """Keras handles logs asynchronously only if no callback has `on_train_batch_end`."""
     callbacks = keras.callbacks.CallbackList([farrier.keras.Callback()], model=model_of())
     assert callbacks._async_train == keras.callbacks.CallbackList([], model=model_of())._async_train
 
 
-def test_an_evaluation_apart_from_training(fake):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_a_separate_evaluation(fake):
+    callback = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     words = data()
     words.pop("shuffle")
-    model_of().evaluate(**words, callbacks=[told])
-    assert [it["name"] for it in of(rank.everything(), "phase")] == ["evaluate"]
+    model_of().evaluate(**words, callbacks=[callback])
+    assert [message["name"] for message in of_type(rank.everything(), "phase")] == ["evaluate"]
 
 
-def test_an_agent_that_dies_in_the_middle(fake, every_step, socket_path):
-    told = farrier.keras.Callback(job=Job("4711"))
+def test_an_agent_that_dies_during_training(fake, every_step, socket_path):
+    callback = farrier.keras.Callback(job=Job("4711"))
     fake.accept()
 
     class Falls(keras.callbacks.Callback):
@@ -377,12 +379,12 @@ def test_an_agent_that_dies_in_the_middle(fake, every_step, socket_path):
                 fake.die()
 
     plain = model_of().fit(**data()).history
-    assert model_of().fit(**data(), callbacks=[Falls(), told]).history == plain
-    assert told.job.dropped > 0
+    assert model_of().fit(**data(), callbacks=[Falls(), callback]).history == plain
+    assert callback.job.dropped > 0
     assert isinstance(fake, Agent)
 
 
-def test_bfloat16_is_computed_with():
+def test_mixed_bfloat16_is_used():
     try:
         farrier.keras.configure(BACKEND, mixed_bfloat16=True)
         layer = keras.layers.Dense(2)

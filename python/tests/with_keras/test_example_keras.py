@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "train_keras.py")
 LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
-#: The example with low ranks in its smallest model, as its largest has them.
+#: The example with LoRA in its smallest model, as in its largest.
 WITH_LOW_RANKS = """
 import dataclasses, runpy, sys
 from farrier.bench.sizes import SIZES
@@ -28,11 +28,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def start(folder, *more, steps=12, program=(EXAMPLE,)):
-    words = [sys.executable, *program, "--device", "cpu", "--dropout", "0.1", "--warmup", "4"]
-    words += ["--steps", str(steps), "--rows", "2", "--length", "16", "--log-every", "1", "--save-every", "5"]
-    words += ["--checkpoints", str(folder), *more]
+    arguments = [sys.executable, *program, "--device", "cpu", "--dropout", "0.1", "--warmup", "4"]
+    arguments += ["--steps", str(steps), "--rows", "2", "--length", "16", "--log-every", "1", "--save-every", "5"]
+    arguments += ["--checkpoints", str(folder), *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def losses(run, until=None):
@@ -49,7 +49,7 @@ def losses(run, until=None):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody disturbs: its folder and its losses."""
+    """An undisturbed run: its folder and its losses."""
     folder = tmp_path_factory.mktemp("whole")
     found, code = losses(start(folder))
     assert code == 0
@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
     return folder, found
 
 
-def test_a_killed_run_goes_on_to_the_same_losses(whole, tmp_path):
+def test_a_killed_run_resumes_to_the_same_losses(whole, tmp_path):
     first, code = losses(start(tmp_path), until=8)
     assert code == -signal.SIGKILL
     second, code = losses(start(tmp_path))
@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(whole, tmp_path):
     assert {**first, **second} == whole[1]
 
 
-def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path):
+def test_lora_resumes_without_the_frozen_weights(tmp_path):
     program = ("-c", WITH_LOW_RANKS, EXAMPLE)
     undisturbed, code = losses(start(tmp_path, steps=7, program=program))
     assert code == 0
@@ -82,30 +82,30 @@ def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_the_last_step_first(tmp_path, number, code):
+def test_a_stop_signal_saves_the_last_step(tmp_path, number, code):
     run = start(tmp_path, steps=100_000)
-    found, said = [], ""
+    found, output = [], ""
     for line in run.stderr:
-        said += line
+        output += line
         match = LINE.search(line)
         found += [int(match[1])] if match else []
         if match and found == [1]:
             run.send_signal(number)
     assert run.wait() == code
-    assert f"asked to stop: ended after step {found[-1]} of 100000" in said
-    assert "Traceback" not in said
+    assert f"asked to stop: ended after step {found[-1]} of 100000" in output
+    assert "Traceback" not in output
     assert len(found) < 1000
     assert (tmp_path / f"step-{found[-1]:08d}.npz").exists()
 
 
-def test_checkpoints_of_another_run_are_refused(whole):
+def test_checkpoints_of_another_run_are_rejected(whole):
     run = start(whole[0], "--seed", "9")
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "give --checkpoints" in said
+    assert "pass another --checkpoints" in output
 
 
-def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
     data.write_bytes(np.arange(200, dtype=np.uint16).tobytes())
     assert losses(start(tmp_path / "run", "--data", str(data), steps=2))[1] == 0
@@ -113,47 +113,47 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     assert losses(start(tmp_path / "run", "--data", str(moved), steps=2)) == ({}, 0)
     moved.write_bytes(np.arange(200, 0, -1, dtype=np.uint16).tobytes())
     run = start(tmp_path / "run", "--data", str(moved), steps=3)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
-    assert "give --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in output
+    assert "pass another --checkpoints" in output
 
 
-def test_a_run_that_is_done_does_nothing_more(whole):
+def test_a_finished_run_does_nothing(whole):
     found, code = losses(start(whole[0]))
     assert (found, code) == ({}, 0)
 
 
-def test_a_last_step_that_cannot_be_saved_is_a_failure(tmp_path):
-    (tmp_path / "step-00000002.part").mkdir()  # Where it would be written.
+def test_failing_to_save_the_last_step_is_an_error(tmp_path):
+    (tmp_path / "step-00000002.part").mkdir()  # Occupies the temporary path.
     run = start(tmp_path, steps=2)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "the last step, 2, is not on disk" in said
+    assert "the last step, 2, is not on disk" in output
 
 
-def test_a_token_that_the_model_has_not_is_refused(tmp_path):
+def test_an_out_of_range_token_is_rejected(tmp_path):
     (tmp_path / "tokens.bin").write_bytes(np.full(100, 512, dtype=np.uint16).tobytes())
     run = start(tmp_path, "--data", str(tmp_path / "tokens.bin"))
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() != 0
-    assert "the data has token 512, and the model has only 512" in said
+    assert "the data contains token 512, but the model has only 512" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "refusal"),
+    ("arguments", "code", "refusal"),
     [
         (("--model", "7b-lora"), 1, "7b-lora needs a GPU"),
         (("--steps", "0"), 2, "--steps must be 1 or more"),
         (("--warmup", "-5"), 2, "--warmup and --seed must be 0 or more"),
-        (("--rate", "-1"), 2, "--rate must be a number above 0"),
-        (("--data", "/nowhere"), 2, "there is no file /nowhere"),
+        (("--rate", "-1"), 2, "--rate must be above 0"),
+        (("--data", "/nowhere"), 2, "no such file: /nowhere"),
         (("--backend", "openvino"), 2, "openvino"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words(tmp_path, words, code, refusal):
-    run = start(tmp_path, *words)
-    said = run.stderr.read()
+def test_invalid_arguments_are_rejected_with_a_message(tmp_path, arguments, code, refusal):
+    run = start(tmp_path, *arguments)
+    output = run.stderr.read()
     assert run.wait() == code
-    assert refusal in said
-    assert "Traceback" not in said
+    assert refusal in output
+    assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""A simulated memory: tensors that autograd keeps count, and what is over the limit is out of memory, as on a GPU."""
+"""Simulated memory: tensors kept by autograd count, and the limit raises out-of-memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ torch.set_num_threads(1)
 
 
 class Memory:
-    """Counts the bytes of kept activations; raises torch's own error above `limit`. Also the guard's meter."""
+    """Counts bytes of saved activations and raises torch's own error above `limit`.
+
+    Also serves as the guard's meter.
+    """
 
     def __init__(self):
         self.limit = self.backward_limit = 10**18
@@ -21,13 +24,13 @@ class Memory:
         self.says_bytes = True
 
     def keep(self, size):
-        """A tensor of so many bytes that counts for as long as anything holds it."""
+        """A tensor of that many bytes, counted while it is referenced."""
         if self.live + size > self.limit:
             self.refuse(size)
         self.live += size
         self.highest = max(self.highest, self.live)
         kept = torch.zeros(size, dtype=torch.uint8)
-        # The storage and not the tensor: another tensor may hold the same memory.
+        # Track the storage, not the tensor: another tensor may share the memory.
         weakref.finalize(kept.untyped_storage(), self._drop, size)
         return kept
 
@@ -55,7 +58,7 @@ class Memory:
 
 
 class Keep(torch.autograd.Function):
-    """Keeps one byte an element until backward; refuses in backward above the memory's `backward_limit`."""
+    """Saves one byte per element until backward; raises in backward above `backward_limit`."""
 
     @staticmethod
     def forward(ctx, x, memory, refuses):
@@ -89,11 +92,15 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Rows x length x width in, one value a token out. `refuses`: the block whose backward is out of memory."""
+    """Rows x length x width in, one value per token out.
+
+    `refuses` is the block whose backward is out of memory.
+    """
 
     def __init__(self, memory, width=4, layers=4, refuses=None, **more):
         super().__init__()
-        # With a layer before them, the inputs of all blocks need gradients, and all of them keep something.
+        # With a layer before them, the inputs of all blocks need gradients, so all blocks keep
+        # activations.
         self.into = nn.Linear(width, width, dtype=torch.float64)
         self.blocks = nn.ModuleList(Block(width, memory, refuses=place == refuses, **more) for place in range(layers))
         self.head = nn.Linear(width, 1, dtype=torch.float64)

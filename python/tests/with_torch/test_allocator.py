@@ -1,4 +1,4 @@
-"""The allocator's settings, in a process of their own."""
+"""Allocator settings, each in its own process."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def in_a_process(code, **environment):
     return done.stdout.split()
 
 
-def test_torch_takes_what_was_chosen():
+def test_torch_applies_the_settings():
     code = """
 import os, farrier.torch
 choice = farrier.torch.configure_allocator()
@@ -37,7 +37,7 @@ print(os.environ["PYTORCH_ALLOC_CONF"], choice.expandable)
     assert in_a_process(code) == ["expandable_segments:True", "True"]
 
 
-def test_the_users_settings_stay():
+def test_user_settings_are_kept():
     code = """
 import os, farrier.torch
 farrier.torch.configure_allocator()
@@ -48,7 +48,7 @@ print(os.environ["PYTORCH_CUDA_ALLOC_CONF"], os.environ.get("PYTORCH_ALLOC_CONF"
 
 
 @pytest.mark.parametrize("earlier", ["farrier.torch.configure_allocator()", ""])
-def test_what_was_on_before_and_cannot_be_shared_is_warned_of(earlier):
+def test_a_conflict_with_existing_settings_is_warned(earlier):
     code = f"""
 import logging, sys, farrier.torch
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s")
@@ -59,7 +59,7 @@ print(farrier.torch.configure_allocator(ipc=True).expandable)
     assert in_a_process(code, **before) == ["WARNING", "True"]
 
 
-def test_too_late_is_refused(monkeypatch):
+def test_configuring_after_cuda_started_is_rejected(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     with pytest.raises(allocator.AllocatorStarted, match="before the first tensor goes to the GPU"):
@@ -67,7 +67,7 @@ def test_too_late_is_refused(monkeypatch):
     assert "PYTORCH_ALLOC_CONF" not in os.environ
 
 
-def test_a_setting_that_torch_does_not_know_is_refused_by_torch():
+def test_an_unknown_setting_is_rejected_by_torch():
     with pytest.raises(ValueError, match="Unrecognized key"):
         allocator._apply(torch, "no_such_setting:1")
 
@@ -82,9 +82,9 @@ class Fake:
         self.cuda = type("Cuda", (), {"memory": type("M", (), {"_snapshot": staticmethod(snapshot)})})
 
 
-def test_the_switch_keeps_the_other_settings_and_is_put_back_by_the_last():
+def test_the_switch_keeps_other_settings_and_the_last_user_restores():
     fake = Fake({"expandable_segments": True, "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"})
-    switch = allocator._Switch()
+    switch = allocator._ExpandableSwitch()
     with switch.off(fake):
         with switch.off(fake):
             pass
@@ -95,8 +95,8 @@ def test_the_switch_keeps_the_other_settings_and_is_put_back_by_the_last():
     assert len(fake.applied) == 4
 
 
-def test_where_segments_are_classic_nothing_is_switched():
+def test_classic_segments_are_not_switched():
     fake = Fake({"expandable_segments": False, "PYTORCH_CUDA_ALLOC_CONF": ""})
-    with allocator._Switch().off(fake):
+    with allocator._ExpandableSwitch().off(fake):
         pass
     assert fake.applied == []

@@ -4,7 +4,7 @@ from collections import UserDict, namedtuple
 import pytest
 import torch
 
-from farrier.torch.batch import padded, rebuild, signature, tensors
+from farrier.torch.batch import pad_batch, rebuild, signature, tensors
 from farrier.torch.lengths import Lengths
 
 Pair = namedtuple("Pair", "left right")
@@ -31,7 +31,7 @@ class Encoding(UserDict):
         (Encoding(ids=torch.ones(2)), ["ids"]),
     ],
 )
-def test_every_shape_of_batch_is_read_and_made_again(batch, names):
+def test_every_batch_structure_is_rebuilt(batch, names):
     assert list(tensors(batch)) == names
     doubled = rebuild(batch, lambda _, leaf: leaf * 2 if isinstance(leaf, torch.Tensor) else leaf)
     assert type(doubled) is type(batch)
@@ -39,32 +39,32 @@ def test_every_shape_of_batch_is_read_and_made_again(batch, names):
         assert torch.equal(tensors(doubled)[name], tensor * 2)
 
 
-def test_a_signature_tells_shapes_types_and_values_apart():
-    def of(**batch):
+def test_signatures_distinguish_shapes_dtypes_and_values():
+    def signature_of(**batch):
         return signature(batch)
 
-    assert of(a=torch.ones(2)) == of(a=torch.zeros(2))
-    assert of(a=torch.ones(2)) != of(a=torch.ones(3))
-    assert of(a=torch.ones(2)) != of(a=torch.ones(2, dtype=torch.int64))
-    assert of(a=torch.ones(2), flag=True) != of(a=torch.ones(2), flag=False)
+    assert signature_of(a=torch.ones(2)) == signature_of(a=torch.zeros(2))
+    assert signature_of(a=torch.ones(2)) != signature_of(a=torch.ones(3))
+    assert signature_of(a=torch.ones(2)) != signature_of(a=torch.ones(2, dtype=torch.int64))
+    assert signature_of(a=torch.ones(2), flag=True) != signature_of(a=torch.ones(2), flag=False)
     with pytest.raises(TypeError, match="`odd` of the batch is a object"):
-        of(odd=object())
+        signature_of(odd=object())
 
 
-def test_padding_is_to_the_right_with_the_value_of_each():
+def test_padding_is_on_the_right_with_each_value():
     batch = {"ids": torch.ones(2, 70), "labels": torch.ones(2, 70), "weight": torch.ones(2)}
-    made = padded(batch, Lengths(pad={"ids": 0, "labels": -100}))
+    made = pad_batch(batch, Lengths(pad={"ids": 0, "labels": -100}))
     assert made["ids"].shape == made["labels"].shape == (2, 72)
     assert made["ids"][:, 70:].eq(0).all()
     assert made["labels"][:, 70:].eq(-100).all()
     assert made["weight"] is batch["weight"]
     full = {"ids": torch.ones(2, 72), "labels": torch.ones(2, 72)}
-    assert padded(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
+    assert pad_batch(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
 
 
-def test_a_tensor_with_the_length_and_no_value_is_refused():
+def test_a_tensor_without_a_padding_value_is_rejected():
     batch = {"ids": torch.ones(2, 70), "mask": torch.ones(2, 70)}
     with pytest.raises(ValueError, match=r"\['mask'\] have the length 70"):
-        padded(batch, Lengths(pad={"ids": 0}))
+        pad_batch(batch, Lengths(pad={"ids": 0}))
     with pytest.raises(ValueError, match="labels"):
-        padded(batch, Lengths(pad={"labels": 0}))
+        pad_batch(batch, Lengths(pad={"labels": 0}))

@@ -16,7 +16,7 @@ from example_torch import LINE, ROOT, losses, start
 from farrier import agent
 
 
-def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     whole, code = losses(start(tmp_path / "whole"))
     assert code == 0
     assert sorted(whole) == list(range(1, 25))
@@ -29,7 +29,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_first(tmp_path, number, code):
+def test_a_stop_signal_saves_first(tmp_path, number, code):
     run = start(tmp_path, "--save-every", "100000", steps=100_000)
     for line in run.stderr:
         if LINE.search(line):
@@ -43,7 +43,7 @@ def test_asked_to_stop_it_saves_first(tmp_path, number, code):
     assert "Traceback" not in rest
 
 
-def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
     data.write_bytes(struct.pack("<200H", *range(200)))
     losses(start(tmp_path / "run", "--data", str(data), steps=5))
@@ -52,68 +52,68 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     assert (sorted(found), code) == ([6], 0)
     moved.write_bytes(struct.pack("<200H", *reversed(range(200))))
     run = start(tmp_path / "run", "--data", str(moved), steps=7)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
-    assert "give --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in output
+    assert "pass another --checkpoints" in output
 
 
-def test_who_must_check_ends_in_words(tmp_path, monkeypatch):
+def test_must_check_stops_with_a_message(tmp_path, monkeypatch):
     monkeypatch.setenv("FARRIER_BIN", "/nonexistent/farrier")
     run = start(tmp_path, "--must-check")
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "--must-check: UNKNOWN" in said
-    assert "Traceback" not in said
+    assert "--must-check: UNKNOWN" in output
+    assert "Traceback" not in output
 
 
-def test_checkpoints_of_another_run_are_refused(tmp_path):
+def test_checkpoints_of_another_run_are_rejected(tmp_path):
     losses(start(tmp_path, steps=5))
     run = start(tmp_path, "--seed", "9", steps=5)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --seed 1, now 9: give --checkpoints" in said
+    assert "is from a run with --seed 1, now 9: pass another --checkpoints" in output
     run = start(tmp_path, steps=6)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 0
-    assert "--steps 5, now 6: the rest has another schedule" in said
+    assert "--steps 5, now 6: the remaining schedule differs" in output
 
 
-def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
+def test_an_unreadable_checkpoint_is_skipped(tmp_path):
     losses(start(tmp_path, steps=10))
     first, second = sorted(tmp_path.glob("step-*.pt"))
     second.write_bytes(second.read_bytes()[:1000])
     found, code = losses(start(tmp_path, steps=10))
-    assert (min(found), code) == (6, 0), "from the one before"
+    assert (min(found), code) == (6, 0), "from the previous one"
     for path in tmp_path.glob("step-*.pt"):
         path.write_bytes(b"nothing")
     run = start(tmp_path, steps=10)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert f"no checkpoint in {tmp_path} reads" in said
-    assert first.name in said
+    assert f"no readable checkpoint in {tmp_path}" in output
+    assert first.name in output
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["--rows", "0"], "--rows must be 1 or more"),
         (["--save-every", "0"], "--save-every must be 1 or more"),
         (["--warmup", "-5"], "--warmup and --seed must be 0 or more"),
         (["--rate", "-1"], "--rate must be a number above 0"),
         (["--rate", "nan"], "--rate must be a number above 0"),
-        (["--data", "/nonexistent"], "there is no file /nonexistent"),
+        (["--data", "/nonexistent"], "no such file: /nonexistent"),
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
 )
-def test_words_that_cannot_be_are_refused(tmp_path, words, why):
-    run = start(tmp_path, *words)
-    said = run.stderr.read()
+def test_invalid_arguments_are_rejected(tmp_path, arguments, why):
+    run = start(tmp_path, *arguments)
+    output = run.stderr.read()
     assert run.wait() == 2
-    assert why in said
+    assert why in output
 
 
-def test_several_ranks_are_refused(tmp_path, monkeypatch):
+def test_several_ranks_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     run = start(tmp_path)
     assert "trains on one GPU" in run.stderr.read()
@@ -121,51 +121,51 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["191m", "7b-lora"])
-def test_a_large_model_on_the_cpu_is_refused_in_words(tmp_path, word):
+def test_a_large_model_on_the_cpu_is_rejected(tmp_path, word):
     run = start(tmp_path, "--model", word)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "needs a GPU" in said
+    assert "needs a GPU" in output
 
 
-def test_tokens_that_the_model_does_not_have_are_refused_in_words(tmp_path):
+def test_out_of_range_tokens_are_rejected(tmp_path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(struct.pack("<64H", *range(60), 511, 512, 40_000, 7))
     run = start(tmp_path / "run", "--data", str(data))
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "the data has token 40000, and the model has only 512" in said
+    assert "the data contains token 40000, but the model has only 512" in output
 
 
 @pytest.fixture
 def example(monkeypatch):
-    """The script as a module, with its own words for a command line."""
+    """The script as a module, with a patched command line."""
     spec = importlib.util.spec_from_file_location("train_torch", ROOT / "examples" / "train_torch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def words(folder, *more):
+    def arguments(folder, *more):
         small = ["--device", "cpu", "--rows", "2", "--length", "16", "--steps", "3", "--checkpoints", str(folder)]
         monkeypatch.setattr(sys, "argv", ["train_torch.py", *small, *more])
         return module
 
-    return words
+    return arguments
 
 
-def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_path):
+def test_guard_and_script_share_one_job(example, fake, tmp_path):
     module = example(tmp_path)
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     rank = fake.accept()
     module.Run(module.arguments(), torch.device("cpu")).forward_backward.events.oom(7)
-    said = [line["type"] for line in rank.everything()]
-    assert said[0] == "hello"
-    assert said.count("step_end") == 2, "the first and the last: the step itself tells, about once a second"
-    assert said[-1] == "oom", "on the same connection"
-    assert agent.job().sent == len(said) - 1
+    output = [line["type"] for line in rank.everything()]
+    assert output[0] == "hello"
+    assert output.count("step_end") == 2, "the first and the last: the step reports about once a second"
+    assert output[-1] == "oom", "on the same connection"
+    assert agent.job().sent == len(output) - 1
 
 
-def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake, tmp_path, monkeypatch, caplog):
+def test_a_failed_checkpoint_is_reported_and_training_continues(example, fake, tmp_path, monkeypatch, caplog):
     module = example(tmp_path, "--save-every", "1")
     save = module.Checkpoints.save
 
@@ -177,26 +177,26 @@ def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake,
     monkeypatch.setattr(module.Checkpoints, "save", full)
     failing = {2}
     assert module.train(module.arguments(), torch.device("cpu")) == 0
-    said = fake.accept().everything()
-    assert [it["message"] for it in said if it["type"] == "checkpoint_failed"] == ["OSError: no space left on device"]
-    assert [it["step"] for it in said if it["type"] == "checkpoint_done"] == [1, 3]
+    output = fake.accept().everything()
+    assert [it["message"] for it in output if it["type"] == "checkpoint_failed"] == ["OSError: no space left on device"]
+    assert [it["step"] for it in output if it["type"] == "checkpoint_done"] == [1, 3]
     failing = {4}
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--steps", "4"])
     assert module.train(module.arguments(), torch.device("cpu")) == 1
     assert "the last step, 4, is not on disk" in caplog.text
 
 
-def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, monkeypatch, caplog):
+def test_a_stop_signal_after_the_last_step_exits_normally(example, socket_path, tmp_path, monkeypatch, caplog):
     module = example(tmp_path)
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     monkeypatch.setattr(signal, "signal", lambda number, handler: callable(handler) and handler(number, None))
     caplog.set_level("INFO")
     assert module.train(module.arguments(), torch.device("cpu")) == 0
-    assert "all of 3 steps were done before" in caplog.text
+    assert "all 3 steps were already done" in caplog.text
     assert "asked to stop: ended after step 3 of 3" in caplog.text
 
 
-def test_on_the_cpu_no_memory_is_pinned(example, socket_path, tmp_path, monkeypatch):
+def test_no_memory_is_pinned_on_the_cpu(example, socket_path, tmp_path, monkeypatch):
     module = example(tmp_path)
 
     def refuse(_):
@@ -210,7 +210,7 @@ def test_on_the_cpu_no_memory_is_pinned(example, socket_path, tmp_path, monkeypa
     assert module.train(module.arguments(), torch.device("cpu")) == 0
 
 
-def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_path):
+def test_learned_sizes_are_checkpointed(example, socket_path, tmp_path):
     module = example(tmp_path)
     module.train(module.arguments(), torch.device("cpu"))
     resumed = module.Run(module.arguments(), torch.device("cpu"))
@@ -218,17 +218,17 @@ def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_pat
     assert [seen.safe_rows for seen in resumed.forward_backward.learned.shapes.values()] == [2]
 
 
-def test_a_line_of_the_log_is_not_glued_to_the_bar(tmp_path):
-    """On a terminal: whatever is logged begins by clearing the line that the bar is on."""
+def test_log_lines_overwrite_the_progress_bar(tmp_path):
+    """On a terminal every log line first clears the progress bar."""
     leader, follower = pty.openpty()
     run = start(tmp_path, steps=5, stderr=follower)
     os.close(follower)
-    said = b""
+    output = b""
     with contextlib.suppress(OSError):  # The other end is closed.
         while more := os.read(leader, 4096):
-            said += more
+            output += more
     assert run.wait() == 0
-    assert b"5/5 loss" in said
-    at = said.index(b"saved ")
-    line = said[:at].rpartition(b"\r")[2]
+    assert b"5/5 loss" in output
+    at = output.index(b"saved ")
+    line = output[:at].rpartition(b"\r")[2]
     assert line.startswith(b"\x1b[K20"), line

@@ -1,4 +1,4 @@
-"""The same loss and the same gradients, whatever had to be done for them."""
+"""The guard gives the same loss and gradients, whatever measures it takes."""
 
 import copy
 import functools
@@ -11,14 +11,15 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch import attempt, guarded
-from farrier.torch.explain import reason
-from farrier.torch.ladder import Mode, Plan
-from farrier.torch.meter import NoMeter
+from farrier.torch import attempt, memory_guard
+from farrier.torch.explain import explain_error
+from farrier.torch.memory_meter import UnknownMeter
 from farrier.torch.recompute import offloading
+from farrier.torch.retry_policy import ActivationMode, Plan
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-# A row of 5 x 4 keeps 20 bytes three times in each of four blocks. Recomputed, one block's 60 at a time.
+# A row of 5 x 4 keeps 20 bytes three times in each of four blocks; recomputed, 60 bytes for one
+# block at a time.
 ROW = 240
 
 
@@ -32,7 +33,7 @@ def terms(batch):
 
 
 def whole(model, batch, reduction="mean"):
-    """Loss and gradients of one backward of the whole batch, in a memory without limit."""
+    """Loss and gradients of one backward of the whole batch, without a memory limit."""
     fresh = copy.deepcopy(model)
     for parameter in fresh.parameters():
         parameter.grad = None
@@ -54,7 +55,7 @@ def check(model, loss, expected):
 
 @pytest.fixture
 def offload_here(monkeypatch):
-    """On a CPU, offloading takes the CPU's own tensors away."""
+    """Makes offloading apply to CPU tensors."""
     monkeypatch.setattr(attempt, "offloading", functools.partial(offloading, large_bytes=1, device_type="cpu"))
 
 
@@ -70,39 +71,39 @@ def test_split_is_exact(net, batch, memory, reduction, rows, ignored, fits):
     check(model, run(given), expected)
     report = run.report
     assert (report.ooms > 0) == (rows > fits)
-    assert report.saved == ({"split": 1} if rows > fits else {})
+    assert report.recovered == ({"split": 1} if rows > fits else {})
     assert report.lost == 0
 
 
 @pytest.mark.parametrize("block", [0, 1, 3])
 @pytest.mark.parametrize("fits", [1, 3])
-def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, memory, block, fits):
+def test_out_of_memory_during_backward_leaves_no_side_effects(net, batch, memory, block, fits):
     model, given = net(refuses=block), batch(rows=7)
     expected = whole(model, given)
     memory.backward_limit = fits * 20
     run = guard(model, memory)
     check(model, run(given), expected)
     assert run.report.ooms >= 1
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
-def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
+def test_recompute_is_exact_and_temporary(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit = ROW // 2
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"recompute": 1}
+    assert run.report.recovered == {"recompute": 1}
     assert all("forward" not in block.__dict__ for block in model.blocks)
 
 
 def test_offload_is_exact(net, batch, memory, offload_here):
     model, given = net(layers=1), batch()
     expected = whole(model, given)
-    memory.limit = 45  # Two of a row's three.
+    memory.limit = 45  # Two of a row's three activations.
     run = guard(model, memory, recompute_modules=[])
     check(model, run(given), expected)
-    assert run.report.saved == {"offload": 1}
+    assert run.report.recovered == {"offload": 1}
 
 
 def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_here):
@@ -110,32 +111,32 @@ def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_he
     torch.manual_seed(2)
     expected = whole(model, given)
     run = guard(model, memory)
-    shape, _ = run._look_at(given)
+    shape, _ = run._inspect(given)
     for plan in (Plan(1), Plan(1, recompute=True)):
-        run.learned.failed(shape, plan, None, fragmented=False)
+        run.learned.record_failure(shape, plan, None, fragmented=False)
     torch.manual_seed(2)
     check(model, run(given), expected)
     assert [mode.value for _, mode in run.learned.shapes] == ["plain", "recompute", "offload"]
 
 
-class Ballast:
-    """As the real one, of the simulated memory."""
+class MemoryReserve:
+    """A memory reserve of the simulated memory."""
 
-    size_bytes, held = 200, True
+    size_bytes, is_held = 200, True
 
     def __init__(self, memory):
         self.memory = memory
 
     def release(self):
-        self.held = False
+        self.is_held = False
         self.memory.limit += self.size_bytes
 
-    def take(self):
-        self.held = True
+    def acquire(self):
+        self.is_held = True
         self.memory.limit -= self.size_bytes
 
 
-class Told:
+class EventRecorder:
     def __init__(self):
         self.ooms, self.phases = [], []
 
@@ -146,32 +147,32 @@ class Told:
         self.phases.append(name)
 
 
-def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory):
-    model, given, asked, told, ballast = net(), batch(rows=2), [], Told(), Ballast(memory)
+def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, memory):
+    model, given, requests, recorder, reserve = net(), batch(rows=2), [], EventRecorder(), MemoryReserve(memory)
     expected = whole(model, given)
     memory.limit = 50
-    run = guard(model, memory, ballast=ballast, ask_checkpoint=asked.append, events=told)
+    run = guard(model, memory, reserve=reserve, request_checkpoint=requests.append, events=recorder)
     check(model, run(given), expected)
-    assert run.report.saved == {"ballast": 1}
-    assert len(asked) == 1
-    assert "ballast" in asked[0]
-    assert told.phases == ["low-memory"]
-    assert not ballast.held
+    assert run.report.recovered == {"reserve": 1}
+    assert len(requests) == 1
+    assert "reserve" in requests[0]
+    assert recorder.phases == ["low-memory"]
+    assert not reserve.is_held
     memory.limit = 10**6
-    for _ in range(guarded.RETAKE_AFTER):
+    for _ in range(memory_guard.REACQUIRE_AFTER_CALLS):
         model.zero_grad()
         check(model, run(given), expected)
-    assert ballast.held, "taken again when there is room"
+    assert reserve.is_held, "reacquired when there is room"
 
 
-def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memory):
-    model, given, told = net(), batch(), Told()
+def test_every_failure_is_reported_and_sink_errors_are_ignored(net, batch, memory):
+    model, given, recorder = net(), batch(), EventRecorder()
     memory.limit = 3 * ROW
-    run = guard(model, memory, events=told)
+    run = guard(model, memory, events=recorder)
     run(given)
-    assert len(told.ooms) == run.report.ooms > 0
-    assert told.ooms[0][0] == 8 * 20
-    assert told.ooms[0][1]["rows"] == 8
+    assert len(recorder.ooms) == run.report.ooms > 0
+    assert recorder.ooms[0][0] == 8 * 20
+    assert recorder.ooms[0][1]["rows"] == 8
 
     class Broken:
         def oom(self, *_, **__):
@@ -184,13 +185,13 @@ def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memo
     check(model, guard(model, memory, events=Broken())(given), expected)
 
 
-def test_the_node_s_agent_is_told_unless_somebody_else_shall_be(net, batch, memory, fake):
+def test_events_go_to_the_agent_by_default(net, batch, memory, fake):
     memory.limit = 3 * ROW
     run = guard(net(), memory)
     run(batch())
-    said = fake.accept().everything()
-    assert [line["type"] for line in said] == ["hello"] + ["oom"] * run.report.ooms
-    assert said[1]["bytes_wanted"] == 8 * 20
+    messages = fake.accept().everything()
+    assert [line["type"] for line in messages] == ["hello"] + ["oom"] * run.report.ooms
+    assert messages[1]["bytes_wanted"] == 8 * 20
 
 
 def state_of(model):
@@ -204,7 +205,7 @@ def state_of(model):
 
 
 @pytest.mark.parametrize("accumulated", [False, True])
-def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accumulated):
+def test_a_step_that_does_not_fit_leaves_no_side_effects(net, batch, memory, accumulated):
     model, given = net(dropout=0.3, batchnorm=True), batch()
     if accumulated:
         squares(model, batch(seed=5)).backward()
@@ -228,14 +229,14 @@ def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accum
     assert torch.equal(before[2], after[2])
     assert before[3] == after[3]
     assert (before[4] == after[4]).all()
-    assert caught.value.wanted_bytes == 20
+    assert caught.value.requested_bytes == 20
     assert caught.value.capacity_bytes == 19
-    assert "pieces of 1 row, recompute, offload" in str(caught.value)
+    assert "micro-batches of 1 row, recompute, offload" in str(caught.value)
     assert run.report.lost == 1
-    assert memory.live == 0, "nothing holds the failed attempts"
+    assert memory.live == 0, "nothing references the failed attempts"
 
 
-def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
+def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
     model, first, second = net(), batch(seed=2), batch(seed=3)
     twice = copy.deepcopy(model)
     for given in (first, second):
@@ -256,7 +257,7 @@ def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
             torch.testing.assert_close(parameter.grad, other.grad, **EXACT)
 
 
-def test_pieces_without_terms_are_passed_over(net, batch, memory):
+def test_micro_batches_without_terms_are_skipped(net, batch, memory):
     model, given = net(), batch(rows=6)
     given["keep"][2:] = False
     expected = whole(model, given)
@@ -266,7 +267,7 @@ def test_pieces_without_terms_are_passed_over(net, batch, memory):
     assert run.report.split_calls == 1
 
 
-def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
+def test_a_batch_without_terms_returns_the_plain_loss(net, batch, memory):
     model, given = net(), batch(rows=4)
     given["keep"][:] = False
     memory.limit = 2 * ROW
@@ -277,19 +278,17 @@ def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
     ("count", "words"),
     [
         (lambda b: 1, "do not add up to the batch's 1"),
-        (lambda b: 0.123 * b["keep"].sum(), "it must give a number of terms"),
-        (lambda b: 1.25 * len(b["keep"]), "it must give a whole number"),
-        (lambda b: float("nan"), "it must give a whole number"),
+        (lambda b: 0.123 * b["keep"].sum(), "it must return an integer number of terms"),
+        (lambda b: 1.25 * len(b["keep"]), "it must return an integer"),
+        (lambda b: float("nan"), "it must return an integer"),
     ],
 )
-def test_counts_that_make_no_mean_are_refused_at_the_first_batch_and_not_when_memory_runs_out(
-    net, batch, memory, count, words
-):
+def test_invalid_counts_are_rejected_at_the_first_batch(net, batch, memory, count, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words)):
         guard(net(), memory, count=count)(batch())
 
 
-def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, batch, memory):
+def test_a_count_that_breaks_later_prevents_the_split(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit = 3 * ROW
@@ -301,17 +300,17 @@ def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, ba
     broken["by"] = 0.3
     check(model, run(given), expected)
     assert run.report.split_calls == 1
-    assert any("it must give a number of terms" in note for note in run.report.notes)
+    assert any("it must return an integer number of terms" in note for note in run.report.notes)
 
 
-def test_rows_are_counted_where_nothing_else_is_said(net, batch, memory):
+def test_rows_are_counted_by_default(net, batch, memory):
     model, given = net(), batch(rows=7)
     expected = whole(model, given)
     memory.limit = 3 * ROW
     check(model, guard(model, memory, count=None)(given), expected)
 
 
-def test_a_retry_draws_the_same_numbers_as_a_plan_that_fitted_at_once(net, batch, memory):
+def test_a_retry_draws_the_same_random_numbers(net, batch, memory):
     model, given = net(dropout=0.5), batch()
     memory.limit = 3 * ROW
     run = guard(model, memory)
@@ -338,7 +337,7 @@ def test_recompute_with_dropout_uses_the_same_masks(net, batch, memory):
     torch.manual_seed(3)
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"recompute": 1}
+    assert run.report.recovered == {"recompute": 1}
 
 
 def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, memory):
@@ -350,18 +349,18 @@ def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, 
     run = guard(model, memory)
     check(model, run(given), (loss.detach(), [parameter.grad for parameter in reference.parameters()]))
     report = run.report
-    assert report.saved == {"recompute": 1}
+    assert report.recovered == {"recompute": 1}
     assert any("BatchNorm" in note for note in report.notes)
     for (name, mine), theirs in zip(model.named_buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, **EXACT, msg=name)
 
 
-def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, batch, memory):
+def test_batchnorm_is_split_on_request_or_in_eval_mode(net, batch, memory):
     model = net(batchnorm=True)
     memory.limit = 4 * ROW
     run = guard(model, memory, split_batchnorm=True)
     run(batch())
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
     model.eval()
     given = batch()
     memory.limit = 10**9
@@ -370,10 +369,10 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     model.zero_grad()
     frozen = guard(model, memory)
     check(model, frozen(given), expected)
-    assert frozen.report.saved == {"split": 1}
+    assert frozen.report.recovered == {"split": 1}
 
 
-def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memory):
+def test_buffers_count_every_row_once_despite_retries(net, batch, memory):
     model = net()
     memory.limit = 2 * ROW
     run = guard(model, memory)
@@ -399,7 +398,7 @@ def test_a_scaler_scales_gradients_and_not_the_loss(net, batch, memory, make):
     assert run.report.split_calls == 1
 
 
-def test_other_errors_are_not_ours(net, batch, memory):
+def test_other_errors_are_raised(net, batch, memory):
     model, given, calls = net(), batch(), []
     squares(model, given).backward()
     held = [parameter.grad for parameter in model.parameters()]
@@ -415,7 +414,7 @@ def test_other_errors_are_not_ours(net, batch, memory):
     assert all(p.grad is before for p, before in zip(model.parameters(), held, strict=True))
 
 
-def test_a_loss_of_many_elements_is_refused(net, batch, memory):
+def test_a_loss_of_many_elements_is_rejected(net, batch, memory):
     model = net()
     with pytest.raises(TypeError, match=r"shape \(8, 5\)"):
         farrier.torch.guard(lambda b: model(b["x"]), model=model, meter=memory)(batch())
@@ -429,33 +428,33 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
     failures = run.report.ooms
     for seed in range(5):
         run(batch(seed=seed))
-    assert run.report.ooms == failures, "once, then it was known"
+    assert run.report.ooms == failures, "once, then the size is known"
     resumed = guard(model, memory, learned=run.learned_sizes())
     resumed(batch())
     resumed(batch(length=10, rows=6))
-    assert resumed.report.ooms == 0, "a bigger shape is planned from the needs of the others"
+    assert resumed.report.ooms == 0, "a larger shape is planned from the others"
     assert resumed.report.split_calls == 2
 
 
-def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
-    """Seven rows planned at five run as four and three: nobody has seen five fit, nor fail."""
+def test_the_size_that_ran_is_recorded(net, batch, memory):
+    """Seven rows planned at five run as four and three: five neither fit nor failed."""
     run = guard(net(), memory)
-    shape, _ = run._look_at(batch(rows=7))
-    run.learned.failed(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
+    shape, _ = run._inspect(batch(rows=7))
+    run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
     run(batch(rows=7))
     assert run.report.split_calls == 1
-    assert run.learned.shapes[shape.key, Mode.PLAIN].safe_rows == 4
-    assert run.learned.lines[Mode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
+    assert run.learned.shapes[shape.key, ActivationMode.PLAIN].safe_rows == 4
+    assert run.learned.models[ActivationMode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
 
-def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory):
+def test_unknown_memory_is_retried_once_then_split(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit, memory.says_bytes = 4 * ROW, False
-    run = guard(model, memory, meter=NoMeter())
+    run = guard(model, memory, meter=UnknownMeter())
     check(model, run(given), expected)
     assert run.report.ooms == 2
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
 def test_fragmentation_is_cured_by_freeing(net, batch, memory):
@@ -470,10 +469,10 @@ def test_fragmentation_is_cured_by_freeing(net, batch, memory):
 
     run = farrier.torch.guard(fragmented, model=model, count=terms, meter=memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"free": 1}
+    assert run.report.recovered == {"free": 1}
 
 
-def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
+def test_batch_leaves_accumulate_gradients_once(memory, net, batch):
     model, given = net(), batch()
     given["x"].requires_grad_()
     reference = {**given, "x": given["x"].detach().clone().requires_grad_()}
@@ -485,7 +484,7 @@ def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
     torch.testing.assert_close(given["x"].grad, reference["x"].grad, **EXACT)
 
 
-def test_modules_that_come_later_are_seen(net, batch, memory):
+def test_modules_added_later_are_found(net, batch, memory):
     model, given = net(layers=2), batch()
     run = guard(model, memory)
     run(given)
@@ -495,10 +494,10 @@ def test_modules_that_come_later_are_seen(net, batch, memory):
     expected = whole(model, given)
     memory.limit = 4 * 120
     check(model, run(given), expected)
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
-def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
+def test_ambiguous_batches_are_not_split_with_a_note(net, memory, batch):
     model, odd = net(), (batch()["x"], torch.ones(3))
     memory.limit = ROW
 
@@ -506,7 +505,7 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
         return (model(b[0]) ** 2).mean() * b[1].mean()
 
     run = farrier.torch.guard(loss_fn, model=model, meter=memory, recompute_modules=[])
-    with pytest.raises(farrier.torch.DoesNotFit, match="give `split=` and `rows=`"):
+    with pytest.raises(farrier.torch.DoesNotFit, match="pass `split=` and `rows=`"):
         run(odd)
 
     def split(b, sizes):
@@ -514,33 +513,33 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
 
     helped = farrier.torch.guard(loss_fn, model=model, meter=memory, split=split, rows=lambda b: b[0].shape[0])
     helped(odd)
-    assert helped.report.saved == {"split": 1}
+    assert helped.report.recovered == {"split": 1}
 
 
-@pytest.mark.parametrize(("fits", "how"), [(3, "pieces of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
-def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
+@pytest.mark.parametrize(("fits", "how"), [(3, "micro-batches of 3 rows"), (0.5, "micro-batches of 6 rows, recompute")])
+def test_a_split_batch_is_not_captured(net, batch, memory, monkeypatch, fits, how):
     model, seen = net(), []
 
-    def counted(given):
+    def count_of(given):
         seen.append(len(given["x"]))
         return squares(model, given)
 
-    run = farrier.torch.guard(counted, model=model, count=terms, meter=memory)
+    run = farrier.torch.guard(count_of, model=model, count=terms, meter=memory)
     memory.limit = int(fits * ROW)
     run(batch(rows=6))
     model.zero_grad()
     seen.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(farrier.torch.RunsInPieces, match=f"the guard runs 6 rows of .* in {how}") as caught:
+    with pytest.raises(farrier.torch.NotCapturable, match=f"the guard runs 6 rows of .* in {how}") as caught:
         run(batch(rows=6))
-    assert not seen, "refused before it is tried"
+    assert not seen, "rejected before it is tried"
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert reason(caught.value).what.startswith("the guard runs 6 rows")
-    assert reason(caught.value).of_this_shape
+    assert explain_error(caught.value).cause.startswith("the guard runs 6 rows")
+    assert explain_error(caught.value).shape_specific
 
 
-def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
+def test_an_unsplit_batch_is_captured(net, batch, memory, monkeypatch):
     model, given = net(), batch(rows=6)
     expected = whole(model, given)
     memory.limit = 6 * ROW
@@ -550,10 +549,10 @@ def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     check(model, run(given), expected)
-    assert run.report.calls == 1, "a capture is no step"
+    assert run.report.calls == 1, "a capture is not a step"
 
 
-def test_settings_that_make_no_sense_are_refused(net):
+def test_invalid_settings_are_rejected(net):
     with pytest.raises(ValueError, match="reduction is 'max'"):
         farrier.torch.guard(lambda b: b, model=net(), reduction="max")
     with pytest.raises(ValueError, match="ddp_sync is 'never'"):
@@ -571,24 +570,24 @@ def test_settings_that_make_no_sense_are_refused(net):
     [
         (None, "model is None"),
         ("model", "model is a `str`"),
-        ([], "model holds nothing"),
-        ([nn.Linear(1, 1), None], "model holds None"),
-        (nn.Linear(1, 1).parameters(), "model holds a `Parameter`"),
+        ([], "model is empty"),
+        ([nn.Linear(1, 1), None], "model contains None"),
+        (nn.Linear(1, 1).parameters(), "model contains a `Parameter`"),
     ],
 )
-def test_what_is_no_model_is_refused_by_its_name(model, found):
+def test_an_invalid_model_is_rejected_by_name(model, found):
     with pytest.raises(TypeError, match=found) as caught:
         farrier.torch.guard(lambda batch: batch, model=model)
-    assert "give the nn.Module that is trained" in str(caught.value)
+    assert "pass the trained nn.Module" in str(caught.value)
 
 
-def test_a_loss_in_the_place_of_its_function_is_refused():
-    with pytest.raises(TypeError, match="loss_fn is a `Tensor`: give a function, loss_fn\\(batch\\) -> loss"):
+def test_a_loss_instead_of_a_function_is_rejected():
+    with pytest.raises(TypeError, match="loss_fn is a `Tensor`: pass a function, loss_fn\\(batch\\) -> loss"):
         farrier.torch.guard(torch.zeros(()), model=nn.Linear(1, 1))
 
 
 @pytest.mark.parametrize("given", ["the loss", "detached"])
-def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, memory, given):
+def test_a_loss_fn_that_runs_backward_is_rejected(net, batch, memory, given):
     model = net()
     earlier = [torch.ones_like(parameter) for parameter in model.parameters()]
     for parameter, gradient in zip(model.parameters(), earlier, strict=True):
@@ -606,15 +605,15 @@ def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, 
         assert bool((gradient == 1).all())
 
 
-def test_a_loss_without_a_graph_is_told_so(net, batch, memory):
+def test_a_detached_loss_is_rejected(net, batch, memory):
     model = net()
     run = farrier.torch.guard(lambda b: squares(model, b).detach(), model=model, meter=memory)
-    with pytest.raises(ValueError, match="a loss that has no gradients: it was detached"):
+    with pytest.raises(ValueError, match="a loss without gradients: it was detached"):
         run(batch())
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(8, 3), (32, 5)])
-def test_what_did_not_fit_in_the_proof_is_not_tried_again(net, batch, memory, rows, fits):
+def test_sizes_that_failed_in_the_check_are_not_retried(net, batch, memory, rows, fits):
     model, given = net(), batch(rows=rows)
     expected = whole(model, given)
     memory.limit, tried = fits * ROW, []

@@ -1,4 +1,4 @@
-"""What is given to a guard is looked at before memory runs out."""
+"""The guard checks its arguments before memory runs out."""
 
 import logging
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch.meter import NoMeter
+from farrier.torch.memory_meter import UnknownMeter
 
 
 def rows(count=8):
@@ -15,7 +15,7 @@ def rows(count=8):
 
 
 def guard(fits=10**9, **more):
-    """A guard of a small model whose loss needs too much memory above so many rows."""
+    """A guard of a small model that runs out of memory above that many rows."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
 
     def loss_fn(batch):
@@ -23,24 +23,24 @@ def guard(fits=10**9, **more):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return (model(batch["x"]) - batch["y"]).square().mean()
 
-    return farrier.torch.guard(loss_fn, **{"model": model, "meter": NoMeter(), "recompute_modules": [], **more})
+    return farrier.torch.guard(loss_fn, **{"model": model, "meter": UnknownMeter(), "recompute_modules": [], **more})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
-        ({"count": 8}, "count is a `int`: give a function"),
-        ({"split": "rows"}, "split is a `str`: give a function"),
-        ({"rows": 8}, "rows is a `int`: give a function"),
-        ({"ask_checkpoint": True}, "ask_checkpoint is a `bool`: give a function"),
-        ({"floor_rows": 0}, "floor_rows is 0: give 1 or more"),
-        ({"floor_rows": "2"}, "floor_rows is '2': give a whole number"),
-        ({"learned": "x"}, "learned is a `str`: give what learned_sizes"),
+        ({"count": 8}, "count is a `int`: pass a function"),
+        ({"split": "rows"}, "split is a `str`: pass a function"),
+        ({"rows": 8}, "rows is a `int`: pass a function"),
+        ({"request_checkpoint": True}, "request_checkpoint is a `bool`: pass a function"),
+        ({"floor_rows": 0}, "floor_rows is 0: pass 1 or more"),
+        ({"floor_rows": "2"}, "floor_rows is '2': pass an integer"),
+        ({"learned": "x"}, "learned is a `str`: pass the return value of learned_sizes"),
         ({"learned": {"version": 1}}, "learned"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(wrong, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_wrong_arguments_are_rejected_at_once(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         guard(**wrong)
 
 
@@ -49,38 +49,41 @@ def cut_unevenly(batch, sizes):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
-        ({"count": lambda batch: None}, "count gave None: it must give a whole number"),
-        ({"count": lambda batch: batch["y"]}, r"count gave a tensor of shape \(8, 1\)"),
-        ({"count": lambda batch: 8}, r"counts of the pieces \[8, 8\] do not add up to the batch's 8"),
-        ({"split": lambda batch, sizes: [batch]}, "split gave 1 pieces where 2 were asked for"),
+        ({"count": lambda batch: None}, "count returned None: it must return an integer"),
+        ({"count": lambda batch: batch["y"]}, r"count returned a tensor of shape \(8, 1\)"),
+        ({"count": lambda batch: 8}, r"counts of the micro-batches \[8, 8\] do not add up to the batch's 8"),
+        ({"split": lambda batch, sizes: [batch]}, "split returned 1 micro-batches, expected 2"),
         ({"split": lambda batch, sizes: batch["ids"]}, "split fails on the first batch"),
-        ({"split": cut_unevenly, "rows": lambda batch: len(batch["x"])}, r"pieces of \[1, 1\] rows, by rows="),
-        ({"rows": lambda batch: batch["x"].shape}, "rows gave a `Size`"),
+        (
+            {"split": cut_unevenly, "rows": lambda batch: len(batch["x"])},
+            r"micro-batches of \[1, 1\] rows according to rows=",
+        ),
+        ({"rows": lambda batch: batch["x"].shape}, "rows returned a `Size`"),
     ],
 )
-def test_a_function_that_does_not_work_is_told_at_the_first_step_and_not_when_memory_runs_out(wrong, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_a_broken_function_is_reported_at_the_first_step(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         guard(**wrong)(rows())
 
 
-def test_functions_that_work_are_tried_once():
+def test_working_functions_are_called_once():
     asked = []
     run = guard(count=lambda batch: asked.append(len(batch["x"])) or len(batch["x"]))
     for _ in range(3):
         run(rows(7))
-    assert asked == [7, 4, 3, 7], "the batch, two pieces and the batch that they add up to, and no more"
+    assert asked == [7, 4, 3, 7], "the batch, two micro-batches and their total, and no more"
 
 
-def test_a_batch_that_cannot_be_split_tries_what_can_be_tried():
+def test_an_unsplittable_batch_checks_what_it_can():
     run = guard(count=lambda batch: len(batch["x"]))
     run(rows(1))
     assert run.report.calls == 1
 
 
-def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
+def test_another_error_after_out_of_memory_counts_as_lost():
     model = nn.Linear(6, 1)
     fates = [KeyError("mask"), torch.OutOfMemoryError("CUDA out of memory."), KeyError("mask")]
 
@@ -89,7 +92,7 @@ def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
             raise fates.pop(0)
         return model(batch["x"]).mean()
 
-    run = farrier.torch.guard(loss_fn, model=model, meter=NoMeter())
+    run = farrier.torch.guard(loss_fn, model=model, meter=UnknownMeter())
     with pytest.raises(KeyError):
         run(rows())
     assert (run.report.ooms, run.report.lost) == (0, 0), "memory had not run out"
@@ -100,18 +103,18 @@ def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
     assert repr(run).endswith("3 calls, 1 out-of-memory, 1 lost>"), repr(run)
 
 
-def test_how_a_shape_runs_from_now_on_is_a_warning_once(caplog):
+def test_recovery_is_warned_once_per_shape(caplog):
     caplog.set_level(logging.WARNING, "farrier.torch")
     run = guard(fits=2)
     for _ in range(3):
         run(rows(8))
     assert [record.getMessage() for record in caplog.records] == [
-        "out of memory at 8 rows: from here on 4 pieces of 2 rows for float32[*,6] float32[*,1]"
+        "out of memory at 8 rows: from here on 4 micro-batches of 2 rows for float32[*,6] float32[*,1]"
     ]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
+def test_a_sum_declared_as_mean_is_named(reduction):
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
 
     def loss_fn(batch):
@@ -120,7 +123,7 @@ def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
         errors = (model(batch["x"]) - batch["y"]).square()
         return errors.sum() if reduction == "mean" else errors.mean()
 
-    run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=NoMeter(), recompute_modules=[])
+    run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=UnknownMeter(), recompute_modules=[])
     other = "sum" if reduction == "mean" else "mean"
-    with pytest.raises(farrier.torch.DoesNotFit, match=f'give reduction="{other}"'):
+    with pytest.raises(farrier.torch.DoesNotFit, match=f'pass reduction="{other}"'):
         run(rows(8))

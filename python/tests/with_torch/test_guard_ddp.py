@@ -46,7 +46,7 @@ def make_batch(rank, step):
 
 
 def expected(world, steps):
-    """The mean over the ranks of the sum over the steps, on one rank."""
+    """The mean over ranks of the sum over steps, computed on one rank."""
     model = make_model()
     for step in range(steps):
         for rank in range(world):
@@ -59,7 +59,7 @@ def refuse(*_):
 
 
 class Loss:
-    """Runs out of memory above `rows` rows, in the place that is named."""
+    """Runs out of memory above `rows` rows, at the named place."""
 
     def __init__(self, wrapped, rows, place):
         self.wrapped, self.rows, self.place = wrapped, rows, place
@@ -72,7 +72,7 @@ class Loss:
         if too_big and self.place == "forward":
             hook = self.wrapped.module[1].register_forward_hook(refuse)
         if too_big and self.place == "backward":
-            # In the middle of it: the last layer has its gradients already.
+            # Half-way: the last layer already has its gradients.
             hook = self.wrapped.module[1].register_forward_hook(lambda _m, _i, out: out.register_hook(refuse) and None)
         try:
             out = self.wrapped(batch)
@@ -85,14 +85,14 @@ class Loss:
 
 
 def run_way(rank, sync, place, accumulated, begins=0):
-    """Three turns; memory runs out from the one of that number on. DDP orders its buckets anew in the second."""
+    """Three turns, out of memory from the given one on. DDP rebuilds its buckets in the second."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
     loss_fn = Loss(wrapped, 99, place)
     run = farrier.torch.guard(loss_fn, model=wrapped, ddp_sync=sync)
     made = []
-    for turn in range(3):  # The first that fails finds the size, the others know it.
+    for turn in range(3):  # The first failure finds the size; later turns know it.
         loss_fn.rows = 3 if rank == 0 and turn >= begins else 99
         wrapped.zero_grad()
         if accumulated:
@@ -104,7 +104,7 @@ def run_way(rank, sync, place, accumulated, begins=0):
 
 
 class Centred(nn.Module):
-    """A buffer that forward changes by what this rank sees, and uses."""
+    """A buffer that forward updates from this rank's data, and uses."""
 
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ class Centred(nn.Module):
 
 
 def run_centred(rank, sync, accumulated):
-    """What ten steps make of the weights; without `sync` by DDP alone."""
+    """The weights after ten steps; without `sync` by DDP alone."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(Centred())
@@ -147,7 +147,7 @@ def run_centred(rank, sync, accumulated):
 
 
 def run_unused(rank, **more):
-    """A layer that no forward uses; memory runs out in the second turn, after the forward that DDP saw."""
+    """A layer that no forward uses; out of memory in the second turn, after DDP's forward."""
     import farrier.torch
 
     model = make_model()
@@ -165,7 +165,7 @@ def run_unused(rank, **more):
 
 
 def run_ignored(rank):
-    """A layer that DDP was told to leave to the user: its gradient is the rank's own."""
+    """A layer that DDP ignores: its gradient stays the rank's own."""
     import farrier.torch
 
     model = make_model()
@@ -193,7 +193,7 @@ def rank_main(rank, world, port, ways, results):
             results.put((rank, way, *found))
         except RuntimeError as error:
             results.put((rank, way, type(error).__name__, str(error)))
-            os._exit(1)  # As a job ends: without waiting for the others.
+            os._exit(1)  # Like a dying job: without waiting for the others.
     torch.distributed.destroy_process_group()
 
 
@@ -205,7 +205,7 @@ def run_ranks(ways, world=2):
         process.start()
     found, until = [], time.monotonic() + 240
     while any(process.is_alive() for process in ranks) and time.monotonic() < until:
-        while not results.empty():  # A full pipe would hold them up.
+        while not results.empty():  # A full pipe would block them.
             found.append(results.get())
         time.sleep(0.05)
     while not results.empty():
@@ -247,7 +247,7 @@ def test_buffers_are_broadcast_at_each_step_as_without_the_guard():
         assert flag == their_flag
 
 
-def test_parameters_that_no_forward_uses_hold_nobody_up():
+def test_unused_parameters_do_not_block():
     found, waiting = run_ranks(["unused"])
     assert not waiting
     assert len(found) == 2, found
@@ -256,7 +256,7 @@ def test_parameters_that_no_forward_uses_hold_nobody_up():
             torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), theirs, rtol=0, atol=1e-12)
 
 
-def test_parameters_that_ddp_ignores_are_left_alone():
+def test_parameters_ignored_by_ddp_are_left_alone():
     found, waiting = run_ranks(["ignored"])
     assert not waiting
     made = {rank: turns[0] for rank, _way, _ooms, turns in found}
@@ -271,7 +271,7 @@ def test_parameters_that_ddp_ignores_are_left_alone():
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_a_forward_that_communicates_is_refused(monkeypatch):
+def test_a_forward_that_communicates_is_rejected(monkeypatch):
     from farrier.torch import guard
 
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
@@ -282,22 +282,25 @@ def test_a_forward_that_communicates_is_refused(monkeypatch):
         guard(lambda batch: model(batch).mean(), model=model)
 
 
-def test_a_hook_for_buffers_is_not_passed_over_in_silence():
-    from farrier.torch.parallel import buffers_once
+def test_a_buffer_hook_is_rejected():
+    from farrier.torch.ddp import broadcast_buffers_once
 
-    with pytest.raises(TypeError, match="_register_buffer_comm_hook"), buffers_once(SimpleNamespace(buffer_hook=print)):
+    with (
+        pytest.raises(TypeError, match="_register_buffer_comm_hook"),
+        broadcast_buffers_once(SimpleNamespace(buffer_hook=print)),
+    ):
         pass
 
 
-def test_a_communication_hook_is_not_passed_over_in_silence():
-    from farrier.torch.parallel import average_gradients
+def test_a_communication_hook_is_rejected():
+    from farrier.torch.ddp import average_gradients
 
     with pytest.raises(TypeError, match='ddp_sync="last"'):
         average_gradients(SimpleNamespace(_comm_hooks=[print]))
 
 
-def test_out_of_memory_within_the_reduction_ends_in_a_clear_error():
+def test_out_of_memory_during_reduction_is_a_clear_error():
     found, _ = run_ranks([("last", "backward", False)])
     ended = {rank: (name, text) for rank, _way, name, text in found}
-    assert ended[0][0] == "OutOfStep"
+    assert ended[0][0] == "RanksOutOfSync"
     assert 'ddp_sync="after"' in ended[0][1]

@@ -1,4 +1,4 @@
-"""The Trainer with whole steps trains as the Trainer does."""
+"""The Trainer with whole updates trains like the plain Trainer."""
 
 import warnings
 
@@ -11,17 +11,17 @@ import farrier.torch
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_losses_norms_and_rates_are_the_trainers_own(tmp_path, accumulation):
+def test_losses_norms_and_rates_match_the_trainer(tmp_path, accumulation):
     plain, _ = losses(tmp_path, False, accumulation)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*optimizer.step.*")  # Schedulers miss nothing.
+        warnings.filterwarnings("error", message=".*optimizer.step.*")  # Schedulers do not miss a step.
         whole, trainer = losses(tmp_path, True, accumulation)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(plain), rtol=1e-4, atol=1e-5)
     assert trainer.farrier.step.report.steps == 7
 
 
 @pytest.mark.parametrize("more", [{}, {"model_init": small_model}])
-def test_a_second_training_is_the_trainers_own(tmp_path, more):
+def test_a_second_run_matches_the_trainer(tmp_path, more):
     found = []
     for whole in (False, True):
         trainer = make(tmp_path, whole, 2, steps=4, **more)
@@ -37,7 +37,7 @@ def test_a_second_training_is_the_trainers_own(tmp_path, more):
 
 
 class BreaksOff(transformers.TrainerCallback):
-    """In the middle of the third update, once."""
+    """Aborts during the third update, once."""
 
     done = False
 
@@ -47,7 +47,7 @@ class BreaksOff(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
-def test_micro_batches_of_a_broken_training_wait_no_more(tmp_path):
+def test_micro_batches_of_an_aborted_run_are_dropped(tmp_path):
     trainer = make(tmp_path, True, 3, steps=5, callbacks=[BreaksOff()])
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
@@ -59,7 +59,7 @@ def test_micro_batches_of_a_broken_training_wait_no_more(tmp_path):
     assert seen == [3] * 5
 
 
-def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
+def test_a_float16_trainer_is_left_unchanged(tmp_path, caplog):
     class Scaled:
         distributed_type = "NO"
         scaler = object()
@@ -68,7 +68,7 @@ def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
         accelerator = Scaled()
 
         def training_step(self):
-            """Stays."""
+            """Must stay."""
 
     trainer = Trainer()
     farrier.torch.trainer(trainer)
@@ -76,6 +76,6 @@ def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
     assert "use bf16=True" in caplog.text
 
 
-def test_what_is_no_trainer_is_refused():
-    with pytest.raises(TypeError, match=r"trainer is None: give a transformers\.Trainer"):
+def test_an_invalid_trainer_is_rejected():
+    with pytest.raises(TypeError, match=r"trainer is None: pass a transformers\.Trainer"):
         farrier.torch.trainer(None)

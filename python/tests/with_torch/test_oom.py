@@ -1,4 +1,4 @@
-"""Which errors are out-of-memory, and that nothing is held by one."""
+"""Which errors are out-of-memory, and that they keep no memory alive."""
 
 import gc
 import weakref
@@ -8,11 +8,11 @@ import torch
 
 import farrier.torch
 from farrier import oom
-from farrier.torch.ballast import Ballast
-from farrier.torch.meter import CudaMeter
-from farrier.torch.oom import failure_of, let_go
+from farrier.torch.memory_meter import CudaMemoryMeter
+from farrier.torch.memory_reserve import MemoryReserve
+from farrier.torch.oom import clear_frames, parse_oom
 
-# As torch 2.11 words it under a share of the memory.
+# torch 2.11's message under a memory fraction.
 REAL = (
     "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 109.01 GiB is free. "
     "Process 1 has 30.79 GiB memory in use. 30.00 GiB allowed; Of the allocated memory 27.25 GiB is allocated by PyTorch, "
@@ -20,9 +20,9 @@ REAL = (
 )
 
 
-def test_torchs_own_error_says_how_much():
-    failure = failure_of(torch.OutOfMemoryError(REAL))
-    assert failure.wanted_bytes == 3 * 2**29
+def test_torch_errors_state_the_amount():
+    failure = parse_oom(torch.OutOfMemoryError(REAL))
+    assert failure.requested_bytes == 3 * 2**29
     assert failure.allocated_bytes == int(27.25 * 2**30)
 
 
@@ -37,12 +37,12 @@ def test_torchs_own_error_says_how_much():
         "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
     ],
 )
-def test_other_words_for_it(message):
-    failure = failure_of(RuntimeError(message))
+def test_other_out_of_memory_messages(message):
+    failure = parse_oom(RuntimeError(message))
     assert failure is not None
     assert "\n" not in failure.message
-    told = oom.recognised(RuntimeError(message))
-    assert (told is None) == ("DefaultCPUAllocator" in message), "the agent hears of the GPU's memory, by the same words"
+    detected = oom.detect(RuntimeError(message))
+    assert (detected is None) == ("DefaultCPUAllocator" in message), "only GPU memory is reported to the agent"
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_other_words_for_it(message):
     ],
     ids=lambda error: str(error)[:20],
 )
-def test_all_else_is_not(error):
-    assert failure_of(error) is None
+def test_other_errors_are_not_out_of_memory(error):
+    assert parse_oom(error) is None
 
 
 class Held:
     pass
 
 
-def test_an_error_lets_go_of_its_frames_and_of_those_before():
+def test_frames_of_errors_and_causes_are_cleared():
     watched = []
 
     def inner():
@@ -89,15 +89,15 @@ def test_an_error_lets_go_of_its_frames_and_of_those_before():
             outer()
         except torch.OutOfMemoryError as error:
             kept = error
-        assert all(reference() is not None for reference in watched), "the traceback holds them"
-        let_go(kept)
+        assert all(reference() is not None for reference in watched), "the traceback references them"
+        clear_frames(kept)
         assert all(reference() is None for reference in watched)
     finally:
         gc.enable()
 
 
-def test_a_failed_attempt_is_gone_before_the_next(net, batch):
-    """Also where the error itself is kept, as a logger may do."""
+def test_a_failed_attempt_is_freed_before_the_next(net, batch):
+    """Also if the error itself is kept, as a logger may do."""
     model, watched, kept = net(), [], []
 
     def attempt(given):
@@ -109,7 +109,7 @@ def test_a_failed_attempt_is_gone_before_the_next(net, batch):
         return (out**2).mean()
 
     def loss_fn(given):
-        assert all(reference() is None for reference in watched), "held by the failed attempt"
+        assert all(reference() is None for reference in watched), "referenced by the failed attempt"
         try:
             return attempt(given)
         except torch.OutOfMemoryError as error:
@@ -121,7 +121,7 @@ def test_a_failed_attempt_is_gone_before_the_next(net, batch):
     assert run.report.ooms >= 2
 
 
-def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monkeypatch):
+def test_no_collection_inside_a_step_pool(monkeypatch):
     collected = []
 
     def refuse():
@@ -129,34 +129,34 @@ def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monk
 
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
-    CudaMeter(torch.device("cuda")).free()
+    CudaMemoryMeter(torch.device("cuda")).free()
     assert len(collected) == 1
     gc.disable()
     try:
-        CudaMeter(torch.device("cuda")).free()
+        CudaMemoryMeter(torch.device("cuda")).free()
     finally:
         gc.enable()
     assert len(collected) == 1
 
 
-def test_ballast_is_taken_and_released():
-    ballast = Ballast(1000, "cpu")
-    assert ballast.held
-    ballast.release()
-    assert not ballast.held
-    assert ballast.take()
-    assert ballast.take(), "once is enough"
-    with pytest.raises(ValueError, match="holds nothing back"):
-        Ballast(0, "cpu")
+def test_the_reserve_is_acquired_and_released():
+    reserve = MemoryReserve(1000, "cpu")
+    assert reserve.is_held
+    reserve.release()
+    assert not reserve.is_held
+    assert reserve.acquire()
+    assert reserve.acquire(), "acquiring twice is harmless"
+    with pytest.raises(ValueError, match="reserves nothing"):
+        MemoryReserve(0, "cpu")
 
 
-def test_a_ballast_that_does_not_fit_says_so(monkeypatch):
+def test_a_reserve_that_does_not_fit_raises(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    ballast = Ballast(1000, "cpu")
-    ballast.release()
+    reserve = MemoryReserve(1000, "cpu")
+    reserve.release()
     monkeypatch.setattr(torch, "empty", full)
-    assert not ballast.take()
+    assert not reserve.acquire()
     with pytest.raises(MemoryError, match="make it smaller"):
-        Ballast(1000, "cpu")
+        MemoryReserve(1000, "cpu")

@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from farrier.torch.explain import GiveUp
-from farrier.torch.optimizer import Rates, UnsupportedOptimizer, Watch, constants, is_gated, prepare
+from farrier.torch.explain import GraphsDisabled
+from farrier.torch.optimizer import (
+    LearningRates,
+    OptimizerHooks,
+    UnsupportedOptimizer,
+    captured_constants,
+    has_gate,
+    make_capturable,
+)
 
 
 def trained(kind=torch.optim.AdamW, **more):
@@ -34,32 +41,32 @@ def assert_same(a, b):
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
 def test_a_closed_gate_changes_nothing_and_an_open_one_trains(kind):
     model, optimizer = trained(kind)
-    prepare(optimizer)
-    assert is_gated(optimizer)
-    watch = Watch([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.make_state([optimizer])
+    make_capturable(optimizer)
+    assert has_gate(optimizer)
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     before = everything(model, optimizer)
     backward(model)
-    watch.close(True)
+    hooks.set_gate(True)
     shown = []
-    with watch.looking(lambda gradients: shown.extend(name for name, _ in gradients)):
+    with hooks.observing(lambda gradients: shown.extend(name for name, _ in gradients)):
         optimizer.step()
     assert shown == ["weight", "bias"]
     assert_same(before, everything(model, optimizer))
     assert not hasattr(optimizer, "found_inf")
-    watch.close(False)
-    with watch.looking(None):
+    hooks.set_gate(False)
+    with hooks.observing(None):
         optimizer.step()
     assert not torch.equal(before[0]["weight"], model.weight)
 
 
-def test_made_state_is_the_state_of_a_first_step():
+def test_initial_state_equals_that_of_a_first_step():
     model, optimizer = trained()
     twin, twins = trained()
-    prepare(optimizer)
-    watch = Watch([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.make_state([optimizer])
-    assert watch.calls == 0, "none of them is a step of the user"
+    make_capturable(optimizer)
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
+    assert hooks.calls == 0, "none of them is a training step"
     for each, its in ((model, optimizer), (twin, twins)):
         backward(each)
         its.step()
@@ -67,10 +74,10 @@ def test_made_state_is_the_state_of_a_first_step():
     assert float(optimizer.state[model.weight]["step"]) == 1.0
 
 
-def test_rates_stay_the_users_and_are_brought_to_where_graphs_read_them():
+def test_rates_stay_the_users_and_are_copied_to_the_device():
     _, optimizer = trained()
-    prepare(optimizer)
-    rates, group = Rates([optimizer]), optimizer.param_groups[0]
+    make_capturable(optimizer)
+    rates, group = LearningRates([optimizer]), optimizer.param_groups[0]
     with rates.on_device():
         held = group["lr"]
         assert float(held) == pytest.approx(1e-2)
@@ -86,57 +93,57 @@ def test_rates_stay_the_users_and_are_brought_to_where_graphs_read_them():
 
 
 @pytest.mark.parametrize("how", [lambda group: group["lr"].fill_(1.0), lambda group: group.update(lr=1.0)])
-def test_a_step_that_sets_its_rate_is_told_off(how):
+def test_a_step_that_sets_its_rate_is_rejected(how):
     _, optimizer = trained()
-    rates, group = Rates([optimizer]), optimizer.param_groups[0]
-    with pytest.raises(GiveUp, match="sets the learning rate itself"), rates.on_device():
+    rates, group = LearningRates([optimizer]), optimizer.param_groups[0]
+    with pytest.raises(GraphsDisabled, match="sets the learning rate itself"), rates.on_device():
         how(group)
     assert group["lr"] == 1e-2
     with rates.on_device():
         assert float(group["lr"]) == pytest.approx(1e-2)
 
 
-def test_what_a_graph_bakes_in_is_seen_to_change():
+def test_changed_constants_are_detected():
     _, optimizer = trained()
-    prepare(optimizer)
-    before = constants([optimizer])
+    make_capturable(optimizer)
+    before = captured_constants([optimizer])
     optimizer.param_groups[0]["lr"] = torch.tensor(3.0)
-    assert constants([optimizer]) == before, "the rate is on the device"
+    assert captured_constants([optimizer]) == before, "the rate is on the device"
     optimizer.param_groups[0]["weight_decay"] = 0.3
-    assert constants([optimizer]) != before
+    assert captured_constants([optimizer]) != before
 
 
-def test_an_optimizer_that_counts_on_the_host_is_refused():
+def test_an_optimizer_that_counts_on_the_host_is_rejected():
     _, optimizer = trained(torch.optim.Adagrad)
     with pytest.raises(UnsupportedOptimizer, match="Adagrad has no `capturable`"):
-        prepare(optimizer)
+        make_capturable(optimizer)
 
 
-def test_a_scalers_flag_is_joined_with_the_gate():
+def test_a_scalers_flag_is_combined_with_the_gate():
     model, optimizer = trained()
-    prepare(optimizer)
-    watch = Watch([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.make_state([optimizer])
+    make_capturable(optimizer)
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     before = everything(model, optimizer)
     backward(model)
     for scalers, gate, trains in ((1.0, False, False), (0.0, True, False), (0.0, False, True)):
         optimizer.found_inf, optimizer.grad_scale = torch.tensor(scalers), None
-        watch.close(gate)
-        with watch.looking(None):
+        hooks.set_gate(gate)
+        with hooks.observing(None):
             optimizer.step()
         del optimizer.found_inf, optimizer.grad_scale
         assert torch.equal(before[0]["weight"], model.weight) != trains
 
 
 @pytest.mark.parametrize("more", [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
-def test_momenta_of_sgd_begin_at_nought_whatever_lay_there(more):
+def test_sgd_momenta_start_at_zero(more):
     junk = [torch.full((3, 4), 1e3) for _ in range(50)] + [torch.full((3,), 1e3) for _ in range(50)]
     del junk
     model, optimizer = trained(torch.optim.SGD, **more)
     twin, twins = trained(torch.optim.SGD, **more)
-    prepare(optimizer)
-    watch = Watch([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.make_state([optimizer])
+    make_capturable(optimizer)
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     for _ in range(3):
         for each, its in ((model, optimizer), (twin, twins)):
             its.zero_grad()
@@ -145,10 +152,10 @@ def test_momenta_of_sgd_begin_at_nought_whatever_lay_there(more):
     torch.testing.assert_close(model.weight, twin.weight)
 
 
-def test_a_parameter_that_joins_later_gets_its_momentum():
+def test_a_parameter_added_later_gets_a_momentum():
     model, optimizer = trained(torch.optim.SGD, momentum=0.9)
-    prepare(optimizer)
-    Watch([optimizer], {p: name for name, p in model.named_parameters()})
+    make_capturable(optimizer)
+    OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
     model.bias.requires_grad_(False)
     backward(model)
     optimizer.step()
@@ -158,17 +165,17 @@ def test_a_parameter_that_joins_later_gets_its_momentum():
     assert torch.equal(optimizer.state[model.bias]["momentum_buffer"], model.bias.grad)
 
 
-def test_dampening_is_refused_before_anything_is_changed():
+def test_dampening_is_rejected_before_any_change():
     _, optimizer = trained(torch.optim.SGD, momentum=0.9, dampening=0.5)
     with pytest.raises(UnsupportedOptimizer, match="dampening"):
-        prepare(optimizer)
+        make_capturable(optimizer)
     assert not optimizer.param_groups[0]["fused"]
 
 
-def test_groups_without_parameters_are_passed_over():
+def test_empty_groups_are_skipped():
     model = nn.Linear(4, 3)
     optimizer = torch.optim.AdamW([{"params": []}, {"params": list(model.parameters())}])
-    prepare(optimizer)
-    assert is_gated(optimizer)
-    Watch([optimizer], {}).close(True)
-    assert len(Rates([optimizer]).users()) == 1
+    make_capturable(optimizer)
+    assert has_gate(optimizer)
+    OptimizerHooks([optimizer], {}).set_gate(True)
+    assert len(LearningRates([optimizer]).user_values()) == 1

@@ -1,4 +1,4 @@
-"""Recomputing: which blocks, nothing left behind, and compiled models."""
+"""Recomputation: which blocks, nothing left behind, and compiled models."""
 
 import contextlib
 import copy
@@ -10,11 +10,11 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import farrier.torch
-from farrier.torch.recompute import blocks_of, offloading, recomputing
+from farrier.torch.recompute import find_blocks, offloading, recomputing
 
 
 class Block(nn.Module):
-    """Of our own: torch does not compile its own containers in place."""
+    """A custom block: torch does not compile its own containers in place."""
 
     def __init__(self):
         super().__init__()
@@ -37,17 +37,17 @@ class Two(nn.Module):
         return x
 
 
-def test_the_blocks_are_the_longest_list_of_modules_with_parts():
+def test_blocks_are_the_longest_list_of_nested_modules():
     model = Two()
-    assert blocks_of([model]) == list(model.blocks)
-    assert blocks_of([nn.Linear(2, 2)]) == []
-    assert len(blocks_of([model.small])) == 9
+    assert find_blocks([model]) == list(model.blocks)
+    assert find_blocks([nn.Linear(2, 2)]) == []
+    assert len(find_blocks([model.small])) == 9
 
 
 def test_nothing_is_left_behind_after_an_error():
     model = Two()
     own = model.blocks[0].forward
-    model.blocks[0].forward = own  # A forward of the user's own stays.
+    model.blocks[0].forward = own  # The user's own forward is kept.
     with contextlib.suppress(KeyError), recomputing(model.blocks):
         assert all("forward" in block.__dict__ for block in model.blocks)
         raise KeyError
@@ -84,18 +84,18 @@ def test_weights_are_not_offloaded():
 
 
 @pytest.mark.parametrize("large_bytes", [1, 1 << 30])
-def test_a_graph_that_was_never_run_backward_is_gone_all_the_same(memory, net, batch, large_bytes):
+def test_a_graph_without_backward_is_freed(memory, net, batch, large_bytes):
     model = net()
     with offloading([model], large_bytes=large_bytes, device_type="cpu"):
         made = model(batch()["x"])
     assert made.grad_fn is not None
     del made
     gc.collect()
-    assert memory.live == 0, "an attempt that failed is held by nothing"
+    assert memory.live == 0, "nothing references a failed attempt"
 
 
 @pytest.mark.parametrize("how", ["in place", "wrapped", "block by block"])
-def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
+def test_a_compiled_model_recomputes_eagerly(how):
     torch.manual_seed(0)
     model, runs = Two(), []
     plain = copy.deepcopy(model)
@@ -138,8 +138,8 @@ def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
     torch.testing.assert_close(loss, expected)
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
-    assert run.report.saved == {"recompute": 1}
-    assert not runs, "eager within"
+    assert run.report.recovered == {"recompute": 1}
+    assert not runs, "eager inside"
     model.zero_grad()
     limit[0] = 5
     with torch.no_grad():

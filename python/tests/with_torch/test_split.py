@@ -1,4 +1,4 @@
-"""Batches of every build are cut along their rows, in order, without copies."""
+"""Batches of every structure are split along their rows, in order, without copies."""
 
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from farrier.torch import guard
-from farrier.torch.proof import _ignores
-from farrier.torch.split import NotSplittable, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.split import NotSplittable, batch_shape, gradient_leaves, row_count, split_rows
+from farrier.torch.split_check import _has_ignored_labels
 
 Pair = namedtuple("Pair", "x y")
 
@@ -24,7 +24,7 @@ class Sample:
 
 
 class Encoding(UserDict):
-    """As Hugging Face's BatchEncoding: a dict to read, made from a dict."""
+    """Like Hugging Face's BatchEncoding: a mapping created from a dict."""
 
 
 def rows(first, last):
@@ -45,16 +45,16 @@ def rows(first, last):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_build_is_cut(batch, read):
+def test_every_batch_structure_is_split(batch, read):
     assert row_count(batch) == 7
-    cut = pieces_of(batch, [3, 2, 2])
-    assert all(type(piece) is type(batch) for piece in cut)
-    assert torch.equal(torch.cat([read(piece) for piece in cut]), read(batch))
-    assert [row_count(piece) for piece in cut] == [3, 2, 2]
-    assert read(cut[0]).data_ptr() == read(batch).data_ptr(), "a view"
+    split_batch = split_rows(batch, [3, 2, 2])
+    assert all(type(micro_batch) is type(batch) for micro_batch in split_batch)
+    assert torch.equal(torch.cat([read(micro_batch) for micro_batch in split_batch]), read(batch))
+    assert [row_count(micro_batch) for micro_batch in split_batch] == [3, 2, 2]
+    assert read(split_batch[0]).data_ptr() == read(batch).data_ptr(), "a view"
 
 
-def test_what_has_no_rows_is_passed_whole():
+def test_values_without_rows_are_passed_whole():
     batch = {
         "x": rows(0, 4),
         "y": torch.ones(4),
@@ -63,22 +63,22 @@ def test_what_has_no_rows_is_passed_whole():
         "mode": "train",
         "k": torch.tensor(2),
     }
-    for piece in pieces_of(batch, [2, 2]):
-        assert piece["weights"] is batch["weights"]
-        assert piece["k"] is batch["k"]
-        assert (piece["n"], piece["mode"]) == (None, "train")
+    for micro_batch in split_rows(batch, [2, 2]):
+        assert micro_batch["weights"] is batch["weights"]
+        assert micro_batch["k"] is batch["k"]
+        assert (micro_batch["n"], micro_batch["mode"]) == (None, "train")
 
 
-def test_a_list_with_a_value_for_each_row_goes_with_its_rows():
+def test_a_list_with_one_value_per_row_is_split():
     batch = {"x": rows(0, 3), "texts": ["a", "b", "c"], "sizes": (1, 2, 3), "names": ["one", "two"]}
-    first, second = pieces_of(batch, [2, 1])
+    first, second = split_rows(batch, [2, 1])
     assert (first["texts"], second["texts"]) == (["a", "b"], ["c"])
     assert (first["sizes"], second["sizes"]) == ((1, 2), (3,))
     assert first["names"] == second["names"] == ["one", "two"]
 
 
-def test_numpy_rows_are_cut():
-    first, second = pieces_of({"x": rows(0, 3), "n": numpy.arange(3)}, [1, 2])
+def test_numpy_rows_are_split():
+    first, second = split_rows({"x": rows(0, 3), "n": numpy.arange(3)}, [1, 2])
     assert first["n"].tolist() == [0]
     assert second["n"].tolist() == [1, 2]
 
@@ -93,21 +93,21 @@ def test_numpy_rows_are_cut():
     ],
     ids=["tie", "samples", "nothing", "scalar"],
 )
-def test_guessing_is_refused(batch):
-    with pytest.raises(NotSplittable, match="give `split=` and `rows=`"):
+def test_ambiguous_rows_are_rejected(batch):
+    with pytest.raises(NotSplittable, match="pass `split=` and `rows=`"):
         row_count(batch)
 
 
 def test_the_key_is_everything_but_the_rows():
     small = {"x": torch.ones(2, 5), "y": torch.ones(2, dtype=torch.int32), "w": torch.ones(9)}
     large = {"x": torch.ones(6, 5), "y": torch.ones(6, dtype=torch.int32), "w": torch.ones(9)}
-    assert describe(small, 2).key == describe(large, 6).key == "float32[*,5] int32[*] float32[9]"
-    assert describe(large, 6).elements_per_row == 6
+    assert batch_shape(small, 2).key == batch_shape(large, 6).key == "float32[*,5] int32[*] float32[9]"
+    assert batch_shape(large, 6).elements_per_row == 6
     longer = {**large, "x": torch.ones(6, 7)}
-    assert describe(longer, 6).key != describe(large, 6).key
+    assert batch_shape(longer, 6).key != batch_shape(large, 6).key
 
 
-def test_leaves_with_gradients_are_found():
+def test_gradient_leaves_are_found():
     leaf = torch.ones(3, requires_grad=True)
     assert gradient_leaves({"a": [leaf, leaf * 2], "b": torch.ones(3)}) == [leaf]
 
@@ -118,7 +118,7 @@ def nested(layout, rows):
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 @pytest.mark.parametrize("more", [{}, {"rows": lambda batch: len(batch["y"])}])
-def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
+def test_a_nested_tensor_is_not_split_and_the_step_runs(layout, more):
     model, failures = nn.Linear(3, 1), []
     given = {"x": nested(layout, [torch.ones(2, 3), torch.ones(4, 3)]), "y": torch.ones(2, 1)}
 
@@ -132,11 +132,11 @@ def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
     torch.testing.assert_close(run(given), loss_fn(given).detach())
     assert run.report.ooms == 1
     assert run.report.split_calls == 0
-    assert any("nested tensor, which is not cut" in note for note in run.report.notes)
-    assert "float32[nested]" in describe(given, 1).key
+    assert any("nested tensor, which cannot be split automatically" in note for note in run.report.notes)
+    assert "float32[nested]" in batch_shape(given, 1).key
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_labels_that_are_ignored_are_seen_in_a_nested_tensor(layout):
-    assert _ignores(nested(layout, [torch.tensor([1, -100]), torch.tensor([2])]))
-    assert not _ignores(nested(layout, [torch.tensor([1, 2]), torch.tensor([2])]))
+def test_ignored_labels_in_a_nested_tensor_are_found(layout):
+    assert _has_ignored_labels(nested(layout, [torch.tensor([1, -100]), torch.tensor([2])]))
+    assert not _has_ignored_labels(nested(layout, [torch.tensor([1, 2]), torch.tensor([2])]))

@@ -1,4 +1,4 @@
-"""What the step decides, with graphs that are emulated: the same training as eagerly, whatever changes on the way."""
+"""Decisions of the step with emulated graphs: training equals eager."""
 
 import copy
 import itertools
@@ -15,11 +15,11 @@ from emulation import Arena, assert_trained_alike, batches, perceptron, plain, s
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from farrier.torch import Lengths, Policy, workshop
-from farrier.torch.baked import Baked
+from farrier.torch import Lengths, Policy, graph_runner
+from farrier.torch.capture_key import CaptureKey
 from farrier.torch.comparison import Comparison
-from farrier.torch.pinned import GivenAgain
-from farrier.torch.policy import Boundness
+from farrier.torch.pinned_reuse import PinnedReuseDetector
+from farrier.torch.policy import StepTiming
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def adamw(model, **more):
 
 
 def both(count=40, *, make=plain, optimizer=adamw, each=lambda i, model, optimizer: None, model=None, stream=None, **more):
-    """An eager run and a graphed one from the same weights; `each` is called before every step."""
+    """An eager and a graphed run from the same weights; `each` is called before every step."""
     models = [model or perceptron()]
     models.append(copy.deepcopy(models[0]))
     optimizers = [optimizer(each_model) for each_model in models]
@@ -52,11 +52,11 @@ def test_plain_training():
     assert_trained_alike(*models)
     assert graphed.report.reason is None
     assert graphed.report.replays == 37
-    assert graphed.report.last.gradients == 4
+    assert graphed.report.last_comparison.gradients == 4
     assert float(optimizers[1].state[models[1][0].weight]["step"]) == 40
 
 
-def test_a_rate_that_is_assigned_at_every_step_from_the_first():
+def test_a_rate_assigned_at_every_step():
     def assign(i, _, optimizer):
         for group in optimizer.param_groups:
             group["lr"] = 3e-2 * min(1.0, (i + 1) / 20)
@@ -83,7 +83,7 @@ def test_a_scheduler_keeps_its_precision():
     assert graphed.report.replays >= 30
 
 
-def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
+def test_a_scheduler_inside_the_step_has_no_graph_and_steps_once():
     def scheduled(model, optimizer):
         inner = plain(model, optimizer)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
@@ -97,12 +97,12 @@ def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
 
     models, optimizers, graphed = both(make=scheduled)
     assert_trained_alike(*models)
-    assert "sets the learning rate itself" in graphed.report.reason.what
+    assert "sets the learning rate itself" in graphed.report.reason.cause
     assert optimizers[1].param_groups[0]["lr"] == pytest.approx(3e-2 * 0.98**40)
 
 
 def noisy(amplitude, *, graph=None):
-    """Each run of the step has its gradients scaled up or down in turn; those of a graph by `graph` too."""
+    """Scales the gradients of each run up and down in turn, those of a graph also by `graph`."""
 
     def make(model, optimizer):
         runs = itertools.count()
@@ -132,34 +132,34 @@ def later(values, value, at=20):
     return change
 
 
-def test_noise_that_grows_with_training_is_measured_again_and_is_no_difference():
+def test_growing_noise_is_measured_again_and_passes():
     amplitude = {"now": 1e-4}
     _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1e-3))
     assert graphed.report.reason is None
-    assert graphed.report.noise == pytest.approx(2e-3, rel=0.1), "what two eager runs differ by now"
+    assert graphed.report.noise == pytest.approx(2e-3, rel=0.1), "the current difference of two eager runs"
     assert graphed.report.replays > 50
 
 
-def test_noise_does_not_hide_a_graph_that_is_wrong():
+def test_noise_does_not_hide_a_wrong_graph():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-4}, graph=graph), each=later(graph, 1.01))
-    assert "differ after" in graphed.report.reason.what
+    assert "differ after" in graphed.report.reason.cause
 
 
-def test_a_graph_that_adds_in_another_order_than_two_eager_runs_happened_to_is_no_difference():
+def test_another_summation_order_passes_in_a_noisy_step():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-5}, graph=graph), each=later(graph, 1.002))
     assert graphed.report.reason is None, graphed.report
-    assert graphed.report.last.worst > 4 * graphed.report.noise, "further apart than eager runs are"
+    assert graphed.report.last_comparison.max_distance > 4 * graphed.report.noise, "further apart than eager runs are"
 
 
-def test_the_same_of_a_step_without_noise_is_a_difference():
+def test_another_summation_order_fails_in_a_step_without_noise():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 0.0}, graph=graph), each=later(graph, 1.002))
-    assert "differ after" in graphed.report.reason.what
+    assert "differ after" in graphed.report.reason.cause
 
 
-def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
+def test_growing_noise_does_not_hide_a_wrong_graph():
     amplitude, graph = {"now": 1e-4}, {"now": 1.0}
 
     def change(i, *_):
@@ -167,13 +167,13 @@ def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
             amplitude["now"], graph["now"] = 5e-4, 1.01
 
     _, _, graphed = both(60, make=noisy(amplitude, graph=graph), each=change)
-    assert "differ after" in graphed.report.reason.what
-    assert graphed.report.last.noise == pytest.approx(1e-3, rel=0.1), "it was judged by what it is now"
+    assert "differ after" in graphed.report.reason.cause
+    assert graphed.report.last_comparison.noise == pytest.approx(1e-3, rel=0.1), "judged by the current noise"
 
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
-def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch):
-    """So many buffers in turn; None: memory of its own for each batch."""
+def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
+    """That many buffers in rotation; None for separate memory per batch."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     model = perceptron()
     optimizer = adamw(model)
@@ -183,7 +183,7 @@ def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch)
         if buffers:
             for name, place in held[i % buffers].items():
                 place.copy_(batch[name])
-            # Views: the tensor is another each time, and the memory is not.
+            # Views: a new tensor each time, in the same memory.
             batch = {name: place[:6] for name, place in held[i % buffers].items()}
         graphed(batch)
     assert graphed.report.replays == 57
@@ -195,18 +195,18 @@ def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch)
         assert len(waits) >= 57 - buffers
 
 
-def test_memory_that_was_freed_is_not_memory_that_came_back(monkeypatch):
+def test_freed_pinned_memory_is_not_reuse(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
-    seen = GivenAgain()
+    seen = PinnedReuseDetector()
     for _ in range(500):
         both_of_one = torch.zeros(8, 5)
-        assert not seen.look({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
-    assert len(seen._known) <= 65
-    assert seen.look({"ids": both_of_one[:, :-1]})
+        assert not seen.check({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views of one batch"
+    assert len(seen._storages) <= 65
+    assert seen.check({"ids": both_of_one[:, :-1]})
 
 
 def dirty(model):
-    """Memory with something in it, for who takes it as it comes."""
+    """Non-zero memory, to catch uses of uninitialised memory."""
     junk = [torch.full_like(p, 1e3) for p in model.parameters() for _ in range(50)]
     del junk
 
@@ -222,14 +222,14 @@ def test_sgd_with_momentum(more):
     assert graphed.report.replays >= 30
 
 
-def test_sgd_with_dampening_runs_eagerly_and_says_why():
+def test_sgd_with_dampening_runs_eagerly_with_a_reason():
     def sgd(model):
         dirty(model)
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.5)
 
     models, optimizers, graphed = both(optimizer=sgd)
     assert_trained_alike(*models)
-    assert "dampening" in graphed.report.reason.what
+    assert "dampening" in graphed.report.reason.cause
     assert not optimizers[1].param_groups[0]["fused"], "nothing was changed"
 
 
@@ -245,7 +245,7 @@ def sgd_with_momentum(model):
 
 
 @pytest.mark.parametrize("optimizer", [adamw, sgd_with_momentum])
-def test_unfreezing_is_a_capture_and_no_difference(optimizer):
+def test_unfreezing_recaptures_and_passes(optimizer):
     models, _, graphed = both(optimizer=optimizer, each=unfreeze)
     assert_trained_alike(*models)
     assert graphed.report.reason is None
@@ -253,7 +253,7 @@ def test_unfreezing_is_a_capture_and_no_difference(optimizer):
     assert graphed.report.replays >= 25
 
 
-def test_unfreezing_after_graphs_were_given_up():
+def test_unfreezing_after_graphs_are_disabled():
     def silent(model, optimizer):
         inner = plain(model, optimizer)
 
@@ -264,10 +264,10 @@ def test_unfreezing_after_graphs_were_given_up():
 
     models, _, graphed = both(optimizer=sgd_with_momentum, each=unfreeze, make=silent)
     assert_trained_alike(*models)
-    assert "returns no tensor" in graphed.report.reason.what
+    assert "returns no tensor" in graphed.report.reason.cause
 
 
-def test_a_scaler_skips_overflows_after_graphs_were_given_up():
+def test_a_scaler_skips_overflows_after_graphs_are_disabled():
     def gentle(model):
         return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
@@ -278,10 +278,10 @@ def test_a_scaler_skips_overflows_after_graphs_were_given_up():
     assert weights(models[1]).isfinite().all()
     assert not torch.equal(weights(models[1]), weights(perceptron()))
     assert not optimizers[1].param_groups[0]["fused"]
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_modes_that_alternate_have_a_graph_each():
+def test_alternating_modes_have_a_graph_each():
     def alternate(i, model, _):
         model[0].requires_grad_(i % 2 == 0)
         model[2].train(i % 3 > 0)
@@ -301,7 +301,7 @@ def test_dropout_draws_on_the_device_and_has_a_graph():
 
 
 class LayerDrop(nn.Module):
-    """Leaves a layer out by a number that is drawn on the host, as some models of transformers do."""
+    """Drops a layer by a random number drawn on the host, as some transformers models do."""
 
     def __init__(self, drawn):
         super().__init__()
@@ -319,7 +319,7 @@ class LayerDrop(nn.Module):
         (lambda: numpy.random.random(), "numpy.random"),
     ],
 )
-def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(drawn, name):
+def test_host_random_decisions_have_no_graph_and_train_alike(drawn, name):
     def seed(i, *_):
         random.seed(i)
         numpy.random.seed(i)
@@ -327,19 +327,19 @@ def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(d
     models, _, graphed = both(model=LayerDrop(drawn), each=seed)
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     assert graphed.report.replays == 0
-    assert f"draws random numbers on the host ({name})" in graphed.report.reason.what
-    assert "put it in the batch" in graphed.report.reason.remedy
+    assert f"draws random numbers on the host ({name})" in graphed.report.reason.cause
+    assert "pass the value in the batch" in graphed.report.reason.remedy
 
 
-def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
-    rehearsals = []
+def test_a_thread_that_draws_briefly_does_not_prevent_graphs():
+    dry_runs = []
 
     def make(model, optimizer):
         inner = plain(model, optimizer)
 
         def train(batch):
-            if torch.cuda.is_current_stream_capturing() and len(rehearsals) < 2:
-                rehearsals.append(batch)
+            if torch.cuda.is_current_stream_capturing() and len(dry_runs) < 2:
+                dry_runs.append(batch)
                 loader = threading.Thread(target=lambda: (torch.rand(3), random.random()))
                 loader.start()
                 loader.join()
@@ -349,12 +349,12 @@ def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
 
     models, _, graphed = both(make=make)
     assert_trained_alike(*models)
-    assert len(rehearsals) == 2
+    assert len(dry_runs) == 2
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays == 37
 
 
-def test_one_module_in_evaluation_is_seen():
+def test_one_module_in_eval_mode_is_detected():
     def quieten(i, model, _):
         model[2].train(i < 20)
 
@@ -364,7 +364,7 @@ def test_one_module_in_evaluation_is_seen():
 
 
 @pytest.mark.parametrize("how", ["data", "parameter"])
-def test_weights_that_are_put_elsewhere_are_a_capture(how):
+def test_moved_weights_are_recaptured(how):
     def move(i, model, optimizer):
         if i != 20:
             return
@@ -411,7 +411,7 @@ def test_an_added_group_trains_at_its_own_rate():
     assert graphed.report.captures == 2
 
 
-def test_an_empty_group_is_passed_over():
+def test_an_empty_group_is_skipped():
     def with_empty(model):
         return torch.optim.AdamW([{"params": [], "weight_decay": 0.0}, {"params": list(model.parameters())}], lr=3e-2)
 
@@ -421,7 +421,7 @@ def test_an_empty_group_is_passed_over():
 
 
 class Cautious(torch.optim.AdamW):
-    """A step of its own, which heeds no `found_inf`."""
+    """Overrides step() and ignores `found_inf`."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -432,13 +432,13 @@ class Cautious(torch.optim.AdamW):
 
 
 class Renamed(torch.optim.AdamW):
-    """Torch's own step."""
+    """A subclass with torch's own step."""
 
 
-def test_a_step_of_its_own_is_not_gated():
+def test_an_overridden_step_is_not_gated():
     models, _, graphed = both(optimizer=lambda model: Cautious(model.parameters(), lr=1e-2))
     assert_trained_alike(*models)
-    assert "Cautious has a step of its own" in graphed.report.reason.what
+    assert "Cautious overrides step()" in graphed.report.reason.cause
     models, _, graphed = both(optimizer=lambda model: Renamed(model.parameters(), lr=3e-2))
     assert_trained_alike(*models)
     assert graphed.report.replays >= 30
@@ -462,13 +462,13 @@ def averaging(averages):
     return make
 
 
-def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
+def test_averaged_weights_in_extra_state_are_averaged_once_per_batch():
     averages = []
     model = perceptron()
     twin = copy.deepcopy(model)
     eager_optimizer, optimizer = adamw(model), adamw(twin)
     eager, inner = averaging(averages)(model, eager_optimizer), averaging(averages)(twin, optimizer)
-    graphed = step(inner, model=twin, optimizer=optimizer, also=[averages[1]])
+    graphed = step(inner, model=twin, optimizer=optimizer, extra_state=[averages[1]])
     for batch in batches(40):
         eager(batch), graphed(batch)
     assert_trained_alike(model, twin)
@@ -476,7 +476,7 @@ def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
     assert graphed.report.replays >= 30
 
 
-def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_state():
+def test_user_step_hooks_do_not_see_state_creation():
     calls = {}
 
     def hooked(model):
@@ -489,19 +489,20 @@ def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_stat
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     eager, found = (calls[id(each)] for each in optimizers)
     assert len(eager) == 4
-    # Eagerly three times; then rehearsed, twice for the noise, eagerly and as a graph compared, and trained.
+    # Eagerly three times; then a dry run, two runs for the noise, an eager run and a replay
+    # compared, and training.
     assert len(found) == 3 + 6
     assert graphed.report.replays == 1
 
 
-def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
+def test_an_average_in_a_hook_and_extra_state_follows_the_steps():
     def run(graph):
         model = perceptron()
         optimizer, average = adamw(model), AveragedModel(model)
         optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
         train = plain(model, optimizer)
         if graph:
-            train = step(train, model=model, optimizer=optimizer, also=[average])
+            train = step(train, model=model, optimizer=optimizer, extra_state=[average])
         for batch in batches(20):
             train(batch)
         return average
@@ -511,7 +512,7 @@ def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
     torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
 
 
-def test_tensors_can_be_named_too():
+def test_extra_state_may_be_tensors():
     seen = [torch.zeros(()), torch.zeros(())]
 
     def make(model, optimizer):
@@ -525,7 +526,7 @@ def test_tensors_can_be_named_too():
         return train
 
     made = []
-    _, _, graphed = both(make=make, also=[seen[1]])
+    _, _, graphed = both(make=make, extra_state=[seen[1]])
     assert graphed.report.replays >= 30
     assert [float(each) for each in seen] == [40, 40]
 
@@ -540,10 +541,10 @@ class Replacing(nn.Sequential):
         return super().forward(x)
 
 
-def test_a_buffer_that_forward_replaces_is_told_and_right():
+def test_a_replaced_buffer_is_reported_and_correct():
     models, _, graphed = both(model=Replacing(*perceptron()))
     assert_trained_alike(*models)
-    assert "in the place of a buffer (mean)" in graphed.report.reason.what
+    assert "replaces a buffer by another tensor (mean)" in graphed.report.reason.cause
     torch.testing.assert_close(models[1].mean, models[0].mean)
     assert float(models[0].mean) != 0
 
@@ -574,15 +575,15 @@ def two_scalers(init_scale):
     return [torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=10) for _ in range(2)]
 
 
-def test_a_rehearsal_that_fails_leaves_the_scaler_as_it_was():
+def test_a_failed_dry_run_leaves_the_scaler_unchanged():
     scalers = two_scalers(4.0)
     models, _, graphed = both(make=scaled(scalers, item=True), scaler=scalers[1])
     assert_trained_alike(*models)
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_steps_that_overflow_are_skipped_alike():
-    scalers = two_scalers(2.0**127)  # The gradients are not finite in float32 until it was halved a few times.
+def test_overflowing_steps_are_skipped_alike():
+    scalers = two_scalers(2.0**127)  # The gradients are infinite in float32 until the scale was halved a few times.
     models, _, graphed = both(make=scaled(scalers, times=64.0), scaler=scalers[1])
     assert_trained_alike(*models)
     assert graphed.report.reason is None, graphed.report
@@ -594,16 +595,16 @@ def in_turn(shapes):
     return lambda i: 1 + i % shapes
 
 
-def test_more_shapes_than_graphs_do_not_chase_each_other_away():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=8, pays=32)
+def test_more_shapes_than_graphs_do_not_thrash():
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=8, break_even_replays=32)
     models, _, graphed = both(policy=policy, stream=list(batches(240, rows=in_turn(12))))
     assert_trained_alike(*models)
     assert graphed.report.captures == 8
     assert graphed.report.replays >= 120
 
 
-def test_a_graph_that_has_paid_goes_for_another_shape():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=4)
+def test_a_paid_off_graph_is_evicted_for_another_shape():
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=2, break_even_replays=4)
     models, _, graphed = both(policy=policy, stream=list(batches(120, rows=in_turn(5))))
     assert_trained_alike(*models)
     assert graphed.report.evicted > 0
@@ -611,15 +612,15 @@ def test_a_graph_that_has_paid_goes_for_another_shape():
     assert Arena.now.graphs == 2
 
 
-def test_a_graph_that_nobody_needs_any_more_goes_unpaid():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=1, pays=8)
+def test_an_idle_graph_is_evicted_before_it_paid_off():
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=1, break_even_replays=8)
     models, _, graphed = both(policy=policy, stream=list(batches(60, rows=lambda i: 3 if i < 6 else 5)))
     assert_trained_alike(*models)
     assert graphed.report.evicted == 1
     assert graphed.report.replays >= 40
 
 
-def test_a_batch_beyond_the_longest_runs_eagerly_and_graphs_go_on():
+def test_a_batch_beyond_longest_runs_eagerly_and_graphs_stay():
     def rows(i):
         return 40 if i == 20 else 5 + i % 3
 
@@ -642,7 +643,7 @@ def test_a_batch_beyond_the_longest_runs_eagerly_and_graphs_go_on():
     assert graphed.report.replays == 36
 
 
-def test_the_padded_batch_is_rehearsed():
+def test_the_padded_batch_is_dry_run():
     seen = []
 
     def make(model, optimizer):
@@ -658,7 +659,7 @@ def test_the_padded_batch_is_rehearsed():
     lengths = Lengths(pad={"x": 0, "y": 0}, dim=0, shortest=8)
     _, _, graphed = both(6, make=make, lengths=lengths)
     assert seen == [8]
-    assert "differ" in graphed.report.reason.what, "a mean over padded rows is another mean"
+    assert "differ" in graphed.report.reason.cause, "a mean over padded rows differs"
 
 
 def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
@@ -700,11 +701,11 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
             assert graphed.report.reason is None, graphed.report
             assert graphed.report.replays >= 18
         else:
-            assert words in graphed.report.reason.what
+            assert words in graphed.report.reason.cause
 
 
 def ragged(kind):
-    """Three rows of different lengths in one tensor, and what a model makes of each."""
+    """Three rows of different lengths in one tensor, and the model's output for each."""
     if kind == "sparse":
         return torch.eye(4).to_sparse()
     rows = [torch.ones(2, 4), torch.ones(5, 4), torch.ones(1, 4)]
@@ -713,7 +714,7 @@ def ragged(kind):
 
 @pytest.mark.parametrize("kind", ["strided", "jagged", "sparse"])
 @pytest.mark.parametrize("lengths", [None, Lengths(pad={"y": 0}, dim=0)])
-def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
+def test_a_batch_without_a_fixed_shape_runs_eagerly_with_a_reason(kind, lengths):
     def make(model, optimizer):
         def train(batch):
             optimizer.zero_grad(set_to_none=True)
@@ -728,30 +729,30 @@ def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
     stream = [{"x": ragged(kind), "y": torch.ones(1)} for _ in range(40)]
     models, _, graphed = both(make=make, stream=stream, lengths=lengths)
     assert_trained_alike(*models)
-    assert "the batch has no fixed form" in graphed.report.reason.what
+    assert "the batch has no fixed structure" in graphed.report.reason.cause
 
 
-def test_changes_are_forgiven_once_a_graph_has_paid():
+def test_changes_are_reset_once_a_graph_paid_off():
     def seldom(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * (i // 12)
 
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=8)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=2, break_even_replays=8)
     models, _, graphed = both(72, each=seldom, policy=policy)
     assert_trained_alike(*models)
     assert graphed.report.reason is None
     assert graphed.report.captures == 6
 
 
-def test_a_number_that_changes_at_every_step_has_no_graph():
+def test_a_constant_that_always_changes_has_no_graph():
     def always(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * i
 
     models, _, graphed = both(each=always)
     assert_trained_alike(*models)
-    assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.what
+    assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.cause
 
 
-def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
+def test_a_failed_capture_is_reported_and_trains_the_batch_once():
     model = perceptron()
     twin = copy.deepcopy(model)
     first, second = adamw(model), adamw(twin)
@@ -764,47 +765,47 @@ def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
     for batch in batches(40):
         eager(batch), graphed(batch)
     assert_trained_alike(model, twin)
-    assert "no memory" in graphed.report.reason.what
+    assert "not enough memory" in graphed.report.reason.cause
     assert Arena.now.graphs == 0
 
 
-def test_what_is_read_at_every_call_is_quick():
+def test_reading_the_capture_key_is_fast():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)) for _ in range(167)))
-    baked = Baked(model, [])
+    capture_key = CaptureKey(model, [])
     assert len(list(model.parameters())) == 1002
     took = []
     for _ in range(200):
         began = time.process_time()
-        assert baked.read()[0] == baked.layout
+        assert capture_key.read()[0] == capture_key.layout
         took.append(time.process_time() - began)
     assert min(took) < 1e-3
 
 
-def test_comparisons_are_as_often_as_they_cost_and_the_report_says_so(monkeypatch):
+def test_comparison_interval_follows_cost_and_is_reported(monkeypatch):
     took_s = {"compared": 0.080, "replay": 0.0054}
 
-    def timed(run):
+    def time_step(run):
         result = run()
-        # A comparison gives what it found, a replay the loss.
+        # A comparison returns a Comparison, a replay the loss.
         kind = "compared" if isinstance(result, Comparison) else "replay"
-        return result, Boundness(wall_s=took_s[kind], enqueue_s=0.0)
+        return result, StepTiming(wall_s=took_s[kind], enqueue_s=0.0)
 
-    monkeypatch.setattr(workshop, "timed", timed)
-    _, _, graphed = both(1060, policy=Policy(warmups=2, gain=0.0, profile=False))
+    monkeypatch.setattr(graph_runner, "time_step", time_step)
+    _, _, graphed = both(1060, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     report = graphed.report
-    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 comes too soon"
+    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 is too early"
     assert report.verified_s == pytest.approx(0.8)
-    assert report.pace.interval == 4939
+    assert report.schedule.interval == 4939
     assert report.verified_share > 0
     assert "from here on one in 4,939 replays, 0.3 % of their time" in str(report)
 
     took_s["compared"] = 0.0054
-    _, _, graphed = both(1600, policy=Policy(warmups=2, gain=0.0, profile=False))
+    _, _, graphed = both(1600, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     assert graphed.report.verified == 11, "1,000 after the last early one"
 
 
-def test_a_number_given_is_taken_as_it_is():
-    _, _, graphed = both(60, policy=Policy(warmups=2, gain=0.0, profile=False, verify_every=7))
+def test_the_users_interval_is_used_as_given():
+    _, _, graphed = both(60, policy=Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=7))
     assert graphed.report.replays == 57
     assert graphed.report.verified == 3 + 57 // 7, "1, 2, 4 and each seventh"
     assert "one in 7 replays" in str(graphed.report)

@@ -1,5 +1,6 @@
-"""Steps whose gradients differ from run to run, as atomic additions make them: a graph that is right is used, one that is
-wrong by 1 % is not. Graphs are emulated.
+"""Steps with gradients that differ from run to run, as by atomic additions.
+
+A correct graph is used, one wrong by 1 % is not. Graphs are emulated.
 """
 
 import copy
@@ -12,7 +13,7 @@ from emulation import step
 from torch import nn
 
 from farrier.torch.explain import ReasonCode
-from farrier.torch.noise import MAX_ROUNDS, Mismatch
+from farrier.torch.noise import MAX_ROUNDS, MismatchKind
 
 ROWS = 256
 
@@ -24,10 +25,10 @@ def no_gpu():
 
 
 class AnyOrder(torch.autograd.Function):
-    """A product whose backward pass adds up the rows' gradients in bfloat16, in an order that is drawn for each run.
+    """A matmul whose backward adds the rows' gradients in bfloat16, in a random order per run.
 
-    `order` is a generator that no step is restored from, as the scheduler of a GPU is none. `share` is how often the order
-    is drawn at all.
+    `order` is a generator that is never restored, like a GPU's scheduler. `share` is how often the
+    order is random at all.
     """
 
     order = torch.Generator()
@@ -51,7 +52,7 @@ class AnyOrder(torch.autograd.Function):
 
 
 class Noisy(nn.Module):
-    """`noisy` is added up in any order; `quiet` is not, and `bias` is small."""
+    """`noisy` is summed in any order; `quiet` is not, and `bias` is small."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +87,7 @@ def train_step(model, optimizer, spoil):
 
 
 def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=torch.float32):
-    """A run in which `spoil` changes the gradients of replays from the step `since` on."""
+    """A run in which `spoil` changes the gradients of replays from step `since` on."""
     AnyOrder.order.manual_seed(seed)
     AnyOrder.share = share
     torch.manual_seed(0)
@@ -105,17 +106,20 @@ def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=to
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradients_that_are_added_up_in_any_order_have_a_graph(seed):
+def test_atomically_summed_gradients_have_a_graph(seed):
     graphed = run(seed=seed, count=60)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 50
     assert 4e-3 < graphed.report.noise < 2e-2, "more than one rounding of bfloat16"
-    assert f"eager runs differ by {graphed.report.noise:.1e}" in str(graphed.report) or graphed.report.last.eager_runs == 1
+    assert (
+        f"eager runs differ by {graphed.report.noise:.1e}" in str(graphed.report)
+        or graphed.report.last_comparison.eager_runs == 1
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_that_is_seldom_is_no_difference(seed):
-    """Two eager runs are mostly equal, and then a replay is not."""
+def test_rare_noise_passes(seed):
+    """Two eager runs are mostly equal when a replay is not."""
     graphed = run(seed=seed, share=0.2, count=80)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 70
@@ -126,12 +130,12 @@ def test_bfloat16_weights():
     assert graphed.report.reason is None, graphed.report
 
 
-def test_a_comparison_of_a_noisy_step_needs_one_eager_run_once_its_noise_is_known():
+def test_known_noise_needs_one_eager_run_per_comparison():
     graphed = run(count=60)
     report = graphed.report
-    assert report.last.eager_runs == 1
+    assert report.last_comparison.eager_runs == 1
     assert report.verified == 7, "before the first replay counts, and at 2, 4, 8, 16, 32 and 50"
-    # Two before the capture; of the comparisons the first ones measure the noise.
+    # Two before the capture; the first comparisons measure the noise.
     assert 2 + report.verified < report.eager_runs < 2 + 2 * report.verified + MAX_ROUNDS
 
 
@@ -156,7 +160,7 @@ def without(name):
 
 
 def stale(name):
-    """The gradient that the first replay had: a buffer that is not written any more."""
+    """The gradient of the first replay: a buffer that is no longer written."""
     held = {}
 
     def spoil(model):
@@ -176,49 +180,49 @@ def infinite(name):
 
 TENSORS = ["noisy", "quiet.weight", "bias"]
 ERRORS = {
-    "one per cent more": (lambda name: scaled(name, 1.01), {Mismatch.SCALE, Mismatch.DISTANCE}),
-    "one per cent less": (lambda name: scaled(name, 0.99), {Mismatch.SCALE, Mismatch.DISTANCE}),
-    "sign": (lambda name: scaled(name, -1.0), {Mismatch.DISTANCE}),
-    "zero": (lambda name: scaled(name, 0.0), {Mismatch.DISTANCE}),
-    "missing": (without, {Mismatch.MISSING_IN_GRAPH}),
-    "no number": (infinite, {Mismatch.NOT_FINITE}),
+    "one per cent more": (lambda name: scaled(name, 1.01), {MismatchKind.SCALE, MismatchKind.DISTANCE}),
+    "one per cent less": (lambda name: scaled(name, 0.99), {MismatchKind.SCALE, MismatchKind.DISTANCE}),
+    "sign": (lambda name: scaled(name, -1.0), {MismatchKind.DISTANCE}),
+    "zero": (lambda name: scaled(name, 0.0), {MismatchKind.DISTANCE}),
+    "missing": (without, {MismatchKind.MISSING_IN_GRAPH}),
+    "no number": (infinite, {MismatchKind.NOT_FINITE}),
 }
 
 
-@pytest.mark.parametrize("since", [0, 34])  # The 34th is the one of the 32nd replay, which is compared.
+@pytest.mark.parametrize("since", [0, 34])  # Step 34 is the 32nd replay, which is compared.
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_wrong_gradient_of_the_graph_is_found(error, name, since):
+def test_a_wrong_graph_gradient_is_found(error, name, since):
     make, kinds = ERRORS[error]
     graphed = run(make(name), since=since)
     report = graphed.report
     assert report.reason is not None, report
     assert report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert name in report.reason.what
-    wrong = {each.kind for each in report.last.wrong if each.name == name}
+    assert name in report.reason.cause
+    wrong = {each.kind for each in report.last_comparison.mismatches if each.name == name}
     assert wrong <= kinds
     assert wrong
-    assert {each.name for each in report.last.wrong} == {name}, "no other gradient is blamed"
+    assert {each.name for each in report.last_comparison.mismatches} == {name}, "no other gradient is blamed"
 
 
 @pytest.mark.parametrize("name", ["noisy", "quiet.weight"])
-def test_a_gradient_that_is_not_written_any_more_is_found(name):
+def test_a_stale_gradient_is_found(name):
     graphed = run(stale(name))
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert name in graphed.report.reason.what
+    assert name in graphed.report.reason.cause
 
 
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 @pytest.mark.parametrize("share", [0.0, 0.2])
 @pytest.mark.parametrize("name", TENSORS)
-def test_one_per_cent_is_found_with_no_noise_and_with_noise_that_is_seldom(name, share, factor):
+def test_one_per_cent_is_found_without_and_with_rare_noise(name, share, factor):
     graphed = run(scaled(name, factor), share=share)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert {each.name for each in graphed.report.last.wrong} == {name}
+    assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}
 
 
 def jumping(model, optimizer, amplitude):
-    """Whole gradients are scaled at random, so that no number of runs shows an error of scale."""
+    """Whole gradients are scaled at random, so no number of runs reveals a scale error."""
     numbers = torch.Generator().manual_seed(3)
     inner = train_step(model, optimizer, lambda _: None)
     optimizer.register_step_pre_hook(
@@ -230,7 +234,7 @@ def jumping(model, optimizer, amplitude):
 
 
 @pytest.mark.parametrize(("amplitude", "code"), [(0.01, ReasonCode.NOISE_TOO_LARGE), (0.3, ReasonCode.EAGER_RUNS_DIFFER)])
-def test_noise_that_hides_one_per_cent_has_no_graph_and_a_reason_of_its_own(amplitude, code):
+def test_noise_that_hides_one_per_cent_disables_graphs(amplitude, code):
     torch.manual_seed(0)
     model = Noisy()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -240,12 +244,12 @@ def test_noise_that_hides_one_per_cent_has_no_graph_and_a_reason_of_its_own(ampl
         graphed(batch)
     assert graphed.report.reason.code is code, graphed.report
     if code is ReasonCode.NOISE_TOO_LARGE:
-        assert graphed.report.last.eager_runs == 1 + MAX_ROUNDS
-        assert graphed.report.last.replays == 1 + MAX_ROUNDS
+        assert graphed.report.last_comparison.eager_runs == 1 + MAX_ROUNDS
+        assert graphed.report.last_comparison.replays == 1 + MAX_ROUNDS
 
 
 class Deep(nn.Module):
-    """Nine gradients in bfloat16, which are clipped in bfloat16."""
+    """Nine bfloat16 gradients, clipped in bfloat16."""
 
     def __init__(self):
         super().__init__()
@@ -262,8 +266,8 @@ class Deep(nn.Module):
 @pytest.mark.parametrize(
     ("scaled", "same"), [(None, True), ("first.noisy", False), ("rest.2.weight", False), ("all", False)]
 )
-def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, same):
-    """All of them then are up to 2**-7 apart in two runs."""
+def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
+    """All of them then differ by up to 2**-7 between two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)
     AnyOrder.share = 1.0
@@ -288,11 +292,11 @@ def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, sa
         graphed({name: tensor.bfloat16() for name, tensor in batch.items()})
     assert (graphed.report.reason is None) == same, graphed.report
     if scaled not in (None, "all"):
-        assert scaled in {each.name for each in graphed.report.last.wrong}
+        assert scaled in {each.name for each in graphed.report.last_comparison.mismatches}
 
 
 def test_a_noisy_graph_trains_each_batch_once():
-    """With the order fixed in the end, weights are those of an eager run but for the noise."""
+    """With the order fixed at the end, weights equal those of an eager run up to noise."""
     graphed_model, eager_model = Noisy(), Noisy()
     eager_model.load_state_dict(copy.deepcopy(graphed_model.state_dict()))
     AnyOrder.share = 1.0

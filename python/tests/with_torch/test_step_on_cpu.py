@@ -6,10 +6,10 @@ import torch
 from farrier.bench.model import build
 from farrier.bench.sizes import SIZES, size
 from farrier.torch import step
-from farrier.torch.measure import covered
+from farrier.torch.step_timing import union_length
 
 
-def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
+def test_without_a_gpu_the_step_runs_eagerly_with_a_reason(caplog):
     caplog.set_level(logging.INFO, "farrier.torch")
     model = build("tiny", device="cpu", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -26,24 +26,26 @@ def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
     first, last = run(ids), [run(ids) for _ in range(5)][-1]
     assert not first.requires_grad
     assert last < first
-    assert "cpu" in run.report.reason.what
-    assert "eager from here on: the model is on cpu. What helps: a graph needs it on one CUDA device" in str(run.report)
-    said = [record for record in caplog.records if record.name == "farrier.torch"]
-    assert [(record.levelname, record.getMessage()) for record in said] == [
+    assert "cpu" in run.report.reason.cause
+    assert "eager from here on: the model is on cpu. Remedy: CUDA graphs need the whole model on one CUDA device" in str(
+        run.report
+    )
+    records = [record for record in caplog.records if record.name == "farrier.torch"]
+    assert [(record.levelname, record.getMessage()) for record in records] == [
         ("INFO", f"the step runs eagerly: {run.report.reason}")
     ], "once"
     assert run.report.steps == 6
 
 
-def test_the_sizes_say_what_the_models_are():
+def test_sizes_match_the_models():
     model = build("tiny", device="cpu", dtype=torch.float32)
     assert sum(p.numel() for p in model.parameters()) == size("tiny").parameters
     assert [round(s.parameters / 1e6) for s in SIZES.values()] == [0, 191, 1364, 6747]
-    with pytest.raises(ValueError, match="no model `13b`"):
+    with pytest.raises(ValueError, match="unknown model `13b`"):
         size("13b")
 
 
-def test_only_the_low_rank_weights_of_a_lora_are_trained():
+def test_only_low_rank_weights_are_trained():
     from farrier.bench.model import Decoder
     from farrier.bench.sizes import Size
 
@@ -55,36 +57,36 @@ def test_only_the_low_rank_weights_of_a_lora_are_trained():
 
 
 def test_overlapping_spans_count_once():
-    assert covered([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
-    assert covered([]) == 0
+    assert union_length([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
+    assert union_length([]) == 0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
-        ({"fn": None}, "fn is None: give a function"),
-        ({"model": None}, "model is None: give the one nn.Module"),
-        ({"model": []}, "model is a `list`: give the one nn.Module"),
-        ({"optimizer": None}, "optimizer is None: give an optimizer of torch.optim"),
-        ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer holds a `Parameter`"),
-        ({"optimizer": torch.optim.SGD(torch.nn.Linear(1, 1).parameters())}, "optimizer has no parameter of model: give"),
-        ({"tokens": "64k"}, "tokens is '64k': give a whole number"),
-        ({"tokens": 0}, "tokens is 0: give 1 or more"),
-        ({"tokens": True}, "tokens is True: give a whole number"),
-        ({"first_step": -1}, "first_step is -1: give 0 or more"),
-        ({"first_step": 1.5}, "first_step is 1.5: give a whole number"),
-        ({"lengths": {"ids": 0}}, "lengths is a `dict`: give a farrier.torch.Lengths"),
-        ({"policy": "careful"}, "policy is a `str`: give a farrier.torch.Policy"),
+        ({"fn": None}, "fn is None: pass a function"),
+        ({"model": None}, "model is None: pass the one trained nn.Module"),
+        ({"model": []}, "model is a `list`: pass the one trained nn.Module"),
+        ({"optimizer": None}, "optimizer is None: pass an optimizer of torch.optim"),
+        ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer contains a `Parameter`"),
+        ({"optimizer": torch.optim.SGD(torch.nn.Linear(1, 1).parameters())}, "optimizer has no parameter of model: pass"),
+        ({"tokens": "64k"}, "tokens is '64k': pass an integer"),
+        ({"tokens": 0}, "tokens is 0: pass 1 or more"),
+        ({"tokens": True}, "tokens is True: pass an integer"),
+        ({"first_step": -1}, "first_step is -1: pass 0 or more"),
+        ({"first_step": 1.5}, "first_step is 1.5: pass an integer"),
+        ({"lengths": {"ids": 0}}, "lengths is a `dict`: pass a farrier.torch.Lengths"),
+        ({"policy": "careful"}, "policy is a `str`: pass a farrier.torch.Policy"),
     ],
 )
-def test_wrong_arguments_are_refused_by_their_names(wrong, said):
+def test_wrong_arguments_are_rejected_by_name(wrong, message):
     model = torch.nn.Linear(1, 1)
     given = {"fn": len, "model": model, "optimizer": torch.optim.SGD(model.parameters()), **wrong}
-    with pytest.raises((TypeError, ValueError), match=said):
+    with pytest.raises((TypeError, ValueError), match=message):
         step(given.pop("fn"), **given)
 
 
-def test_a_step_that_ran_out_of_memory_is_no_step_and_is_told_of_the_guard():
+def test_an_out_of_memory_step_is_not_counted_and_hints_at_the_guard():
     model = torch.nn.Linear(1, 1)
 
     def train(batch):

@@ -1,4 +1,4 @@
-"""Two ranks with emulated graphs: both do the same at the same call, whatever happens on one, and train as eagerly."""
+"""Two ranks with emulated graphs act alike at the same call and train like eager."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from torch import nn
 
 TESTS = Path(__file__).parents[1]
 STEPS = 50
-#: Of the model below, before its buffers.
+#: Parameters of the model below, before its buffers.
 WEIGHTS = 32 + 16 + 9
 
 
@@ -30,7 +30,7 @@ def rows_of(case, rank, i):
     return 4
 
 
-def batch_of(case, rank, i):
+def random_batch(case, rank, i):
     numbers = torch.Generator().manual_seed(10 * (i % 5) + rank)
     x = torch.randn(rows_of(case, rank, i), 4, generator=numbers)
     return {"x": x, "y": x.sum(1, keepdim=True).sin()}
@@ -58,20 +58,20 @@ def train_step(model, optimizer, case, rank):
 def run_case(case, rank, graph):
     import emulation
 
-    from farrier.torch import workshop
-    from farrier.torch.policy import Boundness, Policy
+    from farrier.torch import graph_runner
+    from farrier.torch.policy import Policy, StepTiming
 
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     train = train_step(model, optimizer, case, rank)
-    run, timed = train, workshop.timed
+    run, time_step = train, graph_runner.time_step
     if graph:
         gain = 1.2 if case == "judged by one rank" else 0.0
-        policy = Policy(warmups=2, gain=gain, profile=False, verify_every=50, shapes=8)
+        policy = Policy(warmups=2, min_speedup=gain, profile=False, verify_every=50, max_shapes=8)
         run = emulation.step(train, model=model, optimizer=optimizer, policy=policy)
     if case == "judged by one rank" and graph:
         busy_s = 0.009 if rank == 1 else 0.001
-        workshop.timed = lambda step: (step(), Boundness(0.010, 0.010, busy_s=busy_s))
+        graph_runner.time_step = lambda step: (step(), StepTiming(0.010, 0.010, busy_s=busy_s))
     if case == "no capture on one rank" and graph and rank == 1:
 
         def refuse():
@@ -83,21 +83,23 @@ def run_case(case, rank, graph):
             tamper(run)
         if case == "changed on one rank" and i == 25 and rank == 1:
             optimizer.param_groups[0]["eps"] = 2e-8
-        run(batch_of(case, rank, i))
-    workshop.timed = timed
+        run(random_batch(case, rank, i))
+    graph_runner.time_step = time_step
     report = run.report if graph else None
-    said = (
-        None if report is None else (report.captures, report.replays, report.verified, report.reason and report.reason.what)
+    summary = (
+        None
+        if report is None
+        else (report.captures, report.replays, report.verified, report.reason and report.reason.cause)
     )
     state = torch.cat([p.detach().flatten() for p in (*model.parameters(), *model.buffers())])
-    return state.tolist(), said
+    return state.tolist(), summary
 
 
 def tamper(run):
-    """From here on the graph of this rank has other gradients than the eager step."""
-    (graph,) = run._workshop._graphs._kept.values()
-    found = graph.found
-    graph.found = lambda: ((name, 1.5 * gradient) for name, gradient in found())
+    """From here on this rank's graph has other gradients than the eager step."""
+    (graph,) = run._graph_runner._graphs._entries.values()
+    found = graph.replayed_gradients
+    graph.replayed_gradients = lambda: ((name, 1.5 * gradient) for name, gradient in found())
 
 
 def rank_main(rank, port, cases, results):
@@ -148,7 +150,7 @@ def found():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_ranks_train_as_eagerly(found, case):
+def test_both_ranks_train_like_eager(found, case):
     for rank in range(2):
         eager, graphed = (torch.tensor(each) for each in found[case, rank][:2])
         torch.testing.assert_close(graphed, eager, rtol=1e-3, atol=1e-4)
@@ -156,21 +158,21 @@ def test_both_ranks_train_as_eagerly(found, case):
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
 
 
-#: Of each rank: captures, whether there were replays, and words of the reason.
+#: Per rank: captures, whether there were replays, and part of the reason.
 SAID = {
     "alike": [(1, True, None)] * 2,
     "different shapes": [(0, False, "batches of different shapes")] * 2,
     "one odd batch": [(1, True, None)] * 2,
-    "no capture on one rank": [(0, False, "another rank"), (0, False, "no memory")],
+    "no capture on one rank": [(0, False, "another rank"), (0, False, "not enough memory")],
     "item on one rank": [(0, False, "waits for the GPU"), (0, False, "another rank")],
     "mismatch on one rank": [(1, True, "another rank"), (1, True, "differ after")],
-    "judged by one rank": [(0, False, "another rank"), (0, False, "waits for the GPU and not")],
+    "judged by one rank": [(0, False, "another rank"), (0, False, "bound by the GPU, not")],
     "changed on one rank": [(2, True, None)] * 2,
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_ranks_say_why(found, case):
+def test_both_ranks_give_a_reason(found, case):
     for rank in range(2):
         captures, replays, _, reason = found[case, rank][2]
         expected_captures, replayed, words = SAID[case][rank]

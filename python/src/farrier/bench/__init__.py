@@ -1,1 +1,1 @@
-"""What `farrier bench train` runs on a GPU: models, variants of the step, and one shard of the measurement."""
+"""Benchmarks run by `farrier bench train` on a GPU: models, step variants and single shards."""

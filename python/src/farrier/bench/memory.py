@@ -1,8 +1,8 @@
-"""One shard of the memory table: a stream of random shapes under a cap, in a process of its own.
+"""One shard of the memory benchmark: random shapes under a memory cap, in its own process.
 
-`python -m farrier.bench.memory '{"model": "1.4b", "variant": "ours", "cap_gib": 30, ...}'` prints one line of JSON. All
-variants but `ours` lose a step that runs out of memory, as a loop with `except OutOfMemoryError: continue` does. torch is
-imported late: its allocator is chosen before.
+`python -m farrier.bench.memory '{"model": "1.4b", "variant": "ours", "cap_gib": 30, ...}'` prints
+one line of JSON. All variants but `ours` lose a step that runs out of memory, like a loop with
+`except OutOfMemoryError: continue`. torch is imported late, after its allocator is chosen.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from farrier.bench.model import Decoder
 
 GIB = 1 << 30
-#: The largest step of a stream has at most this many tokens.
-TOKENS_MOST = 16_384
-#: The settings of torch's allocator; `ours` chooses its own.
+#: Maximum tokens of a step.
+TOKENS_MAX = 16_384
+#: Allocator settings per variant; `ours` chooses its own.
 SETTINGS = {
     "default": "",
     "expandable": "expandable_segments:True",
@@ -41,7 +41,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Shard:
-    """What is measured."""
+    """What is measured. The field names are the JSON keys."""
 
     model: str
     variant: str
@@ -51,24 +51,24 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.variant not in SETTINGS:
-            raise ValueError(f"no variant `{self.variant}`; there are {', '.join(SETTINGS)}")
+            raise ValueError(f"unknown variant `{self.variant}`; expected one of {', '.join(SETTINGS)}")
         if self.cap_gib <= 0:
-            raise ValueError(f"a cap of {self.cap_gib} GiB is none")
+            raise ValueError(f"cap_gib must be above 0, not {self.cap_gib}")
 
 
 def shapes(steps: int, seed: int) -> list[tuple[int, int]]:
-    """Rows and lengths, at most 16,384 tokens together. The same for every variant."""
-    numbers = random.Random(seed)
-    found: list[tuple[int, int]] = []
-    while len(found) < steps:
-        rows, length = numbers.choice((1, 2, 3, 4, 6, 8, 12, 16)), numbers.randrange(256, 4097, 64)
-        if rows * length <= TOKENS_MOST:
-            found.append((rows, length))
-    return found
+    """Rows and lengths, at most 16,384 tokens per step. The same for every variant."""
+    rng = random.Random(seed)
+    result: list[tuple[int, int]] = []
+    while len(result) < steps:
+        rows, length = rng.choice((1, 2, 3, 4, 6, 8, 12, 16)), rng.randrange(256, 4097, 64)
+        if rows * length <= TOKENS_MAX:
+            result.append((rows, length))
+    return result
 
 
 def choose_allocator(variant: str) -> str:
-    """Sets the variant's allocator, whatever the environment said before. Gives what was chosen, in words."""
+    """Sets the variant's allocator, ignoring the environment. Returns a description."""
     for name in (OLD_NAME, NEW_NAME):
         os.environ.pop(name, None)
     if variant == "ours":
@@ -78,13 +78,13 @@ def choose_allocator(variant: str) -> str:
     settings = SETTINGS[variant]
     if settings:
         version = importlib.metadata.version("torch").split(".")
-        newer = (int(version[0]), int(version[1])) >= NEW_NAME_SINCE
-        os.environ[NEW_NAME if newer else OLD_NAME] = settings
+        has_new_name = (int(version[0]), int(version[1])) >= NEW_NAME_SINCE
+        os.environ[NEW_NAME if has_new_name else OLD_NAME] = settings
     return settings
 
 
 def measure(shard: Shard) -> dict[str, Any]:
-    """Trains on the stream of the seed under the cap; counts what is lost."""
+    """Trains on the seed's stream under the cap and counts lost steps."""
     allocator = choose_allocator(shard.variant)
     import torch
 
@@ -92,19 +92,19 @@ def measure(shard: Shard) -> dict[str, Any]:
 
     capacity = torch.cuda.mem_get_info()[1]
     if shard.cap_gib * GIB > capacity:
-        raise ValueError(f"a cap of {shard.cap_gib} GiB is none: the GPU has {capacity / GIB:.1f} GiB")
+        raise ValueError(f"cap_gib is {shard.cap_gib}, but the GPU has {capacity / GIB:.1f} GiB")
     torch.cuda.set_per_process_memory_fraction(shard.cap_gib * GIB / capacity)
     model = build(shard.model)
     guard, step = train_step(shard, model)
-    step(batch_of(model.shape.vocabulary, 1, 256, 999))  # The optimizer's state is there from here on.
+    step(random_batch(model.shape.vocabulary, 1, 256, 999))  # Creates the optimizer's state.
     torch.cuda.synchronize()
-    found = streamed(shard, model, step)
+    result = run_stream(shard, model, step)
     peak = torch.cuda.max_memory_allocated()
     if guard is not None:
         report = guard.report
         peak = max(peak, report.peak_bytes or 0)
-        found["report"] = str(report)
-    return found | {
+        result["report"] = str(report)
+    return result | {
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -119,7 +119,7 @@ def measure(shard: Shard) -> dict[str, Any]:
 
 
 def train_step(shard: Shard, model: Decoder) -> tuple[Any, Callable[[tuple[Tensor, Tensor]], Tensor]]:
-    """The guard, where there is one, and a whole training step."""
+    """The guard, if the variant uses one, and a whole training step."""
     import torch
 
     import farrier.torch
@@ -140,27 +140,27 @@ def train_step(shard: Shard, model: Decoder) -> tuple[Any, Callable[[tuple[Tenso
     return guard, step
 
 
-def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
-    """Every step of the stream; a step that runs out of memory is lost."""
+def run_stream(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
+    """Runs every step of the stream; a step that runs out of memory is lost."""
     import torch
 
     from farrier.torch.guard_report import DoesNotFit
-    from farrier.torch.oom import failure_of
+    from farrier.torch.oom import parse_oom
 
     lost: list[tuple[int, int]] = []
     losses: list[Tensor] = []
     tokens, reserved = 0, 0
-    began = time.perf_counter()
-    for place, (rows, length) in enumerate(shapes(shard.steps, shard.seed)):
-        batch = batch_of(model.shape.vocabulary, rows, length, place)
+    start_s = time.perf_counter()
+    for index, (rows, length) in enumerate(shapes(shard.steps, shard.seed)):
+        batch = random_batch(model.shape.vocabulary, rows, length, index)
         failed = False
         try:
             losses.append(step(batch))
         except RuntimeError as error:
-            if not isinstance(error, DoesNotFit) and failure_of(error) is None:
+            if not isinstance(error, DoesNotFit) and parse_oom(error) is None:
                 raise
             failed = True
-        if failed:  # Outside of `except`: the error's frames hold the activations.
+        if failed:  # Outside `except`: the error's frames reference the activations.
             lost.append((rows, length))
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
@@ -168,7 +168,7 @@ def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]
             tokens += rows * length
         reserved = max(reserved, torch.cuda.memory_reserved())
     torch.cuda.synchronize()
-    wall_s = time.perf_counter() - began
+    wall_s = time.perf_counter() - start_s
     return {
         "lost": lost,
         "tokens": tokens,
@@ -179,7 +179,7 @@ def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]
     }
 
 
-def batch_of(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+def random_batch(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     """Random ids and their labels."""
     import torch
 
@@ -188,7 +188,7 @@ def batch_of(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor
 
 
 def main(arguments: list[str]) -> int:
-    """Measures the shard that the argument describes."""
+    """Measures the shard described by the argument."""
     print(json.dumps(measure(Shard(**json.loads(arguments[0])))))
     return 0
 

@@ -1,4 +1,4 @@
-"""A decoder in plain torch: what is measured, and what examples/train_torch.py trains."""
+"""A decoder in plain torch, used by the benchmark and by examples/train_torch.py."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch.nn import functional
 
 from farrier.bench.sizes import Size, size
 
-#: Labels of this value count neither in the loss nor in its mean.
+#: Labels of this value are excluded from the loss and its mean.
 IGNORED = -100
 
 
 class Linear(nn.Module):
-    """A projection without bias; with a rank, frozen, with a trained low-rank addition."""
+    """A projection without bias; with a rank, frozen plus a trained low-rank term (LoRA)."""
 
     def __init__(self, inputs: int, outputs: int, rank: int = 0) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Linear(nn.Module):
             nn.init.normal_(self.down, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` projected."""
+        """Projects `x`."""
         y = functional.linear(x, self.weight)
         if self.rank:
             y = y + functional.linear(functional.linear(x, self.down), self.up)
@@ -41,18 +41,18 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` over its root mean square."""
+        """Normalises `x` by its root mean square."""
         return functional.rms_norm(x, (x.shape[-1],), self.weight, 1e-5)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions: the two halves of each head as the parts of complex numbers."""
+    """Rotary position embedding; the halves of each head are real and imaginary parts."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1)
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each behind a norm and beside the stream."""
+    """Pre-norm attention and SwiGLU with residual connections."""
 
     def __init__(self, shape: Size, dropout: float) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Block(nn.Module):
         self.back = Linear(shape.hidden, width)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """The stream after this block."""
+        """Returns the residual stream after this block."""
         rows, length, width = x.shape
         y = self.before_attention(x)
         q, k, v = (
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole model. With labels it gives the loss, without them the logits."""
+    """The whole model. Returns the loss with labels, the logits without."""
 
     cosine: Tensor
     sine: Tensor
@@ -126,7 +126,7 @@ def build(
     longest: int = 4096,
     seed: int = 0,
 ) -> Decoder:
-    """The model of that name, with weights that only the seed decides."""
+    """Builds the named model, with weights determined by the seed alone."""
     torch.manual_seed(seed)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

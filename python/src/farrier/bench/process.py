@@ -1,4 +1,4 @@
-"""The process of a shard: which build it runs, how old it is, and its end. No torch."""
+"""The process of a shard: its build, its age and its exit. No torch."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import NoReturn
 
 import farrier
 
-#: What a shard runs of the package.
+#: Source files that a shard runs.
 MEASURED = ("*.py", "torch/*.py", "bench/*.py")
 
 
 def build() -> str:
-    """The version and a digest of the sources that shards run: two builds of one version are told apart."""
+    """The version and a digest of the sources that shards run, to tell builds apart."""
     folder = Path(farrier.__file__).parent
     files = sorted(path for pattern in MEASURED for path in folder.glob(pattern))
     return f"{farrier.__version__}+{digest((str(path.relative_to(folder)), path.read_bytes()) for path in files)}"
 
 
 def digest(files: Iterable[tuple[str, bytes]]) -> str:
-    """Eight digits for names and contents."""
-    seen = hashlib.sha256()
+    """An eight-digit digest of names and contents."""
+    hasher = hashlib.sha256()
     for name, content in files:
-        seen.update(f"{name}\0{len(content)}\0".encode() + content)
-    return seen.hexdigest()[:8]
+        hasher.update(f"{name}\0{len(content)}\0".encode() + content)
+    return hasher.hexdigest()[:8]
 
 
 def age_s() -> float:
-    """Seconds since this process began, with all that was imported since (Linux)."""
-    after_name = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    began_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field of proc(5)'s stat.
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+    """Seconds since this process started, including imports (Linux)."""
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    start_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field of proc(5)'s stat.
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_s
 
 
 def end(code: int) -> NoReturn:
-    """Ends the process at once: what Python and the compiler's workers would tidy up takes a second and tells nothing."""
+    """Exits at once, skipping the cleanup of Python and compiler workers, which takes a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The sizes of the models that are measured, and what a token of them costs. Pure: no torch."""
+"""Model sizes of the benchmark and their FLOPs per token. Pure: no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Size:
-    """A decoder of the Llama shape: RMSNorm, rotary positions, SwiGLU, no biases, head not tied to the embedding."""
+    """A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases, untied head."""
 
     layers: int
     width: int
@@ -18,22 +18,23 @@ class Size:
 
     @property
     def parameters(self) -> int:
-        """All weights, the low-rank ones too."""
+        """All weights, including low-rank ones."""
         block = 4 * self.width**2 + 3 * self.width * self.hidden + 2 * self.width
         return self.layers * block + 2 * self.vocabulary * self.width + self.width + self.lora_parameters
 
     @property
     def lora_parameters(self) -> int:
-        """The weights that a low-rank run trains: of the query and of the value projection."""
+        """Weights trained by a LoRA run: of the query and value projections."""
         return self.layers * 2 * 2 * self.width * self.lora_rank
 
     def flops_per_token(self, length: int, *, causal: bool) -> float:
-        """Floating-point operations of one trained token.
+        """FLOPs per trained token.
 
-        Two a weight and token forward and four backward (two where the weight is frozen: its own gradient is not made).
-        The embedding is looked up and not multiplied. Attention is 2 x 2 x length x width a layer forward and twice that
-        backward; `causal` counts the half that a causal mask leaves (the stricter convention), otherwise all of it
-        (PaLM's).
+        Per weight and token two in forward and four in backward (two if the weight is frozen,
+        because its gradient is not computed). The embedding is a lookup without multiplication.
+        Attention takes 2 x 2 x length x width per layer in forward and twice that in backward.
+        `causal` counts only the half that a causal mask leaves (the stricter convention), otherwise
+        all of it (PaLM's).
         """
         multiplied = self.parameters - self.lora_parameters - self.vocabulary * self.width
         weights = 4.0 * multiplied + 6.0 * self.lora_parameters if self.lora_rank else 6.0 * multiplied
@@ -50,7 +51,7 @@ SIZES: dict[str, Size] = {
 
 
 def size(name: str) -> Size:
-    """The size of that name."""
+    """Returns the size of that name."""
     if name not in SIZES:
-        raise ValueError(f"no model `{name}`; there are {', '.join(SIZES)}")
+        raise ValueError(f"unknown model `{name}`; expected one of {', '.join(SIZES)}")
     return SIZES[name]

@@ -1,4 +1,4 @@
-"""One shard of the training table: one model, one way to run the step, in a process of its own.
+"""One shard of the training benchmark: one model, one step variant, in its own process.
 
 `python -m farrier.bench.train '{"model": "191m", "variant": "ours", ...}'` prints one line of JSON.
 """
@@ -20,10 +20,10 @@ from torch import Tensor
 import farrier.torch
 from farrier.bench import process
 from farrier.bench.model import Decoder, build
-from farrier.torch.measure import profiled
-from farrier.torch.policy import Boundness, Policy
+from farrier.torch.policy import Policy, StepTiming
+from farrier.torch.step_timing import profile_step
 
-#: The ways to run a step that are compared.
+#: The compared step variants.
 VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
 
 Train = Callable[[dict[str, Tensor]], Tensor]
@@ -31,7 +31,7 @@ Train = Callable[[dict[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Shard:
-    """What is measured."""
+    """What is measured. The field names are the JSON keys."""
 
     model: str
     variant: str
@@ -41,15 +41,15 @@ class Shard:
     warmups: int = 12
     groups: int = 8
     steps: int = 10
-    gain: float = Policy.gain
+    gain: float = Policy.min_speedup
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
-            raise ValueError(f"no variant `{self.variant}`; there are {', '.join(VARIANTS)}")
+            raise ValueError(f"unknown variant `{self.variant}`; expected one of {', '.join(VARIANTS)}")
 
 
 def train_step(model: Decoder, optimizer: torch.optim.Optimizer, forward: Callable[..., Tensor]) -> Train:
-    """A whole training step, as anybody would write it."""
+    """A conventional training step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def train(batch: dict[str, Tensor]) -> Tensor:
@@ -64,7 +64,7 @@ def train_step(model: Decoder, optimizer: torch.optim.Optimizer, forward: Callab
 
 
 def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer) -> Train:
-    """The step, run in the way that the shard names."""
+    """The step, run as the shard's variant."""
     if shard.variant == "compile":
         return train_step(model, optimizer, torch.compile(model))
     if shard.variant == "reduce-overhead":
@@ -72,11 +72,11 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
     train = train_step(model, optimizer, model)
     if shard.variant == "eager":
         return train
-    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True, policy=Policy(gain=shard.gain))
+    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True, policy=Policy(min_speedup=shard.gain))
 
 
 def measure(shard: Shard) -> dict[str, Any]:
-    """Runs the shard on the present GPU."""
+    """Runs the shard on the current GPU."""
     imported_s = process.age_s()
     if shard.variant == "ours":
         farrier.torch.configure_allocator()
@@ -88,9 +88,9 @@ def measure(shard: Shard) -> dict[str, Any]:
     shape = (shard.rows, shard.length + 1)
     ids = [torch.randint(0, model.shape.vocabulary, shape, device="cuda") for _ in range(4)]
     stream = [{"ids": each[:, :-1].contiguous(), "labels": each[:, 1:].contiguous()} for each in ids]
-    for place in range(shard.warmups):
-        loss = train(stream[place % len(stream)])
-    first_loss = float(loss)  # Read now: the graphs of reduce-overhead write over it.
+    for index in range(shard.warmups):
+        loss = train(stream[index % len(stream)])
+    first_loss = float(loss)  # Read now: the graphs of reduce-overhead overwrite it.
     ready_s = process.age_s()
     report = getattr(train, "report", None)
     before = comparisons(report)
@@ -99,7 +99,7 @@ def measure(shard: Shard) -> dict[str, Any]:
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     timed_s = process.age_s()
     after = comparisons(report)
-    bound = profile_of_a_plain_step(train, stream[0], statistics.median(step_s))
+    timing = profile_uncompared_step(train, stream[0], statistics.median(step_s))
     return {
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
@@ -112,9 +112,9 @@ def measure(shard: Shard) -> dict[str, Any]:
         "tokens": shard.rows * shard.length,
         "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
         "flops_full": model.shape.flops_per_token(shard.length, causal=False),
-        "launches": bound.launches,
-        "launch_s": bound.launch_s,
-        "busy_s": bound.busy_s,
+        "launches": timing.launches,
+        "launch_s": timing.launch_s,
+        "busy_s": timing.busy_s,
         "allocated_bytes": allocated,
         "reserved_bytes": reserved,
         "ready_s": ready_s,
@@ -125,39 +125,51 @@ def measure(shard: Shard) -> dict[str, Any]:
 
 
 def comparisons(report: Any) -> tuple[int, float]:
-    """How many comparisons of graph and eager step there were, and their seconds; none without a report."""
+    """Number and total seconds of comparisons with the eager step; zero without a report."""
     return (0, 0.0) if report is None else (report.verified, report.verified_s)
 
 
 def comparisons_share(report: Any) -> float | None:
-    """The share of a long run's time that comparisons take; 0 for a step that is eager for good; None: not known."""
-    if report is None or report.pace is None:
+    """Long-run share of time spent on comparisons.
+
+    0 for a step that stays eager; None if unknown.
+    """
+    if report is None or report.schedule is None:
         return None
-    return 0.0 if report.reason is not None else float(report.pace.share) if report.pace.share is not None else None
+    return (
+        0.0
+        if report.reason is not None
+        else float(report.schedule.cost_share)
+        if report.schedule.cost_share is not None
+        else None
+    )
 
 
-def profile_of_a_plain_step(train: Train, batch: dict[str, Tensor], step_s: float) -> Boundness:
-    """One step under the profiler. A step that was compared with an eager one is not plain: the next one is."""
+def profile_uncompared_step(train: Train, batch: dict[str, Tensor], step_s: float) -> StepTiming:
+    """Profiles one step.
+
+    A step that included a comparison is discarded, and the next one is profiled.
+    """
     report = getattr(train, "report", None)
     while True:
         before = comparisons(report)[0]
-        _, bound = profiled(lambda: train(batch), step_s, step_s)
+        _, timing = profile_step(lambda: train(batch), step_s, step_s)
         if comparisons(report)[0] == before:
-            return bound
+            return timing
 
 
 def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> float:
-    """Seconds a step, over some steps between two waits for the GPU."""
+    """Seconds per step, over some steps between two GPU synchronisations."""
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    for place in range(steps):
-        train(stream[place % len(stream)])
+    start_s = time.perf_counter()
+    for index in range(steps):
+        train(stream[index % len(stream)])
     torch.cuda.synchronize()
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - start_s) / steps
 
 
 def main(arguments: list[str]) -> int:
-    """Measures the shard that the argument describes."""
+    """Measures the shard described by the argument."""
     print(json.dumps(measure(Shard(**json.loads(arguments[0])))))
     return 0
 

@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow, JAX or torch: the node hears of its steps and it hears of the node.
+"""Keras 3 on TensorFlow, JAX or torch: reports steps to the node's agent and saves on its request.
 
     import farrier.keras
     farrier.keras.configure("jax", mixed_bfloat16=True)   # before Keras is imported
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrier import settings
-from farrier.keras.who import gpu_name
+from farrier.keras.rank import gpu_name
 from farrier.oom import reporting
 from farrier.settings import Settings
 
@@ -37,38 +37,42 @@ def configure(
     preallocate: bool | None = None,
     cuda_malloc_async: bool | None = None,
 ) -> Settings:
-    """Settings that exist, made before Keras and its backend are imported. What the user has set stays.
+    """Configures Keras and its backend, before they are imported. Existing settings are kept.
 
-    XLA needs no variable: `model.compile(jit_compile=...)` has it, and by default Keras turns it on where the model can.
+    XLA needs no variable: `model.compile(jit_compile=...)` controls it, and by default Keras
+    enables it where the model allows.
 
     Args:
-        backend: `tensorflow`, `jax` or `torch`; None: the one that Keras would take.
-        mixed_bfloat16: computes in bfloat16 and keeps weights in float32. Imports Keras.
+        backend: `tensorflow`, `jax` or `torch`; None for the one that Keras would use.
+        mixed_bfloat16: computes in bfloat16 with float32 weights. Imports Keras.
         memory_fraction: JAX only: XLA_PYTHON_CLIENT_MEM_FRACTION.
         preallocate: JAX only: XLA_PYTHON_CLIENT_PREALLOCATE.
         cuda_malloc_async: TensorFlow only: TF_GPU_ALLOCATOR; on unless False.
 
     Raises:
         ValueError: the backend has no such setting.
-        RuntimeError: Keras is imported already, on another backend.
+        RuntimeError: Keras is already imported, on another backend.
     """
     name = backend or settings.keras_backend(os.environ, _config())
-    wanted = settings.keras(name, memory_fraction, preallocate, cuda_malloc_async)
+    requested = settings.keras(name, memory_fraction, preallocate, cuda_malloc_async)
     imported = sys.modules.get("keras")
     if imported is not None and imported.backend.backend() != name:
-        there = imported.backend.backend()
-        raise RuntimeError(f"Keras is imported already, on {there}: call configure({name!r}) before its first import")
+        current = imported.backend.backend()
+        raise RuntimeError(f"Keras is already imported, on {current}: call configure({name!r}) before its first import")
     if backend is not None and os.environ.get("KERAS_BACKEND", name) != name:
-        raise RuntimeError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']}, and configure was asked for {name}")
-    made = settings.apply(wanted, os.environ, sys.modules, ("tensorflow", "jax") if name != "torch" else ())
+        raise RuntimeError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']}, but configure was called with {name}")
+    settings_applied = settings.apply(requested, os.environ, sys.modules, ("tensorflow", "jax") if name != "torch" else ())
     if mixed_bfloat16:
         keras: Any = importlib.import_module("keras")
         keras.config.set_dtype_policy("mixed_bfloat16")
-    return made
+    return settings_applied
 
 
 def gpu() -> str | None:
-    """The name of the GPU that Keras computes on; None: on something else. Imports Keras: `configure` comes before."""
+    """Name of the GPU that Keras uses; None for another device.
+
+    Imports Keras, so call `configure` first.
+    """
     keras: Any = importlib.import_module("keras")
     return gpu_name(keras.backend.backend())
 
@@ -88,5 +92,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is imported when it is used, too."""
+    """Lists the lazily imported name as well."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The callback. It costs a step nothing: no thread, no file, one wait for the GPU in some seconds."""
+"""The Keras callback. No thread, no file, one GPU sync in some seconds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import keras
 
 from farrier import agent, oom
 from farrier.cadence import Cadence
-from farrier.keras.saving import Saving, save_to
-from farrier.keras.who import job_of
+from farrier.keras.checkpoint_writer import CheckpointWriter, path_writer
+from farrier.keras.rank import job_for_backend
 
 log = logging.getLogger("farrier.keras")
 
-#: A function of the model and the step, or a path with `{step}` (and maybe `{rank}`) in it.
+#: A function of model and step, or a path with `{step}` and optionally `{rank}`.
 Save = Callable[[Any, int], object] | str | os.PathLike[str]
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the node's agent of steps, phases and lost memory, and saves when the agent asks for it.
+    """Reports steps, phases and out-of-memory to the node's agent, and saves on its request.
 
-    It acts when a batch begins and not when one ends: Keras then still handles the logs of finished batches (the progress
-    bar) beside the training, which a callback of `on_train_batch_end` would forbid.
+    It acts when a batch begins and not when one ends: a callback with `on_train_batch_end` would
+    stop Keras from handling the logs of finished batches (the progress bar) asynchronously.
 
     Attributes:
         job: the connection to the agent.
-        step: steps that were begun, counted on from the optimizer's.
-        saved: the step of the last checkpoint that was written; None: none was.
+        step: steps begun, continuing the optimizer's count.
+        last_saved_step: the step of the last written checkpoint, or None.
     """
 
     def __init__(
@@ -40,104 +40,112 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         tokens: int | None = None,
         save: Save | None = None,
         save_every: int | None = None,
-        stop: bool = False,
+        stop_after_checkpoint: bool = False,
         agree: Callable[[bool], bool] | None = None,
         agree_every: int = 50,
         first_step: int | None = None,
         job: agent.Job | None = None,
     ) -> None:
-        """What is not given is not told.
+        """Values that are not given are not reported.
 
         Args:
-            tokens: tokens of a step of this rank.
-            save: saves when the agent asks for a checkpoint. A path is written by rank 0, or by all where it has `{rank}`.
-            save_every: saves also every so many steps, and at the end of the training where that is not saved yet.
-            stop: end the training after a checkpoint that the agent asked for, so that a scheduler can start it elsewhere.
-            agree: with several ranks: gives True on all of them if it is called with True on any of them. Without it each
-                rank saves when it hears itself.
-            agree_every: steps between two calls of `agree`, which are made at the same steps on all ranks.
-            first_step: the number of steps done before; None: what the optimizer has counted.
-            job: None: the one of this process.
+            tokens: tokens per step on this rank.
+            save: saves when the agent requests a checkpoint. A path is written by rank 0, or by all
+                ranks if it contains `{rank}`.
+            save_every: also saves every that many steps, and at the end of training unless already
+                saved.
+            stop_after_checkpoint: ends training after a checkpoint that the agent requested, so
+                that a scheduler can restart it elsewhere.
+            agree: with several ranks, a function that returns True on all ranks if called with True
+                on any. Without it each rank saves when it receives the request itself.
+            agree_every: steps between two calls of `agree`, made at the same steps on all ranks.
+            first_step: number of steps completed before; None uses the optimizer's count.
+            job: None uses the job of this process.
 
         Raises:
-            ValueError: `save_every` is no number of steps, or nothing says how to save.
+            ValueError: `save_every` is not a number of steps, or `save` is missing.
         """
         super().__init__()
         if save_every is not None and (save_every < 1 or save is None):
-            raise ValueError(f"save_every is {save_every}: it is one step or more, and needs `save`")
+            raise ValueError(f"save_every is {save_every}: it must be 1 or more, and needs `save`")
         self.job, self._tokens, self._agree = job, tokens, agree
-        self._agree_every, self._first_step, self._stop = max(1, agree_every), first_step, stop
-        self._saving: Saving | None = None
+        self._agree_every, self._first_step = max(1, agree_every), first_step
+        self._stop_after_checkpoint = stop_after_checkpoint
+        self._writer: CheckpointWriter | None = None
         self._save, self._save_every = save, save_every
-        self.saved: int | None = None
-        self._ending: str | None = None
+        self.last_saved_step: int | None = None
+        self._stop_reason: str | None = None
         self._cadence = Cadence()
         self.step = 0
-        self._start = self._base = self._begun = 0
+        self._start = self._epoch_start = self._batches_begun = 0
         self._executed = 1
-        self._warm = False
+        self._compiled = False
         self._training = False
         self._logs: Any = None
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """Why the agent wants a checkpoint; None: it does not. For those who save by themselves."""
+        """The reason for a requested checkpoint, or None.
+
+        For training loops that save themselves.
+        """
         return None if self.job is None else self.job.checkpoint_wanted
 
-    def end(self, why: str) -> None:
-        """Ends the training after the step under way, with a checkpoint where `save_every` is given.
+    def request_stop(self, reason: str) -> None:
+        """Ends training after the current step, with a checkpoint if `save_every` is set.
 
-        May be called from a signal handler, and before `fit`: then one step is made.
+        May be called from a signal handler, and before `fit`; then one step is made.
         """
-        self._ending = why
+        self._stop_reason = reason
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """The job says hello, and the training function is watched for lost memory."""
+        """Connects the job, and wraps the training function to detect out-of-memory."""
         model = self.model
         if self.job is None:
-            self.job = job_of(keras.backend.backend())
+            self.job = job_for_backend(keras.backend.backend())
         if isinstance(self._save, str | os.PathLike):
-            self._saving = save_to(os.fspath(self._save), self.job)
+            self._writer = path_writer(os.fspath(self._save), self.job)
         elif self._save is not None:
-            self._saving = Saving(self._save)
+            self._writer = CheckpointWriter(self._save)
         self._start = _steps_done(model) if self._first_step is None else self._first_step
-        self._base = self._begun = self.step = self._start
+        self._epoch_start = self._batches_begun = self.step = self._start
         self._executed = max(1, int(getattr(model, "steps_per_execution", 1) or 1))
-        self._warm, self._training = False, True
-        self._watch(model)
+        self._compiled, self._training = False, True
+        self._wrap_train_function(model)
         self.job.phase("compile")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The clock starts."""
-        self._base = self.step
-        self._cadence.begin(self.step, time.perf_counter())
+        """Starts the clock."""
+        self._epoch_start = self.step
+        self._cadence.start(self.step, time.perf_counter())
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """`batch` batches of the epoch are launched."""
-        # From batch to batch, and not from the end of an epoch: its last step counts, too.
-        before, self._begun = self._begun, self._base + batch
-        self.step = self._begun
-        if batch and (not self._warm or self._cadence.due(self.step)):
-            self._tell()
+        """Called after `batch` batches of the epoch were launched."""
+        # Counted from batch to batch and not from the end of an epoch, so that its last step
+        # counts.
+        before, self._batches_begun = self._batches_begun, self._epoch_start + batch
+        self.step = self._batches_begun
+        if batch and (not self._compiled or self._cadence.due(self.step)):
+            self._report()
         elif self.job is not None:
             self.job.poll()
-        if self._wanted(before):
-            self._save_now(asked=True)
-        elif self._due(before):
-            self._save_now(asked=False)
-        if self._ending is not None and not self.model.stop_training:
-            log.warning("the training ends with the step that begins: %s", self._ending)
+        if self._should_save_on_request(before):
+            self._save_now(requested=True)
+        elif self._periodic_save_due(before):
+            self._save_now(requested=False)
+        if self._stop_reason is not None and not self.model.stop_training:
+            log.warning("stopping training after the current step: %s", self._stop_reason)
             self.model.stop_training = True
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """An evaluation begins, within training or apart from it."""
+        """An evaluation begins, during training or separately."""
         self._close_epoch()
         if self.job is None:
-            self.job = job_of(keras.backend.backend())
+            self.job = job_for_backend(keras.backend.backend())
         self.job.phase("evaluate")
 
     def on_test_end(self, logs: Any = None) -> None:
-        """It ends."""
+        """The evaluation ends."""
         if self._training and self.job is not None:
             self.job.phase("train")
 
@@ -146,87 +154,91 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self._close_epoch()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The training is over."""
-        if self._save_every is not None and self.step not in (self._start, self.saved):
-            self._save_now(asked=False)
-        self._training, self._ending = False, None
-        self._unwatch()
+        """Training is over."""
+        if self._save_every is not None and self.step not in (self._start, self.last_saved_step):
+            self._save_now(requested=False)
+        self._training, self._stop_reason = False, None
+        self._unwrap_train_function()
         if self.job is not None:
             self.job.phase("done")
 
     def _close_epoch(self) -> None:
-        """Counts the last execution of an epoch, of which no next one tells. Nothing is counted twice."""
+        """Counts the last execution of an epoch, which no further batch reports. Idempotent."""
         if self._logs is None or not self._training:
             return
         steps = (self.params or {}).get("steps")
         done = self.step + self._executed
-        self.step = min(done, self._base + int(steps)) if steps else done
-        self._tell()
+        self.step = min(done, self._epoch_start + int(steps)) if steps else done
+        self._report()
         self._logs = None
 
-    def _tell(self) -> None:
-        """Waits for the steps so far, and tells of the last of them."""
+    def _report(self) -> None:
+        """Waits for the steps so far and reports the last one."""
         if self.job is None:
             return
-        with oom.reporting(self.job):  # What was launched before may fail only now.
+        with oom.reporting(self.job):  # Work launched earlier may fail only now.
             loss = _loss(self._logs)
-        seconds = self._cadence.waited(self.step, time.perf_counter())
-        if not self._warm:
-            # The first step compiled: its time is none of a step.
-            self._warm, seconds = True, None
+        seconds = self._cadence.record_sync(self.step, time.perf_counter())
+        if not self._compiled:
+            # The first step includes compilation, so its time is not reported.
+            self._compiled, seconds = True, None
             self.job.phase("train")
         self.job.step_end(self.step, seconds=seconds, tokens=self._tokens, loss=loss)
 
-    def _wanted(self, before: int) -> bool:
-        """Whether to save now. Ranks that have to agree ask each other at the same steps, whatever each has heard."""
-        if self.job is None or self._saving is None or self.step == self._start:
-            return False  # Nothing was learnt that is not on disk, and the optimizer may have no state yet.
-        wanted = self.job.checkpoint_wanted is not None
-        if self._agree is None:
-            return wanted
-        # Where all save anyway they ask, too: that checkpoint would be the end of the wish that one of them has heard.
-        together = self.step // self._agree_every > before // self._agree_every or self._due(before)
-        return together and self._agree(wanted)
+    def _should_save_on_request(self, before: int) -> bool:
+        """Whether to save now.
 
-    def _due(self, before: int) -> bool:
-        """Whether the step is one of every so many: the same on all ranks."""
+        Ranks that must agree call `agree` at the same steps, whatever each received.
+        """
+        if self.job is None or self._writer is None or self.step == self._start:
+            return False  # Nothing new to save, and the optimizer may have no state yet.
+        requested = self.job.checkpoint_wanted is not None
+        if self._agree is None:
+            return requested
+        # Agree also at a periodic save: that checkpoint would clear the request that one rank
+        # received.
+        check_now = self.step // self._agree_every > before // self._agree_every or self._periodic_save_due(before)
+        return check_now and self._agree(requested)
+
+    def _periodic_save_due(self, before: int) -> bool:
+        """Whether a periodic save is due; the same on all ranks."""
         every = self._save_every
         return every is not None and self.step != self._start and self.step // every > before // every
 
-    def _save_now(self, *, asked: bool) -> None:
-        """Saves. `asked`: the agent wanted it, and the training may end with it."""
-        if self.job is None or self._saving is None:
+    def _save_now(self, *, requested: bool) -> None:
+        """Saves. `requested`: the agent asked for it, and training may end with it."""
+        if self.job is None or self._writer is None:
             return
-        why = self.job.checkpoint_wanted or "another rank asked for a checkpoint"
+        reason = self.job.checkpoint_wanted or "another rank received a checkpoint request"
         self.job.phase("checkpoint")
-        # `self.model` and not `_model`: with JAX that brings the weights back to the model.
-        saved = self._saving(self.model, self.step, self.job)
+        # `self.model` and not `_model`: on JAX it syncs the weights back to the model.
+        saved = self._writer(self.model, self.step, self.job)
         self.job.phase("train")
-        self._cadence.begin(self.step, time.perf_counter())
+        self._cadence.start(self.step, time.perf_counter())
         if saved:
-            self.saved = self.step
-            if asked and self._stop:
-                self.end(why)
+            self.last_saved_step = self.step
+            if requested and self._stop_after_checkpoint:
+                self.request_stop(reason)
 
-    def _watch(self, model: Any) -> None:
-        """Puts a look at errors and logs around the training function, which Keras calls by its attribute."""
+    def _wrap_train_function(self, model: Any) -> None:
+        """Wraps the training function, which Keras calls by attribute, to see errors and logs."""
         inner = getattr(model, "train_function", None)
         if inner is None:
             return
         inner = getattr(inner, "_farrier_inner", inner)
 
         @functools.wraps(inner)
-        def watched(*arguments: Any, **words: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             with oom.reporting(self.job):
-                result = inner(*arguments, **words)
-            # JAX's gives the logs and the state.
+                result = inner(*args, **kwargs)
+            # On JAX it returns logs and state.
             self._logs = result[0] if isinstance(result, tuple) else result
             return result
 
-        watched._farrier_inner = inner  # type: ignore[attr-defined]
-        model.train_function = watched
+        wrapped._farrier_inner = inner  # type: ignore[attr-defined]
+        model.train_function = wrapped
 
-    def _unwatch(self) -> None:
+    def _unwrap_train_function(self) -> None:
         model = self._model
         inner = getattr(getattr(model, "train_function", None), "_farrier_inner", None)
         if inner is not None:
@@ -234,16 +246,16 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _loss(logs: Any) -> float | None:
-    """The loss, which waits for the steps so far. Keras's is the mean over the epoch up to there."""
+    """The loss; reading it waits for the steps so far. Keras's is the epoch's running mean."""
     if not isinstance(logs, Mapping) or not logs:
         return None
     value = logs.get("loss")
-    waited = float(value if value is not None else next(iter(logs.values())))
-    return None if value is None else waited
+    value_read = float(value if value is not None else next(iter(logs.values())))
+    return None if value is None else value_read
 
 
 def _steps_done(model: Any) -> int:
-    """What the optimizer has counted, in batches."""
+    """The optimizer's step count, in batches."""
     optimizer = getattr(model, "optimizer", None)
     iterations = getattr(optimizer, "iterations", None)
     if iterations is None:

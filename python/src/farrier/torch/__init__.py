@@ -1,6 +1,7 @@
-"""Training steps for PyTorch: launched as one graph, and not killed by memory.
+"""Training steps for PyTorch: verified CUDA graphs and recovery from out-of-memory.
 
-Names are imported when they are used: what is pure here (buckets, policies, the ladder) needs no torch.
+Public names are imported lazily, so that the torch-free modules (buckets, policies, retry policy)
+can be used without torch.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from farrier.torch.allocator import classic_pool, configure_allocator
-    from farrier.torch.ballast import Ballast
-    from farrier.torch.graphed import Step, step
-    from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces
-    from farrier.torch.guarded import Guard, guard
+    from farrier.torch.guard_report import DoesNotFit, GuardReport, NotCapturable
     from farrier.torch.hugging_face import trainer
     from farrier.torch.lengths import Lengths
+    from farrier.torch.memory_guard import Guard, guard
+    from farrier.torch.memory_reserve import MemoryReserve
     from farrier.torch.policy import Policy
+    from farrier.torch.training_step import Step, step
 
 __all__ = [
-    "Ballast",
     "DoesNotFit",
     "Guard",
     "GuardReport",
     "Lengths",
+    "MemoryReserve",
+    "NotCapturable",
     "Policy",
-    "RunsInPieces",
     "Step",
     "classic_pool",
     "configure_allocator",
@@ -34,29 +35,29 @@ __all__ = [
     "trainer",
 ]
 
-_ROOMS = {
-    "Ballast": "ballast",
+_LAZY = {
+    "MemoryReserve": "memory_reserve",
     "DoesNotFit": "guard_report",
-    "Guard": "guarded",
+    "Guard": "memory_guard",
     "GuardReport": "guard_report",
     "Lengths": "lengths",
     "Policy": "policy",
-    "RunsInPieces": "guard_report",
-    "Step": "graphed",
+    "NotCapturable": "guard_report",
+    "Step": "training_step",
     "classic_pool": "allocator",
     "configure_allocator": "allocator",
-    "guard": "guarded",
-    "step": "graphed",
+    "guard": "memory_guard",
+    "step": "training_step",
     "trainer": "hugging_face",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _LAZY:
         raise AttributeError(f"farrier.torch has no `{name}`; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"farrier.torch.{_ROOMS[name]}"), name)
+    return getattr(importlib.import_module(f"farrier.torch.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """What is imported when it is used, too."""
+    """Lists the lazily imported names as well."""
     return sorted({*globals(), *__all__})

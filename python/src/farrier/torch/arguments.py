@@ -1,4 +1,4 @@
-"""What is given to `step` and `guard`, looked at before anything runs: an error later names no argument."""
+"""Validates the arguments of `step` and `guard`, because later errors would not name them."""
 
 from __future__ import annotations
 
@@ -10,94 +10,99 @@ from torch import nn
 from torch.optim import Optimizer
 
 
-def function_of(fn: Any, name: str, meaning: str) -> None:
-    """Refuses what cannot be called, by the name of the argument."""
+def require_function(fn: Any, name: str, meaning: str) -> None:
+    """Raises unless `fn` is callable, naming the argument."""
     if not callable(fn):
-        raise TypeError(f"{name} is {kind(fn)}: give a function, {meaning}")
+        raise TypeError(f"{name} is {type_name(fn)}: pass a function, {meaning}")
 
 
-def functions_of_guard(count: Any, split: Any, rows: Any, ask_checkpoint: Any) -> None:
-    """Refuses what is given to a guard, is not None and cannot be called."""
+def require_guard_functions(count: Any, split: Any, rows: Any, request_checkpoint: Any) -> None:
+    """Raises unless each of the guard's optional functions is None or callable."""
     for fn, name, meaning in (
-        (count, "count", "count(batch) -> over how many terms its mean goes"),
-        (split, "split", "split(batch, sizes) -> the pieces"),
-        (rows, "rows", "rows(batch) -> how many it has"),
-        (ask_checkpoint, "ask_checkpoint", "ask_checkpoint(reason)"),
+        (count, "count", "count(batch) -> the number of terms in its mean"),
+        (split, "split", "split(batch, sizes) -> the micro-batches"),
+        (rows, "rows", "rows(batch) -> the number of rows"),
+        (request_checkpoint, "request_checkpoint", "request_checkpoint(reason)"),
     ):
         if fn is not None:
-            function_of(fn, name, meaning)
+            require_function(fn, name, meaning)
 
 
-def number_of(value: Any, name: str, least: int, meaning: str) -> int:
-    """A whole number of at least so much; a bool is none."""
+def require_int(value: Any, name: str, minimum: int, meaning: str) -> int:
+    """Returns an integer of at least `minimum`; rejects bool."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}: give a whole number, {meaning}")
-    if number < least:
-        raise ValueError(f"{name} is {number}: give {least} or more, {meaning}")
+        raise TypeError(f"{name} is {value!r}: pass an integer, {meaning}")
+    if number < minimum:
+        raise ValueError(f"{name} is {number}: pass {minimum} or more, {meaning}")
     return number
 
 
-def instance_of(value: Any, of: type, name: str) -> None:
-    """Refuses what is neither None nor of that class."""
-    if value is not None and not isinstance(value, of):
-        raise TypeError(f"{name} is {kind(value)}: give a farrier.torch.{of.__name__}")
+def require_instance(value: Any, cls: type, name: str) -> None:
+    """Raises unless the value is None or of that class."""
+    if value is not None and not isinstance(value, cls):
+        raise TypeError(f"{name} is {type_name(value)}: pass a farrier.torch.{cls.__name__}")
 
 
-def trained_by(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
-    """Refuses optimizers that step nothing of the model: it would not be trained, and no comparison would show it."""
-    mine = {id(parameter) for parameter in model.parameters()}
-    theirs = [id(tensor) for each in optimizers for group in each.param_groups for tensor in group["params"]]
-    if mine and optimizers and mine.isdisjoint(theirs):
+def require_trains(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
+    """Raises if no optimizer steps a parameter of the model; no comparison would notice that."""
+    model_ids = {id(parameter) for parameter in model.parameters()}
+    optimizer_ids = [id(tensor) for each in optimizers for group in each.param_groups for tensor in group["params"]]
+    if model_ids and optimizers and model_ids.isdisjoint(optimizer_ids):
         raise ValueError(
-            "optimizer has no parameter of model: give the optimizer that was made of model.parameters(), after the model "
-            "was put on its device"
+            "optimizer has no parameter of model: pass the optimizer created from model.parameters() after the model was "
+            "moved to its device"
         )
 
 
-def modules_of(model: Any) -> list[nn.Module]:
-    """The modules that were given, one or several."""
+def require_modules(model: Any) -> list[nn.Module]:
+    """Returns the given modules, one or several."""
     modules = [model] if isinstance(model, nn.Module) else _members(model)
-    wrong = [each for each in modules if not isinstance(each, nn.Module)]
-    if wrong or not modules:
-        what = _found(model, wrong)
-        raise TypeError(f"model {what}: give the nn.Module that is trained, or a list of all of them, model=[one, other]")
+    invalid = [each for each in modules if not isinstance(each, nn.Module)]
+    if invalid or not modules:
+        problem = _describe_invalid(model, invalid)
+        raise TypeError(f"model {problem}: pass the trained nn.Module, or a list of all of them, model=[one, other]")
     return modules
 
 
-def module_of(model: Any) -> None:
-    """Refuses what is not one module."""
+def require_module(model: Any) -> None:
+    """Raises unless `model` is a single module."""
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"model is {kind(model)}: give the one nn.Module that is trained; what else changes goes into also="
+            f"model is {type_name(model)}: pass the one trained nn.Module; other state that changes goes into extra_state="
         )
 
 
-def optimizers_of(optimizer: Any) -> list[Optimizer]:
-    """The optimizers that were given, one or several. An empty list is a reason to run eagerly, and no error."""
+def require_optimizers(optimizer: Any) -> list[Optimizer]:
+    """Returns the given optimizers, one or several.
+
+    An empty list is no error: the step then runs eagerly.
+    """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else _members(optimizer)
-    wrong = [each for each in optimizers if not isinstance(each, Optimizer)]
-    if wrong:
-        raise TypeError(f"optimizer {_found(optimizer, wrong)}: give an optimizer of torch.optim, or a list of them")
+    invalid = [each for each in optimizers if not isinstance(each, Optimizer)]
+    if invalid:
+        raise TypeError(
+            f"optimizer {_describe_invalid(optimizer, invalid)}: pass an optimizer of torch.optim, or a list of them"
+        )
     return optimizers
 
 
-def _members(given: Any) -> list[Any]:
-    """The members of what may be a sequence; what is none is its own member, and wrong."""
-    if isinstance(given, Iterable) and not isinstance(given, str | dict | nn.Module):
-        return list(given)
-    return [given]
+def _members(value: Any) -> list[Any]:
+    """The members of a sequence; anything else is its own, invalid, member."""
+    if isinstance(value, Iterable) and not isinstance(value, str | dict | nn.Module):
+        return list(value)
+    return [value]
 
 
-def _found(given: Any, wrong: Sequence[Any]) -> str:
-    if not wrong:
-        return "holds nothing"
-    return f"is {kind(given)}" if wrong[0] is given else f"holds {kind(wrong[0])}"
+def _describe_invalid(value: Any, invalid: Sequence[Any]) -> str:
+    if not invalid:
+        return "is empty"
+    return f"is {type_name(value)}" if invalid[0] is value else f"contains {type_name(invalid[0])}"
 
 
-def kind(value: Any) -> str:
-    """What something is, for a sentence."""
+def type_name(value: Any) -> str:
+    """Names the type of a value, for an error message."""
     return "None" if value is None else f"a `{type(value).__name__}`"

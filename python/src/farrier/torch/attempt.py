@@ -1,4 +1,4 @@
-"""One attempt at a forward and backward pass, whole or in pieces."""
+"""One attempt at a forward and backward pass, whole or in micro-batches."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from farrier.torch.entry import Entry
-from farrier.torch.ladder import Plan
-from farrier.torch.oom import Failure, failure_of, let_go
-from farrier.torch.parallel import OutOfStep, announce_backward, announces_late, forget_attempt, stamp, synchronising
+from farrier.torch.ddp import (
+    RanksOutOfSync,
+    can_prepare_late,
+    gradient_sync,
+    gradient_versions,
+    prepare_backward,
+    reset_after_failure,
+)
+from farrier.torch.oom import OomFailure, clear_frames, parse_oom
 from farrier.torch.recompute import offloading, recomputing
+from farrier.torch.retry_policy import Plan
 from farrier.torch.split import NotSplittable, Split
+from farrier.torch.state_snapshot import StateSnapshot
 
 Result = TypeVar("Result")
 Count = Callable[[Any], "int | Tensor"]
-#: A piece and its weight in the mean; None: as it is.
-Weighed = tuple[Any, "float | None"]
+#: A micro-batch and its weight in the mean. Weight None: unweighted.
+WeightedMicroBatch = tuple[Any, "float | None"]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the user decided, for all calls."""
+class GuardConfig:
+    """The user's choices, for all calls."""
 
     loss_fn: Callable[[Any], Tensor]
     modules: Sequence[nn.Module]
@@ -39,140 +46,159 @@ class Setting:
     sync_last: bool
 
 
-class Attempts:
-    """Runs plans and says how they ended."""
+class AttemptRunner:
+    """Runs plans and returns how they ended."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._before_reduction: list[tuple[int, int] | None] | None = None
-        self._leaves_known = False
+    def __init__(self, config: GuardConfig) -> None:
+        self._setting = config
+        self._versions_before_sync: list[tuple[int, int] | None] | None = None
+        self._leaves_checked = False
 
-    def captured(self, batch: Any) -> Tensor:
-        """One whole pass inside a capture, where nothing can be tried again: memory is taken now and not at replay."""
+    def run_captured(self, batch: Any) -> Tensor:
+        """Runs one whole pass inside a capture.
+
+        It cannot be retried; memory is allocated now and not at replay.
+        """
         loss = self._setting.loss_fn(batch)
         scaled = loss if self._setting.scaler is None else self._setting.scaler.scale(loss)
         scaled.backward()
         return loss.detach()
 
-    def run(self, batch: Any, plan: Plan, sizes: Sequence[int], entry: Entry) -> Tensor | Failure:
-        """The detached loss of the whole batch, with its gradients in place; or how memory ran out.
+    def run(self, batch: Any, plan: Plan, sizes: Sequence[int], snapshot: StateSnapshot) -> Tensor | OomFailure:
+        """Returns the detached loss, with gradients in place, or the out-of-memory failure.
 
-        When this returns a failure, nothing holds on to the attempt: neither its frames nor its graph.
+        After a failure nothing references the attempt: neither its frames nor its autograd graph.
         """
 
         def attempt() -> Tensor:
-            pieces = cut(self._setting, batch, sizes)
-            return self.add_up(weighed(self._setting, pieces, sizes, batch), plan, entry, sync=self._setting.sync_last)
+            micro_batches = split_batch(self._setting, batch, sizes)
+            return self.accumulate(
+                weighted(self._setting, micro_batches, sizes, batch), plan, snapshot, sync=self._setting.sync_last
+            )
 
-        return self.caught(attempt)
+        return self.catch_oom(attempt)
 
-    def caught(self, attempt: Callable[[], Result]) -> Result | Failure:
-        """What the attempt gives, or how memory ran out."""
-        self._before_reduction = None
-        if self._setting.parallel is not None:  # Forward with a reduction sets it: see `buffers_once`.
+    def catch_oom(self, attempt: Callable[[], Result]) -> Result | OomFailure:
+        """Returns the attempt's result, or the out-of-memory failure."""
+        self._versions_before_sync = None
+        if self._setting.parallel is not None:  # A forward pass with reduction sets it: see `broadcast_buffers_once`.
             self._setting.parallel.require_forward_param_sync = False
         try:
             return attempt()
         except Exception as error:
-            failure = failure_of(error)
+            failure = parse_oom(error)
             if failure is None:
                 raise
-            let_go(error)
-        self._leave_reduction()
+            clear_frames(error)
+        self._reset_reducer()
         return failure
 
-    def _leave_reduction(self) -> None:
+    def _reset_reducer(self) -> None:
         wrapper = self._setting.parallel
         if wrapper is None:
             return
-        before, self._before_reduction = self._before_reduction, None
-        if before is None and (announces_late(wrapper) or not self._setting.sync_last):
-            return  # DDP was not told of a backward.
-        if before is not None and before != stamp(list(wrapper.parameters())):
-            raise OutOfStep
-        forget_attempt(wrapper)
+        before, self._versions_before_sync = self._versions_before_sync, None
+        if before is None and (can_prepare_late(wrapper) or not self._setting.sync_last):
+            return  # DDP was not prepared for a backward pass.
+        if before is not None and before != gradient_versions(list(wrapper.parameters())):
+            raise RanksOutOfSync
+        reset_after_failure(wrapper)
 
-    def add_up(self, pieces: Sequence[Weighed], plan: Plan, entry: Entry, *, sync: bool) -> Tensor:
-        """The loss of the pieces together, detached; their gradients are added up. `sync`: the last one reduces."""
+    def accumulate(
+        self, micro_batches: Sequence[WeightedMicroBatch], plan: Plan, snapshot: StateSnapshot, *, sync: bool
+    ) -> Tensor:
+        """Returns the detached loss of all micro-batches and accumulates their gradients.
+
+        `sync`: the last micro-batch reduces over the ranks.
+        """
         total: Tensor | None = None
         with recomputing(self._setting.blocks) if plan.recompute else contextlib.nullcontext():
-            for place, (piece, weight) in enumerate(pieces):
-                loss = self._piece(piece, weight, plan, sync=sync and place == len(pieces) - 1, entry=entry)
+            for index, (micro_batch, weight) in enumerate(micro_batches):
+                loss = self._run_micro_batch(
+                    micro_batch, weight, plan, sync=sync and index == len(micro_batches) - 1, snapshot=snapshot
+                )
                 total = loss if total is None else total + loss
         if total is None:
-            raise AssertionError("a batch has at least one piece")
+            raise AssertionError("a batch has at least one micro-batch")
         return total
 
-    def _piece(self, piece: Any, weight: float | None, plan: Plan, *, sync: bool, entry: Entry) -> Tensor:
-        """Forward and backward of one piece; its share of the loss, detached."""
-        setting = self._setting
-        reduces = setting.parallel if sync and setting.parallel is not None else None
-        if reduces is not None and not reduces.require_backward_grad_sync:
-            reduces = None  # The user's own no_sync.
-        late = reduces is not None and announces_late(reduces)
-        with synchronising(setting.parallel, sync=reduces is not None and not late):
-            with offloading(setting.modules) if plan.offload else contextlib.nullcontext():
-                loss = setting.loss_fn(piece)
+    def _run_micro_batch(
+        self, micro_batch: Any, weight: float | None, plan: Plan, *, sync: bool, snapshot: StateSnapshot
+    ) -> Tensor:
+        """Runs forward and backward of one micro-batch. Returns its detached share of the loss."""
+        config = self._setting
+        reducing_ddp = config.parallel if sync and config.parallel is not None else None
+        if reducing_ddp is not None and not reducing_ddp.require_backward_grad_sync:
+            reducing_ddp = None  # The user's own `no_sync()`.
+        prepare_late = reducing_ddp is not None and can_prepare_late(reducing_ddp)
+        with gradient_sync(config.parallel, sync=reducing_ddp is not None and not prepare_late):
+            with offloading(config.modules) if plan.offload else contextlib.nullcontext():
+                loss = config.loss_fn(micro_batch)
             if not isinstance(loss, Tensor) or loss.numel() != 1:
-                what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-                raise TypeError(f"loss_fn gave {what}: guard needs a tensor of one element, the loss of the piece")
-            if not self._leaves_known:
-                entry.refuse_backward(loss)
-                entry.refuse_strangers(loss)
-                self._leaves_known = True
+                actual = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+                raise TypeError(f"loss_fn returned {actual}: guard needs the loss as a tensor of one element")
+            if not self._leaves_checked:
+                snapshot.reject_own_backward(loss)
+                snapshot.reject_unknown_parameters(loss)
+                self._leaves_checked = True
             if weight is not None:
                 loss = loss * weight
             share = loss.detach()
-            if reduces is not None:
-                entry.fold_gradients_in()
-                self._before_reduction = stamp(list(reduces.parameters()))
-                if late:
-                    announce_backward(reduces, loss)
-            scaled = loss if setting.scaler is None else setting.scaler.scale(loss)
+            if reducing_ddp is not None:
+                snapshot.merge_gradients()
+                self._versions_before_sync = gradient_versions(list(reducing_ddp.parameters()))
+                if prepare_late:
+                    prepare_backward(reducing_ddp, loss)
+            scaled = loss if config.scaler is None else config.scaler.scale(loss)
             del loss
             scaled.backward()
-        # A weighed share in half precision would lose digits when the shares are added.
+        # Adding weighted shares in half precision would lose digits.
         return share if weight is None or share.dtype is torch.float64 else share.float()
 
 
-def cut(setting: Setting, batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """The pieces of the batch of these sizes."""
+def split_batch(config: GuardConfig, batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """Splits the batch into micro-batches of these sizes."""
     if len(sizes) == 1:
         return [batch]
-    pieces = list(setting.split(batch, sizes))
-    if len(pieces) != len(sizes):
-        raise ValueError(f"split gave {len(pieces)} pieces where {len(sizes)} were asked for")
-    return pieces
+    micro_batches = list(config.split(batch, sizes))
+    if len(micro_batches) != len(sizes):
+        raise ValueError(f"split returned {len(micro_batches)} micro-batches, expected {len(sizes)}")
+    return micro_batches
 
 
-def weighed(setting: Setting, pieces: Sequence[Any], sizes: Sequence[int], batch: Any) -> list[Weighed]:
-    """The pieces that have terms, each with its weight in the mean over the batch that they are cut from.
+def weighted(
+    config: GuardConfig, micro_batches: Sequence[Any], sizes: Sequence[int], batch: Any
+) -> list[WeightedMicroBatch]:
+    """Returns the micro-batches that have terms, each with its weight in the batch's mean.
 
-    Raises `NotSplittable` where the counts make no mean.
+    Raises `NotSplittable` if the counts do not form a mean.
     """
-    if len(pieces) == 1 or not setting.mean:
-        return [(piece, None) for piece in pieces]
-    if setting.count is None:
-        counts, whole = list(sizes), sum(sizes)
+    if len(micro_batches) == 1 or not config.mean:
+        return [(micro_batch, None) for micro_batch in micro_batches]
+    if config.count is None:
+        counts, total = list(sizes), sum(sizes)
     else:
-        *counts, whole = _numbers([*(setting.count(piece) for piece in pieces), setting.count(batch)])
-    if sum(counts) != whole:
+        *counts, total = _numbers([*(config.count(micro_batch) for micro_batch in micro_batches), config.count(batch)])
+    if sum(counts) != total:
         raise NotSplittable(
-            f"the counts of the pieces {counts} do not add up to the batch's {whole}: `count` must say over how many terms "
-            "loss_fn's mean goes, of a batch and of any rows of it"
+            f"the counts of the micro-batches {counts} do not add up to the batch's {total}: `count` must return the "
+            "number of terms in loss_fn's mean, for a batch and for any of its rows"
         )
-    if whole == 0:
-        # The mean over nothing, as loss_fn makes it.
-        return [(pieces[-1], None)]
-    return [(piece, terms / whole) for piece, terms in zip(pieces, counts, strict=True) if terms]
+    if total == 0:
+        # The mean over no terms, as loss_fn computes it.
+        return [(micro_batches[-1], None)]
+    return [(micro_batch, count / total) for micro_batch, count in zip(micro_batches, counts, strict=True) if count]
 
 
 def _numbers(counts: Sequence[int | Tensor]) -> list[int]:
-    """Counts as numbers, waiting for the device once at most. Raises `NotSplittable` where one is not whole."""
+    """Reads counts with at most one device sync.
+
+    Raises `NotSplittable` if one is not an integer.
+    """
     tensors = [count for count in counts if isinstance(count, Tensor)]
-    read = iter(torch.stack([tensor.reshape(()) for tensor in tensors]).tolist() if tensors else [])
-    numbers = [next(read) if isinstance(count, Tensor) else count for count in counts]
-    broken = [number for number in numbers if not float(number).is_integer()]
-    if broken:
-        raise NotSplittable(f"`count` gave {broken[0]}: it must give a number of terms, which is whole")
+    values = iter(torch.stack([tensor.reshape(()) for tensor in tensors]).tolist() if tensors else [])
+    numbers = [next(values) if isinstance(count, Tensor) else count for count in counts]
+    fractional = [number for number in numbers if not float(number).is_integer()]
+    if fractional:
+        raise NotSplittable(f"`count` returned {fractional[0]}: it must return an integer number of terms")
     return [int(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""A batch as its tensors: nested dicts, tuples, lists, dataclasses, and what has the methods of a dict."""
+"""A batch as its tensors: nested dicts, tuples, lists, dataclasses and other mappings."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ from torch.nn import functional
 
 from farrier.torch.lengths import Lengths
 
-#: Tells two batches apart that need different graphs: structure, names, shapes, types, and every value that is no tensor.
+#: Distinguishes batches that need different graphs: structure, names, shapes, dtypes and all
+#: non-tensor values.
 Signature = tuple[object, ...]
 
 
 def rebuild(
-    value: Any, each: Callable[[str, Any], Any], name: str = "", *, whole: Callable[[Any], bool] = lambda _: False
+    value: Any, transform: Callable[[str, Any], Any], name: str = "", *, is_leaf: Callable[[Any], bool] = lambda _: False
 ) -> Any:
-    """The same structure, with `each(name, leaf)` in place of each leaf. What is `whole` is a leaf, be it a list."""
+    """Returns the same structure with `transform(name, leaf)` in place of each leaf.
 
-    def inner(key: str, item: Any) -> Any:
-        return rebuild(item, each, f"{name}.{key}" if name else key, whole=whole)
+    A value for which `is_leaf` is true is a leaf, even a list.
+    """
 
-    if whole(value):
-        return each(name, value)
+    def rebuild_item(key: str, item: Any) -> Any:
+        return rebuild(item, transform, f"{name}.{key}" if name else key, is_leaf=is_leaf)
+
+    if is_leaf(value):
+        return transform(name, value)
     if isinstance(value, Mapping):
-        made = {key: inner(str(key), item) for key, item in value.items()}
-        return made if type(value) is dict else _like(value, made)
+        items = {key: rebuild_item(str(key), item) for key, item in value.items()}
+        return items if type(value) is dict else _rebuild_mapping(value, items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(inner(key, getattr(value, key)) for key in value._fields))
+        return type(value)(*(rebuild_item(key, getattr(value, key)) for key in value._fields))
     if isinstance(value, (tuple, list)):
-        return type(value)(inner(str(place), item) for place, item in enumerate(value))
+        return type(value)(rebuild_item(str(index), item) for index, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{key: inner(key, getattr(value, key)) for key in names})
-    return each(name, value)
+        return dataclasses.replace(value, **{key: rebuild_item(key, getattr(value, key)) for key in names})
+    return transform(name, value)
 
 
-def _like(mapping: Mapping[str, Any], made: dict[str, Any]) -> Any:
-    """Hugging Face's BatchEncoding and its kind: made from a dict, read by attribute too."""
+def _rebuild_mapping(mapping: Mapping[str, Any], items: dict[str, Any]) -> Any:
+    """Rebuilds Hugging Face's BatchEncoding and similar mappings from a dict."""
     try:
-        return type(mapping)(made)  # type: ignore[call-arg]
+        return type(mapping)(items)  # type: ignore[call-arg]
     except TypeError:
-        return made
+        return items
 
 
 def leaves(value: Any) -> dict[str, Any]:
-    """Every leaf by its name."""
+    """Every leaf by name."""
     found: dict[str, Any] = {}
 
-    def note(name: str, leaf: Any) -> Any:
+    def record(name: str, leaf: Any) -> Any:
         found[name] = leaf
         return leaf
 
-    rebuild(value, note)
+    rebuild(value, record)
     return found
 
 
 def tensors(value: Any) -> dict[str, Tensor]:
-    """Every tensor by its name."""
+    """Every tensor by name."""
     return {name: leaf for name, leaf in leaves(value).items() if isinstance(leaf, Tensor)}
 
 
 def signature(batch: Any) -> Signature:
-    """What a graph for this batch is made for.
+    """The graph signature of this batch.
 
     Raises TypeError for a leaf that is neither a tensor of fixed shape nor a plain value.
     """
@@ -74,32 +78,32 @@ def signature(batch: Any) -> Signature:
         if isinstance(leaf, Tensor):
             if leaf.is_nested or leaf.layout is not torch.strided:
                 kind = "nested" if leaf.is_nested else "sparse"
-                raise TypeError(f"`{name or 'batch'}` of the batch is a {kind} tensor, which has no fixed place in memory")
+                raise TypeError(f"`{name or 'batch'}` of the batch is a {kind} tensor, which has no fixed memory layout")
             parts.append((name, tuple(leaf.shape), leaf.dtype))
         elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
             parts.append((name, leaf))
         else:
-            raise TypeError(f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: give tensors or plain values")
+            raise TypeError(f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: pass tensors or plain values")
     return tuple(parts)
 
 
-def padded(batch: Any, lengths: Lengths) -> Any:
-    """The batch padded to its bucket. Every tensor with the length must be named with its padding value."""
-    named = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
-    missing = sorted(set(lengths.pad) - set(named))
+def pad_batch(batch: Any, lengths: Lengths) -> Any:
+    """Pads the batch to its bucket. Every tensor with that length needs a padding value."""
+    candidates = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
+    missing = sorted(set(lengths.pad) - set(candidates))
     if missing:
-        raise ValueError(f"pad names {missing}, and the batch has {sorted(named)} with a dimension {lengths.dim}")
-    longest = max(named[name].shape[lengths.dim] for name in lengths.pad)
-    unnamed = sorted(name for name in set(named) - set(lengths.pad) if named[name].shape[lengths.dim] == longest)
+        raise ValueError(f"pad names {missing}, but the batch has only {sorted(candidates)} with a dimension {lengths.dim}")
+    longest = max(candidates[name].shape[lengths.dim] for name in lengths.pad)
+    unnamed = sorted(name for name in set(candidates) - set(lengths.pad) if candidates[name].shape[lengths.dim] == longest)
     if unnamed:
-        raise ValueError(f"{unnamed} have the length {longest} and no padding value in pad")
+        raise ValueError(f"{unnamed} have the length {longest} but no padding value in pad")
     target = lengths.bucket(longest)
 
     def pad(name: str, leaf: Any) -> Any:
         if name not in lengths.pad or not isinstance(leaf, Tensor):
             return leaf
-        after = leaf.dim() - 1 - lengths.dim
-        room = target - leaf.shape[lengths.dim]
-        return functional.pad(leaf, (0, 0) * after + (0, room), value=lengths.pad[name]) if room else leaf
+        trailing_dims = leaf.dim() - 1 - lengths.dim
+        padding = target - leaf.shape[lengths.dim]
+        return functional.pad(leaf, (0, 0) * trailing_dims + (0, padding), value=lengths.pad[name]) if padding else leaf
 
     return rebuild(batch, pad)

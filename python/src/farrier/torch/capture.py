@@ -1,4 +1,4 @@
-"""The hands of a captured step: one stream, one pool of memory, and the graphs in it."""
+"""CUDA graph capture: one stream, one memory pool, and the graphs in it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from farrier.torch.batch import rebuild, tensors
-from farrier.torch.comparison import KeptNoise
-from farrier.torch.policy import Pace
+from farrier.torch.comparison import NoiseHistory
+from farrier.torch.policy import VerifySchedule
 
-#: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
+#: CUDA array interface type of an element of that size; the tensor is then viewed as its own dtype.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 
 
 class Arena:
-    """Where steps are run and captured.
+    """The stream and memory pool in which steps run and are captured.
 
-    All graphs share the pool, and eager steps run in it as well: between two replays its memory is free, so that the
-    eager step of a comparison and the graph never need memory at the same time.
+    All graphs share the pool, and eager steps run in it too. Between two replays its memory is
+    free, so the eager step of a comparison and the graph never need memory at the same time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,33 +33,40 @@ class Arena:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        self._anchor()
-        # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
-        weakref.finalize(self, _give_back, self._graphs, [self.pool])
+        self._capture_anchor()
+        # torch aborts if a pool is destroyed before its graphs, and garbage collection has no fixed
+        # order.
+        weakref.finalize(self, _release, self._graphs, [self.pool])
 
-    def _anchor(self) -> None:
-        """A graph that stays: torch (seen in 2.11) cannot capture into a pool whose graphs have all been given up."""
+    def _capture_anchor(self) -> None:
+        """Keeps one small graph alive.
+
+        torch (seen in 2.11) cannot capture into a pool whose graphs were all reset.
+        """
         torch.cuda.synchronize()
         anchor = self.graph()
-        with no_collection(), self.beside():
+        with gc_disabled(), self.on_stream():
             anchor.capture_begin(cast(Any, self.pool.id), capture_error_mode="thread_local")
             torch.zeros((), device=self.device)
             anchor.capture_end()
 
     def graph(self) -> torch.cuda.CUDAGraph:
-        """A graph of this pool, which goes before it."""
-        made = torch.cuda.CUDAGraph()
-        self._graphs.append(made)
-        return made
+        """Creates a graph in this pool; it is destroyed before the pool."""
+        graph = torch.cuda.CUDAGraph()
+        self._graphs.append(graph)
+        return graph
 
     def drop(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Gives a graph up. Its memory is the pool's."""
+        """Resets a graph. Its memory returns to the pool."""
         graph.reset()
         self._graphs.remove(graph)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """The arena's stream, joined to the current one on both ends. Memory is of the usual pool."""
+    def on_stream(self) -> Iterator[None]:
+        """Switches to the arena's stream, synchronised with the current one on both ends.
+
+        Memory comes from the default pool.
+        """
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         try:
@@ -69,14 +76,17 @@ class Arena:
             current.wait_stream(self.stream)
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
+    def on_stream_and_pool(self) -> Iterator[None]:
+        """Switches to the arena's stream and pool.
+
+        Backward runs on this thread, because `use_mem_pool` is per thread.
+        """
         single = torch.autograd.set_multithreading_enabled(False)
-        with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
+        with gc_disabled(), self.on_stream(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
 
 
-def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
+def _release(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
     for graph in reversed(graphs):
         graph.reset()
     graphs.clear()
@@ -84,19 +94,22 @@ def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPoo
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Keeps Python from collecting garbage: torch aborts when a pool of old is destroyed while another one is in use."""
-    was_on = gc.isenabled()
+def gc_disabled() -> Iterator[None]:
+    """Disables garbage collection: torch aborts if an old pool dies while another is in use."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-class Address:
-    """Where a tensor of a graph lies. It holds no memory: what is there is valid until the pool is next used."""
+class TensorAddress:
+    """The address of a tensor inside a graph.
+
+    It owns no memory; the contents are valid until the pool is used again.
+    """
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name = name
@@ -111,81 +124,89 @@ class Address:
         }
 
     def tensor(self, device: torch.device) -> Tensor:
-        """What lies there now."""
+        """A view of the current contents."""
         return torch.as_tensor(self, device=device).view(self.dtype)
 
 
-class Captured:
-    """One step for one shape of batch, as a graph."""
+class CapturedStep:
+    """One step captured as a graph, for one batch shape."""
 
     def __init__(self, arena: Arena, batch: Any) -> None:
         self.arena = arena
         self.replays = 0
-        self.used = 0
-        self.pace = Pace(None)
-        self.noise: KeptNoise | None = None
-        self.gradients: list[Address] = []
+        self.last_used_call = 0
+        self.schedule = VerifySchedule(None)
+        self.noise_history: NoiseHistory | None = None
+        self.gradient_addresses: list[TensorAddress] = []
         self._graph = arena.graph()
-        self._batch = on_device(batch, arena.device, copy=True)
+        self._batch = to_device(batch, arena.device, copy=True)
         self._inputs = tensors(self._batch)
         self._result: Any = None
 
     def capture(self, fn: Callable[[Any], Any]) -> None:
-        """Records the step; nothing of it is run.
+        """Records the step without running it.
 
-        `thread_local`: a loader's thread may allocate pinned memory meanwhile.
+        Mode `thread_local`: a data loader thread may allocate pinned memory meanwhile.
         """
         arena, pool = self.arena, cast(Any, self.arena.pool.id)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        with no_collection(), arena.beside():
+        with gc_disabled(), arena.on_stream():
             try:
                 self._graph.capture_begin(pool, capture_error_mode="thread_local")
-                self._result = detached(fn(self._batch))
+                self._result = detach(fn(self._batch))
             except BaseException:
-                self._abandon(pool)
+                self._end_failed_capture(pool)
                 raise
             try:
                 self._graph.capture_end()
             except RuntimeError:
-                _clean_up_after_failure(arena.device, pool)
+                _reset_after_failed_capture(arena.device, pool)
                 raise
 
-    def _abandon(self, pool: Any) -> None:
+    def _end_failed_capture(self, pool: Any) -> None:
         try:
             self._graph.capture_end()
-        except RuntimeError:  # The first error tells more.
-            _clean_up_after_failure(self.arena.device, pool)
+        except RuntimeError:  # The original error says more.
+            _reset_after_failed_capture(self.arena.device, pool)
 
-    def note_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
-        """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
-        self.gradients += [Address(name, gradient) for name, gradient in gradients]
+    def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
+        """Records the gradients' addresses.
+
+        Called during capture, when the optimizer receives them.
+        """
+        self.gradient_addresses += [TensorAddress(name, gradient) for name, gradient in gradients]
 
     def replay(self, batch: Any, *, wait: bool = False) -> None:
-        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`GivenAgain`)."""
+        """Runs the step on a batch of the captured shape.
+
+        `wait` blocks until the batch is copied (see `PinnedReuseDetector`).
+        """
         for name, tensor in tensors(batch).items():
             self._inputs[name].copy_(tensor, non_blocking=not wait)
         self._graph.replay()
 
-    def found(self) -> Iterator[tuple[str, Tensor]]:
-        """The gradients of the last replay."""
-        for address in self.gradients:
+    def replayed_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the gradients of the last replay."""
+        for address in self.gradient_addresses:
             yield address.name, address.tensor(self.arena.device)
 
     @property
     def result(self) -> Any:
-        """What the step returned, copied: the next replay writes over it."""
+        """A copy of the step's result; the next replay overwrites the original."""
         return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
     def reset(self) -> None:
-        """Gives the graph up."""
+        """Frees the graph."""
         self.arena.drop(self._graph)
         self._result = None
 
 
-def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
-    """What torch leaves undone when a capture ends in an error (seen in 2.11): the allocator still serves the capture and
-    the generator still counts for it. The pool is taken back, and an empty capture sets the generator right.
+def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
+    """Undoes what torch (seen in 2.11) leaves behind when a capture fails.
+
+    The allocator still serves the capture and the RNG still counts for it. Release the pool, then
+    run an empty capture to reset the generator.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     memory: Any = torch.cuda.memory
@@ -193,7 +214,7 @@ def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
         memory._cuda_endAllocateToPool(index, pool)
         memory._cuda_releasePool(index, pool)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It is said to be empty, and shall be.
+        warnings.simplefilter("ignore")  # torch warns that the graph is empty; that is intended.
         empty = torch.cuda.CUDAGraph()
         empty.capture_begin()
         empty.capture_end()
@@ -201,15 +222,15 @@ def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
 
 
 class ContextLost(RuntimeError):
-    """After some errors nothing more can be done on the GPU in this process."""
+    """After some errors the CUDA context is unusable for the rest of the process."""
 
     def __init__(self, err: BaseException) -> None:
         first = str(err).partition("\n")[0]
         super().__init__(f"the CUDA context is lost after an error in the step ({first}): restart from the last checkpoint")
 
 
-def survive(err: BaseException) -> None:
-    """Says in words when the CUDA context is lost, and nothing can go on."""
+def raise_if_context_lost(err: BaseException) -> None:
+    """Raises `ContextLost` if the CUDA context no longer works."""
     if isinstance(err, ContextLost):
         raise err
     try:
@@ -218,8 +239,8 @@ def survive(err: BaseException) -> None:
         raise ContextLost(err) from lost
 
 
-def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
-    """The batch with its tensors on the device."""
+def to_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
+    """Moves the batch's tensors to the device."""
 
     def move(_: str, leaf: Any) -> Any:
         return leaf.to(device, non_blocking=True, copy=copy) if isinstance(leaf, Tensor) else leaf
@@ -227,6 +248,6 @@ def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
     return rebuild(batch, move)
 
 
-def detached(result: Any) -> Any:
-    """Without the autograd graph, which would keep every activation."""
+def detach(result: Any) -> Any:
+    """Drops the autograd graph, which would keep every activation alive."""
     return rebuild(result, lambda _, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf)

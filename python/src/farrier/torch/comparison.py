@@ -1,4 +1,4 @@
-"""All runs of one batch, eagerly and as a graph, and what they say together. No torch."""
+"""Collects all runs of one batch, eager and replayed, and evaluates them together. No torch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from farrier.torch.noise import (
-    COMMON_LEAST,
+    COMMON_MIN_GRADIENTS,
     DISTANCE_MARGIN,
     FLOOR,
     MAX_ROUNDS,
     Assessment,
     CommonScale,
-    Finding,
+    GradientReading,
     Mismatch,
-    Reading,
+    MismatchKind,
     TensorEvidence,
     TensorNoise,
     assess,
 )
 
-#: What comparisons of one graph learned of the noise of each gradient.
-KeptNoise = Mapping[str, TensorNoise]
+#: Noise of each gradient, from earlier comparisons of one graph.
+NoiseHistory = Mapping[str, TensorNoise]
 
 
 @dataclass(frozen=True)
@@ -31,64 +31,65 @@ class Comparison:
     """The outcome of a comparison.
 
     Attributes:
-        loss: of the nearest replay.
-        expected_loss: of the reference run.
-        gradients: how many were compared.
-        worst: the largest relative distance of a gradient, by its nearest replay.
-        worst_name: the gradient that has it.
-        wrong: every mismatch.
-        noise: the largest relative distance of a gradient between two eager runs; 0: there were no two.
-        resolution: a scale error of this and `SCALE_LIMIT` together would have been found on each gradient; 0: replays
-            reproduced the reference run, or what comes close to it.
+        loss: loss of the nearest replay.
+        expected_loss: loss of the reference run.
+        gradients: number of compared gradients.
+        max_distance: the largest relative distance of a gradient, by its nearest replay.
+        max_distance_name: the gradient with that distance.
+        mismatches: every mismatch.
+        noise: the largest relative distance of a gradient between two eager runs; 0 if there was
+            only one.
+        resolution: a scale error of this plus `SCALE_LIMIT` would have been found on each gradient;
+            0 if replays reproduced the reference run almost exactly.
         waived: gradients below `FLOOR` whose noise hides a scale error of 1 %.
         eager_runs: runs of the eager step.
         replays: runs of the graph.
-        kept: what the next comparison may use; None: nothing was measured.
+        noise_history: noise for the next comparison. None if nothing was measured.
     """
 
     loss: float
     expected_loss: float
     gradients: int
-    worst: float
-    worst_name: str
-    wrong: list[Finding] = field(default_factory=list)
+    max_distance: float
+    max_distance_name: str
+    mismatches: list[Mismatch] = field(default_factory=list)
     noise: float = 0.0
     resolution: float = 0.0
     waived: list[str] = field(default_factory=list)
     eager_runs: int = 1
     replays: int = 1
-    kept: KeptNoise | None = None
+    noise_history: NoiseHistory | None = None
 
     @property
-    def same(self) -> bool:
-        """Whether graph and eager step are one."""
-        return not self.wrong
+    def passed(self) -> bool:
+        """Whether graph and eager step agree."""
+        return not self.mismatches
 
     @property
     def too_noisy(self) -> bool:
-        """Whether nothing is wrong but that the noise hides whether something is."""
-        return bool(self.wrong) and all(each.kind is Mismatch.NOISE_TOO_LARGE for each in self.wrong)
+        """Whether the only problem is noise that hides possible errors."""
+        return bool(self.mismatches) and all(each.kind is MismatchKind.NOISE_TOO_LARGE for each in self.mismatches)
 
     @property
     def eager_runs_differ(self) -> bool:
-        """Whether runs of the eager step differ by more than noise."""
-        return any(each.kind is Mismatch.EAGER_RUNS_DIFFER for each in self.wrong)
+        """Whether eager runs differ by more than noise."""
+        return any(each.kind is MismatchKind.EAGER_RUNS_DIFFER for each in self.mismatches)
 
     def __str__(self) -> str:
-        if self.wrong:
-            more = f"; and {len(self.wrong) - 4} more" if len(self.wrong) > 4 else ""
-            return "; ".join(map(str, self.wrong[:4])) + more
-        text = f"{self.gradients} gradients compared, the furthest apart {self.worst:.1e} ({self.worst_name})"
+        if self.mismatches:
+            more_text = f"; and {len(self.mismatches) - 4} more" if len(self.mismatches) > 4 else ""
+            return "; ".join(map(str, self.mismatches[:4])) + more_text
+        text = f"{self.gradients} gradients compared, largest difference {self.max_distance:.1e} ({self.max_distance_name})"
         if self.eager_runs > 1:
             text += f", eager runs differ by {self.noise:.1e}; {self.eager_runs} eager runs, {self.replays} replays"
         if self.resolution:
             text += f", scale known to {self.resolution:.1e}"
         if self.waived:
-            text += f"; too small and noisy to be told: {', '.join(self.waived[:4])}"
+            text += f"; too small and noisy to judge: {', '.join(self.waived[:4])}"
         return text
 
 
-_MISSING = Reading(distance=math.inf, scale=0.0)
+_MISSING = GradientReading(distance=math.inf, scale=0.0)
 
 
 @dataclass
@@ -98,71 +99,79 @@ class Evidence:
     tensors: list[TensorEvidence]
     expected_loss: float
     loss_rounding: float
-    wrong: list[Finding] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
     eager_losses: list[float] = field(default_factory=list)
     graph_losses: list[float] = field(default_factory=list)
 
-    def add_eager_run(self, readings: Mapping[str, Reading], loss: float) -> None:
-        """A further eager run. What it has no gradient of differs from the reference run."""
+    def add_eager_run(self, readings: Mapping[str, GradientReading], loss: float) -> None:
+        """Adds an eager run. A missing gradient counts as infinitely distant."""
         self.eager_losses.append(loss)
         for tensor in self.tensors:
             tensor.eager.append(readings.get(tensor.name, _MISSING))
 
-    def add_replay(self, readings: Mapping[str, Reading], loss: float) -> None:
-        """A further replay."""
+    def add_replay(self, readings: Mapping[str, GradientReading], loss: float) -> None:
+        """Adds a replay."""
         self.graph_losses.append(loss)
         for tensor in self.tensors:
             tensor.graph.append(readings.get(tensor.name, _MISSING))
 
-    def judge(self, kept: KeptNoise | None = None, *, final: bool = False) -> Comparison:
-        """What the runs so far say. `kept` takes the place of further eager runs as long as there are none."""
-        earlier, kept = kept or {}, None if self.eager_losses else kept
-        common = self._common_scale() if len(self.tensors) >= COMMON_LEAST else None
-        assessed = self._assessed(kept, common, final=final)
-        if final and common is not None:  # What is common to most gradients need not be to all (two optimizers).
-            alone = self._assessed(kept, None, final=True)
-            assessed = [
-                its if one.too_noisy and its.finding is None else one for one, its in zip(assessed, alone, strict=True)
+    def evaluate(self, prior: NoiseHistory | None = None, *, final: bool = False) -> Comparison:
+        """Evaluates the runs so far.
+
+        `prior` replaces further eager runs as long as there are none.
+        """
+        previous_history, prior = prior or {}, None if self.eager_losses else prior
+        common = self._common_scale() if len(self.tensors) >= COMMON_MIN_GRADIENTS else None
+        assessments = self._assess_all(prior, common, final=final)
+        if final and common is not None:  # A scale common to most gradients need not be common to all (two optimizers).
+            without_common = self._assess_all(prior, None, final=True)
+            assessments = [
+                other if with_common.too_noisy and other.mismatch is None else with_common
+                for with_common, other in zip(assessments, without_common, strict=True)
             ]
-        wrong = self.wrong + [each.finding for each in assessed if each.finding is not None]
-        if common is not None and common.finding is not None:
-            wrong.append(common.finding)
-        waived = [tensor.name for tensor, each in zip(self.tensors, assessed, strict=True) if each.waived]
-        resolution = max((each.resolution for each in assessed if each.finding is None and not each.waived), default=0.0)
-        worst, worst_name, noise = 0.0, "-", 0.0
+        mismatches = self.mismatches + [each.mismatch for each in assessments if each.mismatch is not None]
+        if common is not None and common.mismatch is not None:
+            mismatches.append(common.mismatch)
+        waived = [tensor.name for tensor, each in zip(self.tensors, assessments, strict=True) if each.waived]
+        resolution = max(
+            (each.resolution for each in assessments if each.mismatch is None and not each.waived), default=0.0
+        )
+        max_distance, max_distance_name, noise = 0.0, "-", 0.0
         for tensor in self.tensors:
-            size = max(tensor.norm, FLOOR * self._whole, 1e-300)
+            size = max(tensor.norm, FLOOR * self._total_norm, 1e-300)
             noise = max([noise] + [each.distance / size for each in tensor.eager])
             nearest = min(each.distance for each in tensor.graph) / size
-            if not nearest <= worst:  # NaN is the worst of all.
-                worst, worst_name = nearest, tensor.name
-        loss = min(self.graph_losses, key=lambda each: _apart(each, self.expected_loss))
-        wrong += self._loss_findings(loss)
+            if not nearest <= max_distance:  # NaN counts as the largest.
+                max_distance, max_distance_name = nearest, tensor.name
+        loss = min(self.graph_losses, key=lambda each: _distance(each, self.expected_loss))
+        mismatches += self._loss_mismatches(loss)
         return Comparison(
             loss=loss,
             expected_loss=self.expected_loss,
             gradients=len(self.tensors),
-            worst=worst,
-            worst_name=worst_name,
-            wrong=wrong,
+            max_distance=max_distance,
+            max_distance_name=max_distance_name,
+            mismatches=mismatches,
             noise=noise,
             resolution=resolution,
             waived=waived,
             eager_runs=1 + len(self.eager_losses),
             replays=len(self.graph_losses),
-            kept=self._learned(earlier, waived, common) if self.eager_losses else None,
+            noise_history=self._updated_history(previous_history, waived, common) if self.eager_losses else None,
         )
 
     @property
-    def _whole(self) -> float:
+    def _total_norm(self) -> float:
         """The norm of all gradients."""
         return math.sqrt(sum(each.norm**2 for each in self.tensors))
 
-    def _assessed(self, kept: KeptNoise | None, common: CommonScale | None, *, final: bool) -> list[Assessment]:
-        jitters = any(each.jitters for each in self.tensors) or bool(kept and any(noise.spread for noise in kept.values()))
-        whole, known = self._whole, kept or {}
+    def _assess_all(self, prior: NoiseHistory | None, common: CommonScale | None, *, final: bool) -> list[Assessment]:
+        is_noisy = any(each.is_noisy for each in self.tensors) or bool(
+            prior and any(noise.spread for noise in prior.values())
+        )
+        total_norm, prior_by_name = self._total_norm, prior or {}
         return [
-            assess(each, whole, jitters=jitters, kept=known.get(each.name), common=common, final=final)
+            assess(each, total_norm, is_noisy=is_noisy, prior=prior_by_name.get(each.name), common=common, final=final)
             for each in self.tensors
         ]
 
@@ -174,48 +183,50 @@ class Evidence:
         graph = [median_low(each.graph[run].scale for each in tensors) for run in range(len(self.graph_losses))]
         return CommonScale(eager, graph)
 
-    def _learned(self, earlier: KeptNoise, waived: list[str], common: CommonScale | None) -> KeptNoise:
-        learned = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
-        return {name: noise.after(earlier.get(name)) for name, noise in learned.items()}
+    def _updated_history(
+        self, previous_history: NoiseHistory, waived: list[str], common: CommonScale | None
+    ) -> NoiseHistory:
+        measured = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
+        return {name: noise.pooled_with(previous_history.get(name)) for name, noise in measured.items()}
 
-    def _loss_findings(self, loss: float) -> list[Finding]:
-        repeated = max((_apart(each, self.expected_loss) for each in self.eager_losses), default=0.0)
+    def _loss_mismatches(self, loss: float) -> list[Mismatch]:
+        repeated = max((_distance(each, self.expected_loss) for each in self.eager_losses), default=0.0)
         allowed = max(self.loss_rounding * abs(self.expected_loss), DISTANCE_MARGIN * repeated)
-        if losses_agree(loss, self.expected_loss, allowed):
+        if losses_match(loss, self.expected_loss, allowed):
             return []
-        return [Finding(Mismatch.LOSS, "loss", loss, self.expected_loss)]
+        return [Mismatch(MismatchKind.LOSS, "loss", loss, self.expected_loss)]
 
 
-def losses_agree(loss: float, expected: float, allowed: float) -> bool:
-    """Whether two losses are the same. What is infinite alike is, and so is what is no number on both sides."""
-    apart = _apart(loss, expected)
-    return apart == 0 or (apart < math.inf and apart <= allowed)
+def losses_match(loss: float, expected: float, allowed: float) -> bool:
+    """Whether two losses match. Equal infinities match, and so do two NaNs."""
+    distance = _distance(loss, expected)
+    return distance == 0 or (distance < math.inf and distance <= allowed)
 
 
-def _apart(one: float, other: float) -> float:
+def _distance(one: float, other: float) -> float:
     if one == other or (one != one and other != other):
         return 0.0
     return abs(one - other) if math.isfinite(one) and math.isfinite(other) else math.inf
 
 
-def settle(
+def compare_until_decided(
     evidence: Evidence,
-    kept: KeptNoise | None,
+    prior: NoiseHistory | None,
     *,
     eager_run: Callable[[], None],
     replay: Callable[[], None],
-    agreed: Callable[[bool], bool] = bool,
+    all_ranks_done: Callable[[bool], bool] = bool,
 ) -> Comparison:
-    """Adds runs to the evidence of the reference run and the first replay until it passes, or there were enough of them.
+    """Adds runs until the comparison passes or the limit is reached.
 
-    `agreed` says whether this and all other ranks need no further run.
+    `all_ranks_done` returns whether no rank needs a further run.
     """
-    found = evidence.judge(kept)
+    result = evidence.evaluate(prior)
     for number in range(1, MAX_ROUNDS + 1):
-        if agreed(found.same):
+        if all_ranks_done(result.passed):
             break
-        # Each comes first in turn, so that neither is always the later one.
+        # Alternate the order, so that neither is always the later one.
         for run in (eager_run, replay) if number % 2 else (replay, eager_run):
             run()
-        found = evidence.judge(kept, final=number == MAX_ROUNDS)
-    return found
+        result = evidence.evaluate(prior, final=number == MAX_ROUNDS)
+    return result

@@ -1,4 +1,4 @@
-"""Why a step cannot be captured, in words, with the line of the user's code that does it."""
+"""Explains why a step cannot be captured, with the responsible line of the user's code."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from types import TracebackType
 
 from farrier.torch.comparison import Comparison
-from farrier.torch.guard_report import RunsInPieces
+from farrier.torch.guard_report import NotCapturable
 
-#: Folders whose frames are not the user's code.
+#: Path fragments of frames that are not the user's code.
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
 
-#: What a message of torch or CUDA means for a capture, and what to do. The first that matches counts.
+#: Meaning of torch and CUDA messages for a capture, and the remedy. The first match counts.
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         "synchronizing CUDA operation",
-        "it waits for the GPU (`.item()`, `.cpu()`, `.tolist()`, `float(t)`, `if t:`, `nonzero`, a mask as index)",
-        "keep the value on the GPU and read it outside of the step; choose with torch.where instead of `if`",
+        "it waits for the GPU (`.item()`, `.cpu()`, `.tolist()`, `float(t)`, `if t:`, `nonzero`, boolean indexing)",
+        "keep the value on the GPU and read it outside the step; use torch.where instead of `if`",
     ),
     (
         "operation not permitted when stream is capturing",
-        "it does what no capture allows: it waits for the GPU, or works on a stream that takes no part in the capture",
-        "move it out of the step; let another stream wait for the current one first, other.wait_stream(current)",
+        "it does something that a capture forbids: it waits for the GPU, or uses a stream outside the capture",
+        "move it out of the step; make the other stream wait for the current one first, other.wait_stream(current)",
     ),
     (
         "would make the legacy stream depend on a capturing",
-        "it uses the default stream in between",
+        "it uses the default stream",
         "run everything on the current stream",
     ),
     (
@@ -38,26 +38,30 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "dependency created on uncaptured work",
-        "it waits for work of another stream that was queued before the step",
-        "let the other stream wait for the current one first: other.wait_stream(torch.cuda.current_stream())",
+        "it waits for work that another stream queued before the step",
+        "make the other stream wait for the current one first: other.wait_stream(torch.cuda.current_stream())",
     ),
     (
         "Cannot prepare for replay during capturing stage",
-        "it replays another graph (a part compiled with mode reduce-overhead does)",
-        "compile that part with mode default: the whole step is one graph already",
+        "it replays another graph (as code compiled with mode reduce-overhead does)",
+        "compile that part with the default mode: the whole step is already one graph",
     ),
     (
         "Attempting CUDA graph capture of step() for an instance of",
         "its optimizer counts steps on the host",
         "use an optimizer of torch.optim with capturable=True",
     ),
-    ("generator", "it draws random numbers of a generator that the graph does not know", "use the default generator"),
-    ("out of memory", "there is no memory for it", "give less memory to others, or keep fewer graphs"),
+    (
+        "generator",
+        "it draws random numbers from a generator that is not registered with the graph",
+        "use the default generator",
+    ),
+    ("out of memory", "there is not enough memory", "free memory elsewhere, or keep fewer graphs"),
 )
 
 
 class ReasonCode(Enum):
-    """Reasons that programs may want to tell apart; all others are `OTHER`."""
+    """Codes of reasons that programs may distinguish; all others are `OTHER`."""
 
     EAGER_RUNS_DIFFER = "eager-runs-differ"
     GRAPH_DIFFERS = "graph-differs"
@@ -69,47 +73,47 @@ class ReasonCode(Enum):
 class Reason:
     """Why a step runs eagerly."""
 
-    what: str
+    cause: str
     remedy: str
-    where: str | None = None
-    #: Whether batches of another shape may do better.
-    of_this_shape: bool = False
+    location: str | None = None
+    #: Whether batches of another shape may succeed.
+    shape_specific: bool = False
     code: ReasonCode = ReasonCode.OTHER
 
     def __str__(self) -> str:
-        where = f" at {self.where}" if self.where else ""
-        return f"{self.what}{where}. What helps: {self.remedy}"
+        location = f" at {self.location}" if self.location else ""
+        return f"{self.cause}{location}. Remedy: {self.remedy}"
 
 
-def eager_runs_differ(found: Comparison) -> Reason:
-    """Runs of the eager step differ by more than noise."""
-    remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
-    return Reason(f"two eager runs of one batch differ: {found}", remedy, code=ReasonCode.EAGER_RUNS_DIFFER)
+def eager_runs_differ(comparison: Comparison) -> Reason:
+    """The reason if eager runs differ by more than noise."""
+    remedy = "the step may depend only on the batch, the model, the optimizer and torch's random numbers"
+    return Reason(f"two eager runs of one batch differ: {comparison}", remedy, code=ReasonCode.EAGER_RUNS_DIFFER)
 
 
-def not_verified(found: Comparison, replays: int) -> Reason:
-    """A comparison that was not passed, after so many replays."""
-    if found.too_noisy:
-        what = f"eager runs of one batch differ so much that a gradient wrong by 1 % would not be found: {found}"
-        remedy = "use deterministic kernels (torch.use_deterministic_algorithms), or compute in a more precise type"
-        return Reason(what, remedy, code=ReasonCode.NOISE_TOO_LARGE)
-    if found.eager_runs_differ:
-        return eager_runs_differ(found)
-    what = f"graph and eager step differ after {replays} replays: {found}"
-    remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
-    return Reason(what, remedy, code=ReasonCode.GRAPH_DIFFERS)
+def comparison_failed(comparison: Comparison, replays: int) -> Reason:
+    """The reason for a failed comparison after that many replays."""
+    if comparison.too_noisy:
+        cause = f"eager runs of one batch differ so much that a gradient error of 1 % would go unnoticed: {comparison}"
+        remedy = "use deterministic kernels (torch.use_deterministic_algorithms) or a more precise dtype"
+        return Reason(cause, remedy, code=ReasonCode.NOISE_TOO_LARGE)
+    if comparison.eager_runs_differ:
+        return eager_runs_differ(comparison)
+    cause = f"graph and eager step differ after {replays} replays: {comparison}"
+    remedy = "keep changing Python numbers, and state outside model and optimizer, out of the step: a graph freezes them"
+    return Reason(cause, remedy, code=ReasonCode.GRAPH_DIFFERS)
 
 
-class GiveUp(Exception):
-    """There is no graph, and why. The batch was not trained on."""
+class GraphsDisabled(Exception):
+    """Graphs are disabled, with the reason. The batch was not trained on."""
 
-    def __init__(self, why: Reason) -> None:
-        super().__init__(str(why))
-        self.why = why
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
-def users_line(trace: TracebackType | None) -> str | None:
-    """The innermost line that is the user's own, as `file:line: code`."""
+def user_frame(trace: TracebackType | None) -> str | None:
+    """The innermost line of the user's own code, as `file:line: code`."""
     frames = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)]
     if not frames:
         return None
@@ -117,16 +121,16 @@ def users_line(trace: TracebackType | None) -> str | None:
     return f"{Path(last.filename).name}:{last.lineno}: {last.line}"
 
 
-def reason(err: BaseException) -> Reason:
-    """What an exception in a capture, or in the run before it, means."""
+def explain_error(err: BaseException) -> Reason:
+    """Explains an exception raised in a capture, or in the dry run before it."""
     text = str(err)
-    where = users_line(err.__traceback__)
-    if isinstance(err, RunsInPieces):
-        return Reason(text, "fewer or shorter rows, or more memory", of_this_shape=True)
-    for sign, what, remedy in _MEANINGS:
-        if sign.lower() in text.lower():
-            return Reason(f"the step cannot be captured: {what}", remedy, where)
+    location = user_frame(err.__traceback__)
+    if isinstance(err, NotCapturable):
+        return Reason(text, "fewer or shorter rows, or more memory", shape_specific=True)
+    for marker, cause, remedy in _MEANINGS:
+        if marker.lower() in text.lower():
+            return Reason(f"the step cannot be captured: {cause}", remedy, location)
     first = text.splitlines()[0] if text else type(err).__name__
     return Reason(
-        f"the step cannot be captured: {type(err).__name__}: {first}", "see the line, or run it with graph=False", where
+        f"the step cannot be captured: {type(err).__name__}: {first}", "see the line, or pass graph=False", location
     )

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face with whole steps: forward, backward, clipping and optimizer in a call that can be a graph."""
+"""Runs Hugging Face's Trainer with whole updates, each one capturable call."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farrier.torch.arguments import kind
-from farrier.torch.graphed import Step, step
+from farrier.torch.arguments import type_name
 from farrier.torch.lengths import Lengths
 from farrier.torch.policy import Policy
+from farrier.torch.training_step import Step, step
 
 log = logging.getLogger("farrier.torch")
 
 
-class Whole:
-    """What stands in a Trainer in place of its parts of a step.
+class WholeUpdate:
+    """Replaces the parts of a step inside a Trainer.
 
-    The Trainer calls forward and backward for each micro-batch, and then clips and steps. Here micro-batches wait until
-    the last one of an update is there; then the whole update runs at once, and the Trainer's own clipping and stepping
-    find it done. Order and content of the batches are the Trainer's.
+    The Trainer calls forward and backward for each micro-batch, then clips and steps. Here
+    micro-batches are queued until the last one of an update arrives; then the whole update runs at
+    once, and the Trainer's own clipping and stepping do nothing. Order and content of the batches
+    are unchanged.
     """
 
     def __init__(self, trainer: Any, options: dict[str, Any]) -> None:
         self.step: Step | None = None
         self._trainer, self._options = trainer, options
         self._backward = trainer.training_step
-        self._made_for: tuple[Any, ...] = ()
+        self._built_for: tuple[Any, ...] = ()
         self._waiting: list[dict[str, Any]] = []
         self._norm: Tensor | None = None
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None, **_: Any) -> Tensor:
-        """A micro-batch; with the last one of an update, the update. Gives the loss, or nothing while it waits."""
+        """Queues a micro-batch; with the last one of an update runs the update.
+
+        Returns the loss, or zero while queueing.
+        """
         self._waiting.append(dict(inputs))
         device = self._trainer.args.device
         if not self._trainer.accelerator.sync_gradients:
@@ -48,23 +52,23 @@ class Whole:
         return torch.as_tensor(loss)
 
     def begin(self) -> None:
-        """A training begins. Micro-batches of one that was broken off wait no more."""
+        """Starts a training run. Drops micro-batches queued by an aborted run."""
         self._waiting = []
 
     def _step_for(self, model: Any) -> Step:
-        """The step; another one where a second training has another model or optimizer (`model_init`)."""
+        """Returns the step; a new one for another model or optimizer (`model_init`)."""
         now = (model, self._trainer.optimizer, self._trainer.accelerator)
-        if self.step is None or any(mine is not its for mine, its in zip(self._made_for, now, strict=True)):
+        if self.step is None or any(built is not current for built, current in zip(self._built_for, now, strict=True)):
             if self.step is not None:
                 self.step.close()
-            self.step, self._made_for = self._made(model), now
+            self.step, self._built_for = self._new_step(model), now
         return self.step
 
-    def _made(self, model: Any) -> Step:
+    def _new_step(self, model: Any) -> Step:
         optimizer = self._trainer.optimizer
-        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper, whose step is done by then.
+        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper; the update has already stepped.
             optimizer = optimizer.optimizer
-        self._trainer.optimizer.step = types.MethodType(_done, self._trainer.optimizer)
+        self._trainer.optimizer.step = types.MethodType(_step_done, self._trainer.optimizer)
         self._trainer.accelerator.clip_grad_norm_ = self._clipped
 
         def update(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -82,49 +86,55 @@ class Whole:
         return self._norm
 
 
-def _done(optimizer: Any, *_: Any, **__: Any) -> None:
-    """The optimizer's step, which the whole step made: schedulers look here whether one was made before theirs."""
+def _step_done(optimizer: Any, *_: Any, **__: Any) -> None:
+    """Replaces the optimizer's step, already done by the update.
+
+    Schedulers check that a step came first.
+    """
     optimizer._opt_called = True
 
 
-# By this, schedulers know a step that tells them of itself. Without it they warn that it was overridden.
-_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+# Marks it as wrapped by a scheduler; otherwise schedulers warn that the step was overridden.
+_step_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def trainer(
     trainer: Any, *, compile: bool | Mapping[str, Any] = False, lengths: Lengths | None = None, policy: Policy | None = None
 ) -> Any:
-    """Lets a `transformers.Trainer` run each update as one verified graph. Call it before `train()`; gives the Trainer.
+    """Makes a `transformers.Trainer` run each update as one verified graph.
 
-    `trainer.farrier.step.report` says what became of it. Left as they are, with a word in the log: float16 with a
-    scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one function on one device.
+    Call it before `train()`.
+
+    Returns the Trainer. `trainer.farrier.step.report` describes the outcome. Left unchanged, with a
+    log message: float16 with a scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one
+    function on one device.
 
     Tried with transformers 5.17 and 5.22.
     """
     if not all(hasattr(trainer, name) for name in ("accelerator", "training_step")):
-        raise TypeError(f"trainer is {kind(trainer)}: give a transformers.Trainer, before its train()")
-    why = _hindrance(trainer)
-    if why:
-        log.warning("the Trainer is left as it is: %s", why)
+        raise TypeError(f"trainer is {type_name(trainer)}: pass a transformers.Trainer before its train()")
+    reason = _unsupported_reason(trainer)
+    if reason:
+        log.warning("the Trainer is left unchanged: %s", reason)
         return trainer
-    whole = Whole(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
-    trainer.training_step = whole.training_step
-    trainer.add_callback(_beginning(whole))
-    trainer.farrier = whole
+    whole_update = WholeUpdate(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
+    trainer.training_step = whole_update.training_step
+    trainer.add_callback(_train_begin_callback(whole_update))
+    trainer.farrier = whole_update
     return trainer
 
 
-def _beginning(whole: Whole) -> Any:
-    """Hears from the Trainer that a training begins."""
+def _train_begin_callback(whole_update: WholeUpdate) -> Any:
+    """A callback for the start of a training run."""
     transformers: Any = importlib.import_module("transformers")
-    told = {"on_train_begin": lambda *_, **__: whole.begin()}
-    return type("Beginning", (transformers.TrainerCallback,), told)()
+    handlers = {"on_train_begin": lambda *_, **__: whole_update.begin()}
+    return type("Beginning", (transformers.TrainerCallback,), handlers)()
 
 
-def _hindrance(trainer: Any) -> str | None:
-    how = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
-    if any(name in how for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
-        return f"it runs with {how.rsplit('.', 1)[-1]}"
+def _unsupported_reason(trainer: Any) -> str | None:
+    distributed_type = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
+    if any(name in distributed_type for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
+        return f"it runs with {distributed_type.rsplit('.', 1)[-1]}"
     if getattr(trainer.accelerator, "scaler", None) is not None or trainer.args.fp16:
         return "it scales float16 gradients: use bf16=True"
     if trainer.args.n_gpu > 1:

@@ -1,4 +1,4 @@
-"""Which lengths share a graph, and which graphs are kept. Pure: no torch."""
+"""Length buckets that share a graph, and the LRU cache of graphs. Pure: no torch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
-#: Steps an octave: a bucket is at most an eighth longer than what is in it.
+#: Buckets per octave: a bucket is at most an eighth longer than its contents.
 OCTAVE_STEPS = 8
 
 
 class TooLong(ValueError):
-    """A length beyond the longest that was given."""
+    """A length beyond the configured maximum."""
 
 
 def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> int:
-    """The length to which `length` is padded: the next of eight steps an octave, never beyond `longest`."""
+    """The padded length: the next of eight buckets per octave, never beyond `longest`."""
     if length < 1:
-        raise ValueError(f"a length is 1 or more, not {length}")
+        raise ValueError(f"length must be 1 or more, not {length}")
     if longest is not None and length > longest:
-        raise TooLong(f"a length of {length} is beyond the longest, {longest}")
+        raise TooLong(f"length {length} exceeds the maximum, {longest}")
     step = max(1, (1 << max(0, length - 1).bit_length()) // (2 * OCTAVE_STEPS))
     padded = max(shortest, -(-length // step) * step)
     return padded if longest is None else min(padded, longest)
@@ -33,10 +33,11 @@ def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> in
 class Lengths:
     """How a batch is padded to a bucket.
 
-    `pad` gives, for each tensor that has the length, the value that changes nothing: 0 for ids, -100 for labels, 0 for an
-    attention mask. Tensors are named as in the batch: a key of a dict, a field, or the place in a tuple as text ("0").
-    Padding is to the right, so a causal model sees nothing of it. Whether the values are right is verified: a comparison
-    runs the batch as it came, too. A batch beyond `longest` runs eagerly, as it came.
+    `pad` maps each tensor that has the length to a neutral value: 0 for ids, -100 for labels, 0 for
+    an attention mask. Tensors are named as in the batch: a dict key, a field, or the index in a
+    tuple as text ("0"). Padding is on the right, so a causal model never sees it. The values are
+    verified: a comparison also runs the unpadded batch. A batch longer than `longest` runs eagerly,
+    unpadded.
     """
 
     pad: Mapping[str, float]
@@ -46,52 +47,52 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not self.pad:
-            raise ValueError("pad names no tensor: give the padding value of each that has the length")
+            raise ValueError("pad is empty: pass the padding value of each tensor that has the length")
 
     def bucket(self, length: int) -> int:
-        """The length of the bucket that `length` falls in."""
+        """The bucket's length for `length`."""
         return bucket(length, shortest=self.shortest, longest=self.longest)
 
 
-class Recent(Generic[Key, Kept]):
-    """The most recently used of a kind, up to a limit."""
+class LruCache(Generic[Key, Value]):
+    """A cache with a size limit, in order of last use."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
-            raise ValueError(f"a limit is 1 or more, not {limit}")
+            raise ValueError(f"limit must be 1 or more, not {limit}")
         self._limit = limit
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
 
-    def get(self, key: Key) -> Kept | None:
-        """What is kept for the key, which thereby was used just now."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-        return kept
+    def get(self, key: Key) -> Value | None:
+        """Returns the value, which becomes the most recently used."""
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
 
-    def put(self, key: Key, kept: Kept) -> None:
-        """Keeps it; when `full`, something goes first."""
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
+    def put(self, key: Key, value: Value) -> None:
+        """Stores a value. If `full`, evict one first."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
 
-    def pop(self, key: Key) -> Kept | None:
-        """No longer keeps it, and gives it."""
-        return self._kept.pop(key, None)
+    def pop(self, key: Key) -> Value | None:
+        """Removes and returns the value."""
+        return self._entries.pop(key, None)
 
-    def in_the_way(self, may_go: Callable[[Kept], bool]) -> Key | None:
-        """Which of them goes for another: of those that may, the one unused for longest. None: there is none."""
-        return next((key for key, kept in self._kept.items() if may_go(kept)), None)
+    def eviction_candidate(self, may_evict: Callable[[Value], bool]) -> Key | None:
+        """The least recently used key whose value may be evicted, or None."""
+        return next((key for key, value in self._entries.items() if may_evict(value)), None)
 
     @property
     def full(self) -> bool:
-        """Whether another one is one too many."""
-        return len(self._kept) >= self._limit
+        """Whether the limit is reached."""
+        return len(self._entries) >= self._limit
 
-    def clear(self) -> list[Kept]:
-        """No longer keeps any."""
-        gone = list(self._kept.values())
-        self._kept.clear()
-        return gone
+    def clear(self) -> list[Value]:
+        """Removes and returns all values."""
+        evicted = list(self._entries.values())
+        self._entries.clear()
+        return evicted
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)

@@ -1,4 +1,4 @@
-"""Which errors are out-of-memory, what they say, and how to let go of what they hold."""
+"""Recognises out-of-memory errors, parses them, and releases the memory that they reference."""
 
 from __future__ import annotations
 
@@ -8,55 +8,58 @@ from dataclasses import dataclass
 
 import torch
 
-from farrier.oom import OF_THE_GPU, OF_THE_HOST, amount, bytes_wanted
+from farrier.oom import GPU_OOM, HOST_OOM, bytes_wanted, parse_bytes
 
-#: A collective that died of memory has left the other ranks alone with it: no retry on one rank mends that.
-_OF_A_COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
+#: After an out-of-memory inside a collective the other ranks are stuck in it; a retry on one rank
+#: cannot repair that.
+_COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
 _ALLOCATED = re.compile(r"([\d.]+ (?:bytes|KiB|MiB|GiB)) is allocated by PyTorch")
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An attempt that ran out of memory. Holds no tensor and no frame."""
+class OomFailure:
+    """An attempt that ran out of memory. References no tensor and no frame."""
 
     message: str
-    wanted_bytes: int | None
+    requested_bytes: int | None
     allocated_bytes: int | None
 
 
-def failure_of(error: BaseException) -> Failure | None:
-    """What an error says of memory; None for every other error."""
+def parse_oom(error: BaseException) -> OomFailure | None:
+    """Parses an out-of-memory error; returns None for any other error."""
     message = str(error)
     if not isinstance(error, torch.OutOfMemoryError):
-        if not isinstance(error, RuntimeError) or _OF_A_COLLECTIVE.search(message):
+        if not isinstance(error, RuntimeError) or _COLLECTIVE.search(message):
             return None
-        # The host's memory, too: to split helps there as well.
-        if not (OF_THE_GPU.search(message) or OF_THE_HOST.search(message)):
+        # Host memory too: splitting helps there as well.
+        if not (GPU_OOM.search(message) or HOST_OOM.search(message)):
             return None
     first_line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
     allocated = _ALLOCATED.search(message)
-    return Failure(first_line, bytes_wanted(message), amount(allocated[1]) if allocated else None)
+    return OomFailure(first_line, bytes_wanted(message), parse_bytes(allocated[1]) if allocated else None)
 
 
-#: What is said to those whose step ran out of memory.
-GUARD = "hint: farrier.torch.guard(loss_fn, model=model) around forward and backward keeps such a step (docs/training.md)"
+#: Hint for a step that ran out of memory.
+GUARD = (
+    "hint: farrier.torch.guard(loss_fn, model=model) around forward and backward recovers such a step (docs/training.md)"
+)
 
 
-def point_to_guard(error: BaseException) -> None:
-    """Adds to an error that the GPU's memory ran out what helps against it."""
+def add_guard_hint(error: BaseException) -> None:
+    """Adds the guard hint to a GPU out-of-memory error."""
     if isinstance(error, torch.OutOfMemoryError) and GUARD not in str(error):
         error.args = (f"{error}\n{GUARD}", *error.args[1:])
 
 
-def let_go(error: BaseException) -> None:
-    """Clears the frames of an error and of those it came from: their locals hold the activations of the failed attempt."""
-    met: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in met:
+def clear_frames(error: BaseException) -> None:
+    """Clears the frames of an error and its causes, whose locals reference activations."""
+    visited: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in visited:
             continue
-        met.add(id(each))
+        visited.add(id(each))
         traceback.clear_frames(each.__traceback__)
         each.__traceback__ = None
-        waiting += [each.__cause__, each.__context__]
+        pending += [each.__cause__, each.__context__]

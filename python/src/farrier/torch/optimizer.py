@@ -1,4 +1,4 @@
-"""An optimizer that can be part of a graph: its numbers on the device, and a gate that lets a step change nothing."""
+"""Makes an optimizer capturable: numbers on the device, and a gate that makes a step a no-op."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from farrier.torch.explain import GiveUp, Reason
+from farrier.torch.explain import GraphsDisabled, Reason
 
-#: Those whose fused kernels take `found_inf`, a flag on the device that skips the update.
-_GATED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+#: Optimizers whose fused kernels take `found_inf`, a device flag that skips the update.
+_GATEABLE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
-Look = Callable[[list[tuple[str, Tensor]]], None]
+GradientObserver = Callable[[list[tuple[str, Tensor]]], None]
 
 
 class UnsupportedOptimizer(ValueError):
-    """An optimizer whose step cannot be captured, and why."""
+    """An optimizer whose step cannot be captured, with the reason."""
 
-    def __init__(self, why: Reason) -> None:
-        super().__init__(str(why))
-        self.why = why
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
-def prepare(optimizer: Optimizer) -> bool:
-    """Makes the optimizer's step capturable, in place: step counts on the device, fused kernels. Learning rates stay.
+def make_capturable(optimizer: Optimizer) -> bool:
+    """Makes the optimizer's step capturable in place: step counts on the device, fused kernels.
 
-    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Gives whether it
-    made any of them fused. Where it raises, nothing is changed.
+    Learning rates stay as they are. Adam, AdamW and SGD become fused unless the user chose
+    `foreach` or `fused`. Returns whether any group was made fused. Changes nothing if it raises.
     """
-    why = _hindrance(optimizer)
-    if why is not None:
-        raise UnsupportedOptimizer(why)
+    reason = _unsupported_reason(optimizer)
+    if reason is not None:
+        raise UnsupportedOptimizer(reason)
     fused = False
     for group in _groups(optimizer):
         if "capturable" in group:
             group["capturable"] = True
-        if isinstance(optimizer, _GATED) and not group.get("fused") and not group.get("foreach") and _fusable(group):
+        if isinstance(optimizer, _GATEABLE) and not group.get("fused") and not group.get("foreach") and _fusable(group):
             group["fused"], group["foreach"] = True, False
             optimizer._step_supports_amp_scaling = True
             fused = True
@@ -52,39 +52,39 @@ def prepare(optimizer: Optimizer) -> bool:
     return fused
 
 
-def leave(optimizer: Optimizer) -> None:
-    """Takes back that SGD was made fused: its fused kernel fails where only some parameters have a momentum."""
+def unfuse(optimizer: Optimizer) -> None:
+    """Undoes the fusing of SGD, whose fused kernel fails if only some momenta exist."""
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = None, None
         optimizer._step_supports_amp_scaling = False
 
 
-def _hindrance(optimizer: Optimizer) -> Reason | None:
+def _unsupported_reason(optimizer: Optimizer) -> Reason | None:
     name = type(optimizer).__name__
-    if isinstance(optimizer, _GATED) and not _steps_as_torch_does(optimizer):
-        return Reason(f"{name} has a step of its own, which may count on the host", "use the optimizer of torch.optim")
+    if isinstance(optimizer, _GATEABLE) and not _uses_torch_step(optimizer):
+        return Reason(f"{name} overrides step(), which may count on the host", "use the optimizer from torch.optim")
     for group in _groups(optimizer):
-        if "capturable" not in group and not isinstance(optimizer, _GATED):
-            what = f"{name} has no `capturable`: its steps are counted on the host"
-            return Reason(what, "use an optimizer of torch.optim that has it, such as AdamW")
+        if "capturable" not in group and not isinstance(optimizer, _GATEABLE):
+            cause = f"{name} has no `capturable` option: it counts steps on the host"
+            return Reason(cause, "use an optimizer of torch.optim that supports it, such as AdamW")
         devices = {str(parameter.device) for parameter in group["params"]}
         if len(devices) != 1:
-            what = f"a group of the optimizer's parameters lies on {', '.join(sorted(devices))}"
-            return Reason(what, "graphs need one CUDA device")
+            cause = f"a parameter group of the optimizer is on {', '.join(sorted(devices))}"
+            return Reason(cause, "graphs need one CUDA device")
         if isinstance(optimizer, torch.optim.SGD) and group["momentum"] and group["dampening"]:
-            what = "SGD with dampening does not damp the first gradient of a parameter, which a skipped step cannot tell"
-            return Reason(what, "use dampening=0")
+            cause = "SGD with dampening treats a parameter's first gradient specially, which a gated step cannot reproduce"
+            return Reason(cause, "use dampening=0")
     return None
 
 
-def _steps_as_torch_does(optimizer: Optimizer) -> bool:
-    """Whether the step is torch's own: that of a subclass may heed neither `capturable` nor `found_inf`."""
-    return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in _GATED}
+def _uses_torch_step(optimizer: Optimizer) -> bool:
+    """Whether the step is torch's own; a subclass may ignore `capturable` and `found_inf`."""
+    return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in _GATEABLE}
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups with parameters in them: LoRA has one of none that decay."""
+    """Groups with parameters; LoRA has an empty one for weight decay."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
@@ -97,133 +97,146 @@ def _device(group: dict[str, Any]) -> torch.device:
     return device
 
 
-#: Eagerly it would happen more often than there are batches, and in a graph never.
-SETS_THE_RATE = Reason("the step sets the learning rate itself", "step the scheduler after the call, not in it")
+#: In eager mode it would happen more often than once per batch, and in a graph never.
+STEP_SETS_LR = Reason("the step sets the learning rate itself", "step the scheduler after the call, not in it")
 
 
-class Rates:
-    """Learning rates where graphs read them. The user's groups keep their own, as numbers and in full precision."""
+class LearningRates:
+    """Learning rates on the device, where graphs read them.
+
+    The user's groups keep their own, as numbers in full precision.
+    """
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self._groups = [group for each in optimizers for group in _groups(each)]
-        self._held = [torch.zeros((), dtype=torch.float32, device=_device(group)) for group in self._groups]
-        self._written: list[object] = [None] * len(self._held)
+        self._device_rates = [torch.zeros((), dtype=torch.float32, device=_device(group)) for group in self._groups]
+        self._written_versions: list[object] = [None] * len(self._device_rates)
 
-    def users(self) -> list[object]:
-        """What the groups say, to be compared: a tensor counts as another one once it was written to."""
+    def user_values(self) -> list[object]:
+        """The groups' rates for comparison. A tensor that was written to counts as changed."""
         rates = (group["lr"] for group in self._groups)
         return [(id(rate), rate._version) if isinstance(rate, Tensor) else rate for rate in rates]
 
     def refresh(self) -> None:
-        """Brings what the groups say to where the graphs read it."""
-        now = self.users()
-        for place, (group, held) in enumerate(zip(self._groups, self._held, strict=True)):
-            if now[place] == self._written[place]:
+        """Copies the groups' rates to the device tensors."""
+        current = self.user_values()
+        for index, (group, device_rate) in enumerate(zip(self._groups, self._device_rates, strict=True)):
+            if current[index] == self._written_versions[index]:
                 continue
             rate = group["lr"]
-            held.copy_(rate, non_blocking=True) if isinstance(rate, Tensor) else held.fill_(rate)
-        self._written = now
+            device_rate.copy_(rate, non_blocking=True) if isinstance(rate, Tensor) else device_rate.fill_(rate)
+        self._written_versions = current
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Inside, the optimizers read their rates where a graph does, and a step that sets one itself is told off."""
+        """Inside, optimizers read the device tensors as a graph does.
+
+        Raises if the step sets a rate itself.
+        """
         self.refresh()
-        users = [group["lr"] for group in self._groups]
-        before = [held._version for held in self._held]
-        for group, held in zip(self._groups, self._held, strict=True):
-            group["lr"] = held
-        kept = True
+        user_values = [group["lr"] for group in self._groups]
+        versions_before = [device_rate._version for device_rate in self._device_rates]
+        for group, device_rate in zip(self._groups, self._device_rates, strict=True):
+            group["lr"] = device_rate
+        unchanged = True
         try:
             yield
-            kept = all(group["lr"] is held for group, held in zip(self._groups, self._held, strict=True))
+            unchanged = all(
+                group["lr"] is device_rate for group, device_rate in zip(self._groups, self._device_rates, strict=True)
+            )
         finally:
-            for group, rate in zip(self._groups, users, strict=True):
+            for group, rate in zip(self._groups, user_values, strict=True):
                 group["lr"] = rate
-        if not kept or before != [held._version for held in self._held]:
-            self._written = [None] * len(self._held)
-            raise GiveUp(SETS_THE_RATE)
+        if not unchanged or versions_before != [device_rate._version for device_rate in self._device_rates]:
+            self._written_versions = [None] * len(self._device_rates)
+            raise GraphsDisabled(STEP_SETS_LR)
 
 
-def constants(optimizers: list[Optimizer]) -> dict[str, object]:
-    """All that a graph of these optimizers bakes in, by name: where it changes, the graph is stale."""
-    baked: dict[str, object] = {}
+def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
+    """Everything that a graph of these optimizers captures as a constant, by name.
+
+    A change makes it stale.
+    """
+    constants: dict[str, object] = {}
     for optimizer in optimizers:
-        for place, group in enumerate(optimizer.param_groups):
-            baked[f"parameters of group {place}"] = tuple(map(id, group["params"]))
+        for index, group in enumerate(optimizer.param_groups):
+            constants[f"parameters of group {index}"] = tuple(map(id, group["params"]))
             for key, value in group.items():
                 if key not in ("params", "lr", "initial_lr"):
-                    baked[f"{key} of group {place}"] = id(value) if isinstance(value, Tensor) else value
-    return baked
+                    constants[f"{key} of group {index}"] = id(value) if isinstance(value, Tensor) else value
+    return constants
 
 
-def is_gated(optimizer: Optimizer) -> bool:
-    """Whether the flag can keep the optimizer's step from changing anything."""
+def has_gate(optimizer: Optimizer) -> bool:
+    """Whether the flag can turn the optimizer's step into a no-op."""
     groups = _groups(optimizer)
     fused = bool(groups) and all(group.get("fused") for group in groups)
-    return fused and isinstance(optimizer, _GATED) and _steps_as_torch_does(optimizer)
+    return fused and isinstance(optimizer, _GATEABLE) and _uses_torch_step(optimizer)
 
 
-def _make_momenta(optimizer: Optimizer, of: Callable[[Tensor], bool]) -> None:
-    """Gives parameters of SGD momenta of zero where they have none.
+def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) -> None:
+    """Gives SGD parameters without momentum a zero momentum.
 
-    Without dampening the first step from zero is the first step. The fused kernel would take memory as it comes, fills it
-    only in a step that is not skipped, and fails where some parameters have a momentum and some have none.
+    Without dampening the first step from zero equals the first step. The fused kernel would use
+    uninitialised memory, writes it only in a step that is not skipped, and fails if only some
+    parameters have a momentum.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
-            if of(parameter) and optimizer.state[parameter].get("momentum_buffer") is None:
+            if predicate(parameter) and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-class Watch:
-    """Sees each `optimizer.step()` of a step: counts it, shows the gradients, and holds the gate.
+class OptimizerHooks:
+    """Hooks into each `optimizer.step()`: counts it, shows the gradients, and applies the gate.
 
-    A closed gate is `found_inf` = 1 on the device: fused kernels then leave weights and state as they are, also inside a
-    graph. Where a GradScaler set a `found_inf` of its own the two are joined.
+    A closed gate is `found_inf` = 1 on the device: fused kernels then leave weights and state
+    unchanged, also inside a graph. It is combined with a GradScaler's own `found_inf`.
     """
 
     def __init__(self, optimizers: list[Optimizer], names: Mapping[Tensor, str]) -> None:
         self.calls = 0
         self._names = names
-        self._looker: Look | None = None
-        self._closed = {id(each): _flag(each) for each in optimizers if is_gated(each)}
-        self._gates_in = False
-        self._ours: set[int] = set()
+        self._observer: GradientObserver | None = None
+        self._gate_flags = {id(each): _zero_flag(each) for each in optimizers if has_gate(each)}
+        self._gate_in_step = False
+        self._set_by_us: set[int] = set()
         self._handles = []
         for optimizer in optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._before))
             self._handles.append(optimizer.register_step_post_hook(self._after))
 
     @contextmanager
-    def looking(self, looker: Look | None) -> Iterator[None]:
-        """Inside, gradients are shown to `looker` as the optimizer gets them, and the gate is part of the step."""
-        self._looker, self._gates_in = looker, True
+    def observing(self, observer: GradientObserver | None) -> Iterator[None]:
+        """Inside, `observer` receives the gradients, and the gate is part of the step."""
+        self._observer, self._gate_in_step = observer, True
         try:
             yield
         finally:
-            self._looker, self._gates_in = None, False
+            self._observer, self._gate_in_step = None, False
 
-    def close(self, closed: bool) -> None:
+    def set_gate(self, closed: bool) -> None:
         """Closes or opens the gate, for graphs too."""
-        for flag in self._closed.values():
+        for flag in self._gate_flags.values():
             flag.fill_(1.0 if closed else 0.0)
 
-    def make_state(self, optimizers: list[Optimizer]) -> None:
-        """Lets gated optimizers make their state now, a parameter at a time behind the closed gate.
+    def init_state(self, optimizers: list[Optimizer]) -> None:
+        """Makes gated optimizers create their state now, one parameter at a time.
 
-        Made in the first step it would lie between that step's activations, and keep their memory from being given back;
-        made in a comparison it would lie where graphs write. The user's hooks on the step are not called, nor what he put
-        in its place (a scheduler counts its calls): none of this is a step of his.
+        Created in the first step, the state would lie between that step's activations and keep
+        their memory from being released; created in a comparison, it would lie where graphs write.
+        The user's step hooks and step replacements are not called (a scheduler counts calls),
+        because this is not a training step.
         """
-        for optimizer in (each for each in optimizers if is_gated(each)):
+        for optimizer in (each for each in optimizers if has_gate(each)):
             if isinstance(optimizer, torch.optim.SGD):
-                _make_momenta(optimizer, lambda parameter: parameter.requires_grad)
+                _init_momentum(optimizer, lambda parameter: parameter.requires_grad)
                 continue
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
             grads = [(p, p.grad) for p in parameters]
             for p in parameters:
                 p.grad = None
-            with _skipping(optimizer) as step:
+            with _gated_step(optimizer) as step:
                 for p in parameters:
                     if not optimizer.state.get(p):
                         p.grad = torch.zeros_like(p)
@@ -233,48 +246,48 @@ class Watch:
                 p.grad = grad
 
     def remove(self) -> None:
-        """Takes the hooks away."""
+        """Removes the hooks."""
         for handle in self._handles:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.calls += 1
-        if self._looker is not None:
+        if self._observer is not None:
             pairs = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
-            self._looker([(self._names[p], grad) for p, grad in pairs if grad is not None])
-        flag = self._closed.get(id(optimizer))
+            self._observer([(self._names[p], grad) for p, grad in pairs if grad is not None])
+        flag = self._gate_flags.get(id(optimizer))
         if flag is None:
             return
         if isinstance(optimizer, torch.optim.SGD):
-            _make_momenta(optimizer, lambda parameter: parameter.grad is not None)
-        if not self._gates_in:
+            _init_momentum(optimizer, lambda parameter: parameter.grad is not None)
+        if not self._gate_in_step:
             return
-        scalers = getattr(optimizer, "found_inf", None)
-        if scalers is None:
-            self._ours.add(id(optimizer))
-        optimizer.found_inf = flag if scalers is None else torch.maximum(scalers.reshape(()), flag)  # type: ignore[attr-defined]
+        scaler_flag = getattr(optimizer, "found_inf", None)
+        if scaler_flag is None:
+            self._set_by_us.add(id(optimizer))
+        optimizer.found_inf = flag if scaler_flag is None else torch.maximum(scaler_flag.reshape(()), flag)  # type: ignore[attr-defined]
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._ours:
-            self._ours.discard(id(optimizer))
+        if id(optimizer) in self._set_by_us:
+            self._set_by_us.discard(id(optimizer))
             del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 @contextmanager
-def _skipping(optimizer: Optimizer) -> Iterator[Callable[[], object]]:
-    """The bare step of an optimizer that the gate can hold, behind a closed one."""
-    inner: Any = optimizer
-    scalers = getattr(inner, "found_inf", None)
-    inner.found_inf = _flag(optimizer).fill_(1.0)
+def _gated_step(optimizer: Optimizer) -> Iterator[Callable[[], object]]:
+    """Yields the bare step of a gated optimizer, with the gate closed."""
+    untyped: Any = optimizer
+    scaler_flag = getattr(untyped, "found_inf", None)
+    untyped.found_inf = _zero_flag(optimizer).fill_(1.0)
     try:
         with torch.no_grad():
-            yield functools.partial(inspect.unwrap(type(optimizer).step), inner)
+            yield functools.partial(inspect.unwrap(type(optimizer).step), untyped)
     finally:
-        if scalers is None:
-            del inner.found_inf
+        if scaler_flag is None:
+            del untyped.found_inf
         else:
-            inner.found_inf = scalers
+            untyped.found_inf = scaler_flag
 
 
-def _flag(optimizer: Optimizer) -> Tensor:
+def _zero_flag(optimizer: Optimizer) -> Tensor:
     return torch.zeros((), dtype=torch.float32, device=_device(_groups(optimizer)[0]))

@@ -1,4 +1,4 @@
-"""Activations that are not kept: computed again in backward, or held in host memory until then."""
+"""Activation recomputation and offloading to host memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-#: Saved tensors smaller than this stay on the device: together they are little, and each copy has a cost of its own.
+#: Smaller saved tensors stay on the device: together they are small, and every copy has a fixed
+#: cost.
 LARGE_BYTES = 1 << 20
 
 
-def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """The blocks to recompute: the children of the longest ModuleList or Sequential, or of none if there is none.
+def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Returns the blocks to recompute: the children of the longest ModuleList or Sequential.
 
-    A list of blocks is what every decoder and encoder has; of two equally long ones the first counts.
+    Every decoder and encoder has a list of blocks. Of two equally long lists the first is used.
     """
     lists = [
         list(module)
@@ -26,77 +27,78 @@ def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
         for module in root.modules()
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
     ]
-    # A Sequential of single layers saves little: lists whose children have children come first.
-    lists.sort(key=lambda found: (any(True for child in found for _ in child.children()), len(found)), reverse=True)
+    # A Sequential of single layers saves little: prefer lists whose children have children.
+    lists.sort(key=lambda blocks: (any(True for child in blocks for _ in child.children()), len(blocks)), reverse=True)
     return lists[0] if lists else []
 
 
-def uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Within, compiled code runs eagerly."""
+def compile_disabled() -> contextlib.AbstractContextManager[Any]:
+    """Runs compiled code eagerly inside."""
     set_stance: Any = getattr(torch.compiler, "set_stance", None)
-    # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
+    # If the compiler was never loaded nothing is compiled, and loading it takes seconds.
     if set_stance is None or "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = set_stance("force_eager")
     return stance
 
 
-def is_compiled(what: Any) -> bool:
-    """Whether a module or a function is compiled, as far as it shows on it."""
-    return getattr(what, "_compiled_call_impl", None) is not None or hasattr(what, "_torchdynamo_orig_callable")
+def is_compiled(target: Any) -> bool:
+    """Whether a module or function is visibly compiled."""
+    return getattr(target, "_compiled_call_impl", None) is not None or hasattr(target, "_torchdynamo_orig_callable")
 
 
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, each block keeps its inputs only and is computed again in backward, with the same randomness.
+    """Inside, each block keeps only its inputs and is recomputed in backward.
 
-    Compiled code runs eagerly within (both `torch.compile(model)` and `model.compile()`; this needs torch 2.6, on 2.5 a
-    compiled model keeps its compiled code and recomputes nothing): a compiled graph has its own idea of what is kept, and
-    an attempt of last resort is no place for compiling. Nothing stays behind, also after an error.
+    Compiled code runs eagerly inside (both `torch.compile(model)` and `model.compile()`). This
+    needs torch 2.6; on 2.5 a compiled model keeps running compiled code and recomputes nothing. A
+    compiled graph decides itself what to keep, and an attempt of last resort should not compile.
+    The forward methods are restored also after an error.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(compile_disabled())
         for block in dict.fromkeys(blocks):
-            own = block.__dict__.get("forward")
+            own_forward = block.__dict__.get("forward")
             block.__dict__["forward"] = _recomputed(block, block.forward)
-            stack.callback(_put_back, block, own)
+            stack.callback(_restore_forward, block, own_forward)
         yield
 
 
-def _put_back(block: nn.Module, own: Any) -> None:
-    if own is None:
+def _restore_forward(block: nn.Module, own_forward: Any) -> None:
+    if own_forward is None:
         del block.__dict__["forward"]
     else:
-        block.__dict__["forward"] = own
+        block.__dict__["forward"] = own_forward
 
 
 def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         passes = 0
 
-        def once_more(*args: Any, **kwargs: Any) -> Any:
+        def forward_once(*args: Any, **kwargs: Any) -> Any:
             nonlocal passes
             passes += 1
-            # The second pass must not count twice in running statistics.
+            # The second pass must not update running statistics again.
             with scratch_buffers(block) if passes > 1 else contextlib.nullcontext():
                 return forward(*args, **kwargs)
 
-        return checkpoint(once_more, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
+        return checkpoint(forward_once, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
 
     return run
 
 
 @contextlib.contextmanager
 def scratch_buffers(block: nn.Module) -> Iterator[None]:
-    """Within, the block writes to copies of its buffers, which are then dropped."""
-    kept = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
+    """Inside, the block writes to copies of its buffers, which are then dropped."""
+    buffers = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
     try:
-        for module, name, buffer in kept:
+        for module, name, buffer in buffers:
             if buffer is not None:
                 module._buffers[name] = buffer.detach().clone()
         yield
     finally:
-        for module, name, buffer in kept:
+        for module, name, buffer in buffers:
             module._buffers[name] = buffer
 
 
@@ -104,21 +106,24 @@ def scratch_buffers(block: nn.Module) -> Iterator[None]:
 def offloading(
     modules: Sequence[nn.Module], *, large_bytes: int = LARGE_BYTES, device_type: str = "cuda"
 ) -> Iterator[None]:
-    """Within, large saved activations go to pinned host memory and come back in backward.
+    """Inside, large saved activations go to pinned host memory and return in backward.
 
-    Weights are saved by reference as ever: a copy of them would save nothing. Copies are ordered by the current stream.
+    Weights stay saved by reference, because copying them would save nothing. Copies are ordered by
+    the current stream.
     """
     weights = {parameter.untyped_storage().data_ptr() for root in modules for parameter in root.parameters()}
 
     def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-        away = (
+        offload = (
             tensor.device.type == device_type
             and tensor.layout is torch.strided
             and tensor.nbytes >= large_bytes
             and tensor.untyped_storage().data_ptr() not in weights
         )
-        if not away:
-            return tensor.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
+        if not offload:
+            return (
+                tensor.detach()
+            )  # Not the tensor itself: its own graph would reference it, permanently if an attempt fails.
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
         host.copy_(tensor.detach(), non_blocking=pinned)

@@ -1,23 +1,24 @@
-"""What became of a step, in words."""
+"""Report on a step: how it ran and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from farrier.plural import counted, percent
+from farrier.formatting import count_of, format_percent
 from farrier.torch.comparison import Comparison
 from farrier.torch.explain import Reason
-from farrier.torch.policy import Boundness, Pace
+from farrier.torch.policy import StepTiming, VerifySchedule
 
 
 @dataclass
 class StepReport:
-    """Read it at any time; `print(step.report)` is made for a log.
+    """Statistics of a step. Read them at any time; `print(step.report)` is made for a log.
 
-    Of comparisons: `verified` counts them, `verified_s` is the time of all, `pace` how often there are any of the graph
-    compared last. `compared_since_s` and `called_s` are readings of one clock: when the first began, and the last call.
-    `eager_runs` counts the eager runs that verification took, and `noise` is the largest relative distance of a gradient
-    between eager runs of one batch, when that was last measured.
+    `verified` counts comparisons, `verified_s` is their total time, and `schedule` that of the
+    graph compared last. `compared_since_s` and `called_s` are times of one clock: the start of the
+    first comparison, and the last call. `eager_runs` counts the eager runs used for verification.
+    `noise` is the largest relative distance of a gradient between eager runs of one batch, when
+    last measured. `shape_reasons` are the reasons of shapes that run eagerly.
     """
 
     steps: int = 0
@@ -26,62 +27,68 @@ class StepReport:
     evicted: int = 0
     verified: int = 0
     verified_s: float = 0.0
-    pace: Pace | None = None
+    schedule: VerifySchedule | None = None
     compared_since_s: float | None = None
     called_s: float | None = None
-    eager: Boundness | None = None
+    eager: StepTiming | None = None
     graph_s: float | None = None
     noise: float = 0.0
     eager_runs: int = 0
-    last: Comparison | None = None
+    last_comparison: Comparison | None = None
     reason: Reason | None = None
-    refused: list[Reason] = field(default_factory=list)
+    shape_reasons: list[Reason] = field(default_factory=list)
 
-    def compared(self, found: Comparison, took_s: float, now_s: float) -> None:
-        """Another comparison is done, and took so long."""
-        self.last, self.called_s = found, now_s
+    def record_comparison(self, comparison: Comparison, took_s: float, now_s: float) -> None:
+        """Records a comparison and its duration."""
+        self.last_comparison, self.called_s = comparison, now_s
         self.verified += 1
-        self.eager_runs += found.eager_runs
-        if found.eager_runs > 1:
-            self.noise = found.noise
+        self.eager_runs += comparison.eager_runs
+        if comparison.eager_runs > 1:
+            self.noise = comparison.noise
         self.verified_s += took_s
         if self.compared_since_s is None:
             self.compared_since_s = now_s - took_s
 
     @property
     def verified_share(self) -> float | None:
-        """The share of the time since the first comparison began that went into comparisons; None: there was none."""
+        """Share of the time since the first comparison that was spent comparing.
+
+        None before the first.
+        """
         if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
             return None
         return self.verified_s / (self.called_s - self.compared_since_s)
 
     @property
-    def gain(self) -> float | None:
-        """How many times faster a replay is than the eager step was; None: not measured."""
+    def speedup(self) -> float | None:
+        """How many times faster a replay is than the eager step. None if not measured."""
         if self.eager is None or not self.graph_s:
             return None
         return self.eager.wall_s / self.graph_s
 
     def __str__(self) -> str:
-        lines = [f"{counted(self.steps, 'step')}, {self.replays:,} of them as a graph"]
+        lines = [f"{count_of(self.steps, 'step')}, {self.replays:,} of them as a graph"]
         if self.eager is not None:
             lines.append(str(self.eager))
-        if self.graph_s is not None and self.gain is not None:
-            lines.append(f"graph step {1e3 * self.graph_s:.2f} ms: {self.gain:.2f}x")
+        if self.graph_s is not None and self.speedup is not None:
+            lines.append(f"graph step {1e3 * self.graph_s:.2f} ms: {self.speedup:.2f}x")
         if self.captures:
-            lines.append(f"{counted(self.captures, 'capture')}, {self.evicted:,} given up for others")
-        if self.last is not None:
-            lines.append(f"verified {counted(self.verified, 'time')}, {counted(self.eager_runs, 'eager run')}: {self.last}")
+            lines.append(f"{count_of(self.captures, 'capture')}, {self.evicted:,} evicted")
+        if self.last_comparison is not None:
+            lines.append(
+                f"verified {count_of(self.verified, 'time')}, {count_of(self.eager_runs, 'eager run')}: "
+                f"{self.last_comparison}"
+            )
             lines.append(self._cost())
-        lines += [f"eager for some batches: {reason}" for reason in self.refused]
+        lines += [f"eager for one shape: {reason}" for reason in self.shape_reasons]
         if self.reason is not None:
             lines.append(f"eager from here on: {self.reason}")
         return "\n".join(lines)
 
     def _cost(self) -> str:
-        share = "unknown" if self.verified_share is None else percent(self.verified_share)
+        share = "unknown" if self.verified_share is None else format_percent(self.verified_share)
         line = f"comparisons took {self.verified_s:.2f} s, {share} of the time since the first"
-        if self.pace is None or self.reason is not None:
+        if self.schedule is None or self.reason is not None:
             return line
-        ahead = "unknown" if self.pace.share is None else percent(self.pace.share)
-        return f"{line}; from here on one in {self.pace.interval:,} replays, {ahead} of their time"
+        expected_share = "unknown" if self.schedule.cost_share is None else format_percent(self.schedule.cost_share)
+        return f"{line}; from here on one in {self.schedule.interval:,} replays, {expected_share} of their time"

@@ -1,9 +1,10 @@
-"""A batch as rows: how many it has, what shape they are of, and its pieces.
+"""Splits a batch by rows: counts its rows, describes their shape, and cuts micro-batches.
 
-A batch is any nesting of dicts (and what has a dict's methods, such as Hugging Face's BatchEncoding), lists, tuples,
-namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are cut, and lists of plain
-values that have one for each row; all else is passed whole to each piece. Pieces are views: nothing is copied. A tensor
-whose first dimension is as large by accident is cut, too, and the proof before the first split finds it.
+A batch is any nesting of dicts (and mappings such as Hugging Face's BatchEncoding), lists, tuples,
+namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are
+sliced, as are lists of plain values with one value per row; everything else is passed unchanged to
+each micro-batch. Micro-batches are views; nothing is copied. A tensor whose first dimension merely
+happens to have that size is sliced too, which the check before the first split detects.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import Any
 from torch import Tensor
 
 from farrier.torch.batch import rebuild
-from farrier.torch.learned import Shape
+from farrier.torch.size_history import BatchShape
 
 Split = Callable[[Any, Sequence[int]], Sequence[Any]]
 
 
 class NotSplittable(ValueError):
-    """Which dimension is that of the rows cannot be told from the batch."""
+    """The row dimension of the batch cannot be determined."""
 
 
-def _is_plain(value: Any) -> bool:
-    """A list without tensors: one value a row, such as texts or names."""
+def _is_value_list(value: Any) -> bool:
+    """Whether it is a list without tensors, with one value per row such as a text or a name."""
     return (
         isinstance(value, (list, tuple))
         and bool(value)
@@ -35,13 +36,16 @@ def _is_plain(value: Any) -> bool:
 
 def leaves(batch: Any) -> list[Any]:
     """Every leaf, in order. A list of plain values is one leaf."""
-    found: list[Any] = []
-    rebuild(batch, lambda _, leaf: found.append(leaf), whole=_is_plain)
-    return found
+    leaves_found: list[Any] = []
+    rebuild(batch, lambda _, leaf: leaves_found.append(leaf), is_leaf=_is_value_list)
+    return leaves_found
 
 
-def _extent(leaf: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor or array; None for anything else, and for nested tensors, which have none."""
+def _array_shape(leaf: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor or array.
+
+    None for anything else, and for nested tensors, which have none.
+    """
     if is_nested(leaf):
         return None
     shape = getattr(leaf, "shape", None)
@@ -49,94 +53,94 @@ def _extent(leaf: Any) -> tuple[int, ...] | None:
 
 
 def is_nested(leaf: Any) -> bool:
-    """Whether rows of different lengths are in one tensor."""
+    """Whether it is a nested tensor, with rows of different lengths."""
     return isinstance(leaf, Tensor) and leaf.is_nested
 
 
-def refuse_nested(batch: Any) -> None:
-    """Raises `NotSplittable` where `pieces_of` would give a tensor whole to each piece that has rows."""
+def reject_nested(batch: Any) -> None:
+    """Raises `NotSplittable` for a nested tensor, which `split_rows` would not slice."""
     if any(map(is_nested, leaves(batch))):
-        raise NotSplittable("the batch has a nested tensor, which is not cut: give `split=` and `rows=`")
+        raise NotSplittable("the batch has a nested tensor, which cannot be split automatically: pass `split=` and `rows=`")
 
 
 def row_count(batch: Any) -> int:
-    """How many rows a batch has: the first dimension that most of its tensors share.
+    """Returns the number of rows: the first dimension that most tensors of the batch share.
 
-    Raises `NotSplittable` where that is a matter of guessing: a wrong guess would be a wrong gradient.
+    Raises `NotSplittable` if that would be a guess; a wrong guess would give a wrong gradient.
     """
     if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Mapping) for item in batch):
-        raise NotSplittable("the batch is a list of samples, which may depend on each other: give `split=` and `rows=`")
-    extents = [extent for extent in map(_extent, leaves(batch)) if extent]
+        raise NotSplittable("the batch is a list of samples, which may depend on each other: pass `split=` and `rows=`")
+    extents = [shape for shape in map(_array_shape, leaves(batch)) if shape]
     if not extents:
-        raise NotSplittable("the batch has no tensor with a dimension: give `split=` and `rows=`")
-    counts = Counter(extent[0] for extent in extents).most_common(2)
+        raise NotSplittable("the batch has no tensor with a dimension: pass `split=` and `rows=`")
+    counts = Counter(shape[0] for shape in extents).most_common(2)
     if len(counts) == 2 and counts[0][1] == counts[1][1]:
         sizes = " and ".join(str(size) for size, _ in counts)
-        raise NotSplittable(f"as many tensors have {sizes} as first dimension: give `split=` and `rows=`")
+        raise NotSplittable(f"equally many tensors have {sizes} as first dimension: pass `split=` and `rows=`")
     return counts[0][0]
 
 
-def describe(batch: Any, rows: int) -> Shape:
-    """The shape of a batch of that many rows."""
+def batch_shape(batch: Any, rows: int) -> BatchShape:
+    """Describes the shape of a batch of that many rows."""
     parts: list[str] = []
     elements = 0
     for leaf in leaves(batch):
-        extent = _extent(leaf)
+        shape = _array_shape(leaf)
         if is_nested(leaf):
-            parts.append(f"{_kind(leaf)}[nested]")
-        if extent is None:
+            parts.append(f"{_dtype_name(leaf)}[nested]")
+        if shape is None:
             continue
-        inner = ",".join(map(str, extent[1:]))
-        if extent and extent[0] == rows:
-            parts.append(f"{_kind(leaf)}[*,{inner}]" if inner else f"{_kind(leaf)}[*]")
+        inner = ",".join(map(str, shape[1:]))
+        if shape and shape[0] == rows:
+            parts.append(f"{_dtype_name(leaf)}[*,{inner}]" if inner else f"{_dtype_name(leaf)}[*]")
             size = 1
-            for each in extent[1:]:
+            for each in shape[1:]:
                 size *= each
             elements += size
         else:
-            parts.append(f"{_kind(leaf)}[{','.join(map(str, extent))}]")
-    return Shape(" ".join(parts), rows, elements)
+            parts.append(f"{_dtype_name(leaf)}[{','.join(map(str, shape))}]")
+    return BatchShape(" ".join(parts), rows, elements)
 
 
-def _kind(leaf: Any) -> str:
+def _dtype_name(leaf: Any) -> str:
     return str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")
 
 
-def pieces_of(batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """The pieces of these sizes, in order. The sizes add up to the rows."""
+def split_rows(batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """Splits into micro-batches of these sizes, in order. The sizes add up to the rows."""
     rows = sum(sizes)
-    made: list[Any] = []
+    micro_batches: list[Any] = []
     start = 0
     for size in sizes:
-        made.append(rebuild(batch, _cut(rows, start, start + size), whole=_is_plain))
+        micro_batches.append(rebuild(batch, _slice_rows(rows, start, start + size), is_leaf=_is_value_list))
         start += size
-    return made
+    return micro_batches
 
 
-def rows_at(batch: Any, rows: int, places: Sequence[int]) -> Any:
-    """The rows at these places, copied, of a batch that has so many."""
+def select_rows(batch: Any, rows: int, indices: Sequence[int]) -> Any:
+    """Copies the rows at these indices out of a batch of `rows` rows."""
 
     def pick(_: str, leaf: Any) -> Any:
-        extent = _extent(leaf)
-        if extent and extent[0] == rows:
-            return leaf[list(places)]
-        return [leaf[place] for place in places] if _is_plain(leaf) and len(leaf) == rows else leaf
+        shape = _array_shape(leaf)
+        if shape and shape[0] == rows:
+            return leaf[list(indices)]
+        return [leaf[index] for index in indices] if _is_value_list(leaf) and len(leaf) == rows else leaf
 
-    return rebuild(batch, pick, whole=_is_plain)
+    return rebuild(batch, pick, is_leaf=_is_value_list)
 
 
-def _cut(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
-    def cut(_: str, leaf: Any) -> Any:
-        extent = _extent(leaf)
-        if extent and extent[0] == rows:
+def _slice_rows(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
+    def slice_leaf(_: str, leaf: Any) -> Any:
+        shape = _array_shape(leaf)
+        if shape and shape[0] == rows:
             return leaf[start:end]
-        if _is_plain(leaf) and len(leaf) == rows:
+        if _is_value_list(leaf) and len(leaf) == rows:
             return leaf[start:end]
         return leaf
 
-    return cut
+    return slice_leaf
 
 
 def gradient_leaves(batch: Any) -> list[Tensor]:
-    """Tensors of the batch that gather gradients themselves."""
+    """Tensors of the batch that accumulate gradients themselves."""
     return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad]
