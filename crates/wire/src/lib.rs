@@ -25,7 +25,6 @@ pub mod strict_json;
 
 /// The messages, as they travel.
 #[allow(
-    missing_docs,
     clippy::pedantic,
     clippy::allow_attributes_without_reason,
     reason = "made from the proto file, which says it"
