@@ -70,13 +70,13 @@ impl NodeEyes {
         };
         let mut command = Command::new(&self.program);
         command.args(["probe", "nvml", "--library"]).arg(library);
-        nvml::ask(command, NVML_DEADLINE)
+        nvml::probe(command, NVML_DEADLINE)
     }
 
     /// What the node's files and NVML come to, as in `farrier check`: coherence, or devices.
     fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
         let root = Root::unrecorded(&self.root);
-        let seen = observe::observe(&root, reading.clone(), &PythonChoice::of_root(None));
+        let seen = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
         let report = node::judge(self.facts, &seen, today(), false);
         let mut right = 0;
         for item in report.items.into_iter().filter(|item| is_judged(item, devices)) {

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use farrier_hardware::cuda::{self, CudaError, Device, Edge};
-use farrier_hardware::nvml::{self, Line};
+use farrier_hardware::cuda::{self, CudaError, Device, GpuBackend};
+use farrier_hardware::nvml::{self, ProbeMessage};
 
 use crate::commands::Outcome;
 use crate::printer::Printer;
@@ -43,7 +43,7 @@ pub(crate) enum ProbeCommand {
 }
 
 pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    if !nvml::end_with_parent(&io::stdout()) {
+    if !nvml::exit_with_parent(&io::stdout()) {
         return Ok(Outcome::Fine);
     }
     match command {
@@ -63,7 +63,7 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
 
 fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
     let simulated = simulated.map(crate::commands::diag::simulated_gpus).transpose()?;
-    let open = move || -> Result<Box<dyn Edge>, CudaError> {
+    let open = move || -> Result<Box<dyn GpuBackend>, CudaError> {
         let Some(gpus) = simulated else { return Ok(Box::new(Device::open(gpu)?)) };
         let count = gpus.len();
         let found = gpus.into_iter().nth(gpu);
@@ -76,7 +76,7 @@ fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
 
 fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
-    let answer = nvml::read(library, &mut |line: &Line| {
+    let answer = nvml::read(library, &mut |line: &ProbeMessage| {
         // Written out before the call: if it never returns, this is the last that is heard.
         let written = printer.json_line(line).and_then(|()| printer.finish());
         failed = failed.take().or(written.err());
@@ -84,6 +84,6 @@ fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if let Some(err) = failed {
         return Err(err.into());
     }
-    printer.json_line(&Line::Answer(answer))?;
+    printer.json_line(&ProbeMessage::Answer(answer))?;
     Ok(Outcome::Fine)
 }

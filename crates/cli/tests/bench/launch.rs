@@ -34,7 +34,7 @@ fn without_a_library_it_says_so() {
     }
     let ran = launch(folder.path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("`libcuda.so.1` cannot be loaded"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"), "{}", ran.stderr);
     assert!(
         ran.stderr.contains("hint: this needs a machine with NVIDIA's driver"),
         "{}",
@@ -47,7 +47,7 @@ fn without_a_library_it_says_so() {
 fn without_a_gpu_it_says_so() {
     let ran = launch(driver(&["-DCOUNT=0"]).path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    let said = "CUDA sees no GPU: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
+    let said = "CUDA finds no GPU: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
     assert!(ran.stderr.contains(said), "{}", ran.stderr);
 }
 
@@ -55,7 +55,7 @@ fn without_a_gpu_it_says_so() {
 fn a_gpu_that_is_not_there_is_named() {
     let ran = launch(driver(&["-DCOUNT=2"]).path(), &["--gpu", "2"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("there is no GPU 2: CUDA sees 2"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no GPU 2: CUDA finds 2"), "{}", ran.stderr);
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{
+    ProbeEvent, ProbePause, ProbeReport, Tier, WatchSettings, Watcher,
+};
 
 use crate::support::wait::PATIENCE;
 use crate::tiers::gpu;
@@ -172,21 +174,21 @@ fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
         let library = library(&world);
         move || command(&library)
     }));
-    let samples = |said: Vec<ProbeSaid>| -> Vec<Sample> {
+    let samples = |said: Vec<ProbeEvent>| -> Vec<Sample> {
         let reports = said.into_iter().filter_map(|said| match said {
-            ProbeSaid::Report(report) => Some(report.samples),
+            ProbeEvent::Report(report) => Some(report.samples),
             _ => None,
         });
         reports.flatten().collect()
     };
-    let before = samples(watcher.until(Duration::ZERO));
+    let before = samples(watcher.run_until(Duration::ZERO));
     let uuid = gpu(&world, 7)["uuid"].as_str().unwrap().to_owned();
     fs::rename(world.path().join("gpus/7.json"), world.path().join("7.json")).unwrap();
     let mut after = Vec::new();
     for second in (10..=180).step_by(10) {
-        after.extend(samples(watcher.until(Duration::from_secs(second))));
+        after.extend(samples(watcher.run_until(Duration::from_secs(second))));
     }
-    watcher.end();
+    watcher.shutdown();
     let of_gone = |sample: &&Sample| match &sample.subject {
         Subject::Gpu(gpu) | Subject::Link { gpu, .. } => gpu.0 == uuid,
         _ => false,
@@ -209,11 +211,11 @@ fn what_nvml_does_not_tell_of_a_gpu_is_not_known() {
     world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
     let library = library(&world);
     let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
-    let inventory = watcher.until(Duration::ZERO).into_iter().find_map(|said| match said {
-        ProbeSaid::Report(report) => report.inventory,
+    let inventory = watcher.run_until(Duration::ZERO).into_iter().find_map(|said| match said {
+        ProbeEvent::Report(report) => report.inventory,
         _ => None,
     });
-    watcher.end();
+    watcher.shutdown();
     let inventory = inventory.unwrap();
     assert_eq!((&inventory[2].pci, &inventory[2].name), (&None, &None));
     assert!(inventory[3].pci.is_some() && inventory[3].name.is_some());
@@ -249,15 +251,15 @@ fn reading(report: &ProbeReport, signal: Signal) -> Option<&Reading<f64>> {
     report.samples.iter().find(|sample| sample.signal == signal).map(|sample| &sample.reading)
 }
 
-fn hung(said: &ProbeSaid) -> Option<String> {
+fn hung(said: &ProbeEvent) -> Option<String> {
     match said {
-        ProbeSaid::Hung { during, .. } => Some(during.clone()),
+        ProbeEvent::Hung { during, .. } => Some(during.clone()),
         _ => None,
     }
 }
 
-fn back(said: &ProbeSaid) -> Option<()> {
-    (*said == ProbeSaid::Back).then_some(())
+fn back(said: &ProbeEvent) -> Option<()> {
+    (*said == ProbeEvent::Recovered).then_some(())
 }
 
 #[test]
@@ -268,7 +270,7 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
     let (during, before) = watch.until(hung);
     assert_eq!(during, "nvmlDeviceGetPowerUsage of GPU 3");
-    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     assert_eq!(reading(blind, Signal::NodeProbesStuck), Some(&Reading::Value(1.0)));
     let unknown = blind.samples.iter().filter(|sample| {
@@ -304,13 +306,13 @@ fn a_driver_goes_and_another_one_comes() {
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["driver-unloaded"]);
-    let refused = |said: &ProbeSaid| match said {
-        ProbeSaid::Refused { error } => Some(*error),
+    let refused = |said: &ProbeEvent| match said {
+        ProbeEvent::Refused { error } => Some(*error),
         _ => None,
     };
     let (error, before) = watch.until(refused);
     assert_eq!(error, NvmlStatus::DRIVER_NOT_LOADED);
-    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     watch.until(refused);
     world
@@ -356,7 +358,7 @@ fn a_child_that_is_killed_is_replaced() {
     let pid = pid_of(&world).unwrap();
     crate::kill::kill("-KILL", &pid.to_string());
     let (why, _) = watch.until(|said| match said {
-        ProbeSaid::Died { why } => Some(why.clone()),
+        ProbeEvent::Died { why } => Some(why.clone()),
         _ => None,
     });
     assert!(why.contains("signal: 9"), "{why}");
@@ -382,7 +384,7 @@ fn without_a_library_it_is_said_so_again_and_again() {
     let watch = Watch::of(&world);
     for _ in 0..2 {
         let (why, _) = watch.until(|said| match said {
-            ProbeSaid::NoLibrary { why } => Some(why.clone()),
+            ProbeEvent::NoLibrary { why } => Some(why.clone()),
             _ => None,
         });
         assert!(why.contains("libnvidia-ml.so.1"), "{why}");
@@ -401,7 +403,7 @@ fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let held = Hold::take(&watch.hold, PATIENCE).unwrap();
+    let held = ProbePause::acquire(&watch.hold, PATIENCE).unwrap();
     assert_eq!(processes(), 0);
     drop(held);
     while processes() == 0 {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::node::ReadError;
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, WatchSettings, run};
+use farrier_hardware::nvml::watch::{ProbeEvent, ProbePause, ProbeReport, WatchSettings, run};
 use serde_json::Value;
 
 use crate::support::wait::PATIENCE;
@@ -124,9 +124,9 @@ fn put(values: &Value, prefix: &str, said: &mut Said) {
 /// A watch in a thread of its own.
 pub(crate) struct Watch {
     /// To have NVML left alone.
-    pub(crate) hold: Arc<Hold>,
+    pub(crate) hold: Arc<ProbePause>,
     stop: Arc<AtomicBool>,
-    said: Receiver<ProbeSaid>,
+    said: Receiver<ProbeEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -138,8 +138,8 @@ impl Watch {
         let mut settings = WatchSettings::new(move || command(&library));
         settings.avoid = Duration::from_secs(15);
         settings.module = Some(world.path().join("root/sys/module/nvidia/initstate"));
-        let hold = Arc::new(Hold::default());
-        settings.hold = Some(Arc::clone(&hold));
+        let hold = Arc::new(ProbePause::default());
+        settings.pause = Some(Arc::clone(&hold));
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, said) = channel();
         let stopped = Arc::clone(&stop);
@@ -152,7 +152,10 @@ impl Watch {
     }
 
     /// Waits until something is said that is wanted; gives it and all that was said before.
-    pub(crate) fn until<T>(&self, wanted: impl Fn(&ProbeSaid) -> Option<T>) -> (T, Vec<ProbeSaid>) {
+    pub(crate) fn until<T>(
+        &self,
+        wanted: impl Fn(&ProbeEvent) -> Option<T>,
+    ) -> (T, Vec<ProbeEvent>) {
         let end = Instant::now() + PATIENCE;
         let mut before = Vec::new();
         loop {
@@ -168,7 +171,7 @@ impl Watch {
     /// Waits for a report that is wanted.
     pub(crate) fn report(&self, wanted: impl Fn(&ProbeReport) -> bool) -> ProbeReport {
         let found = self.until(|said| match said {
-            ProbeSaid::Report(report) if wanted(report) => Some(report.clone()),
+            ProbeEvent::Report(report) if wanted(report) => Some(report.clone()),
             _ => None,
         });
         found.0

@@ -15,9 +15,9 @@ use farrier_fleet::health::{
     Batch, Change, Engine, EventSource, KernelEvent, Moment, Remembered, Rules, Sample, Saved,
     Scope, Signal, Subject,
 };
-use farrier_hardware::host::{Collector, Expectations};
+use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
-use farrier_hardware::nvml::watch::{ProbeSaid, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{ProbeEvent, WatchSettings, Watcher};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::NodeDir;
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ pub(crate) struct Rehearsal {
     facts: &'static FactSet,
     engine: Engine,
     watcher: Watcher,
-    host: Collector,
+    host: HostCollector,
     decoder: Decoder<'static>,
     kernel_after: Option<u64>,
     kernel_bytes: u64,
@@ -84,7 +84,7 @@ impl Rehearsal {
     }
 
     pub(crate) fn end(self) {
-        self.watcher.end();
+        self.watcher.shutdown();
     }
 
     /// Does the steps. What opened, changed and cleared meanwhile.
@@ -202,9 +202,9 @@ impl Rehearsal {
         let now_unix_ms = self.begun_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
-        for said in self.watcher.until(Duration::from_secs(self.boot_s)) {
+        for said in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
             match said {
-                ProbeSaid::Report(report) => {
+                ProbeEvent::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
@@ -212,7 +212,7 @@ impl Rehearsal {
                     batch.samples.extend(report.samples);
                 }
                 // What it says of the node it says in reports as well.
-                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
+                ProbeEvent::Refused { .. } | ProbeEvent::Hung { .. } | ProbeEvent::Recovered => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -278,7 +278,7 @@ impl Rehearsal {
             ..Saved::default()
         };
         let (watcher, host) = lookers(&self.node);
-        std::mem::replace(&mut self.watcher, watcher).end();
+        std::mem::replace(&mut self.watcher, watcher).shutdown();
         self.host = host;
         (self.boots, self.boot_s) = (self.boots + 1, 0);
         self.engine = engine(self.facts);
@@ -292,7 +292,7 @@ fn engine(facts: &'static FactSet) -> Engine {
     Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
 }
 
-fn lookers(node: &NodeDir) -> (Watcher, Collector) {
+fn lookers(node: &NodeDir) -> (Watcher, HostCollector) {
     let library: PathBuf = node.library_path();
     let watcher = Watcher::new(WatchSettings::new(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
@@ -300,7 +300,7 @@ fn lookers(node: &NodeDir) -> (Watcher, Collector) {
         command
     }));
     let root = Root::unrecorded(node.path().join("root"));
-    (watcher, Collector::new(root, Expectations::default()))
+    (watcher, HostCollector::new(root, Expectations::default()))
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {

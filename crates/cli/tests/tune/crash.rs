@@ -1,6 +1,6 @@
 //! Killed at each step, for real, with the library of the simulated NVML: everything is given back bit for bit.
 
-use farrier_hardware::tune::Point;
+use farrier_hardware::tune::FailpointSite;
 
 use crate::world::World;
 
@@ -23,7 +23,7 @@ fn killed(world: &World, crash: &str) -> bool {
 fn killed_at_each_step_everything_is_given_back() {
     let world = World::wrong();
     let mut deaths = 0;
-    for point in Point::ALL.map(Point::name) {
+    for point in FailpointSite::ALL.map(FailpointSite::name) {
         for times in 1.. {
             if !killed(&world, &format!("{point}:{times}")) {
                 break;

@@ -211,7 +211,7 @@ fn a_journal_in_a_folder_that_others_can_write_is_not_gone_by() {
     for words in [&["revert", "--yes"][..], &["apply", "inference", "--yes"], &["verify"]] {
         let ran = world.tune(words);
         assert_eq!(ran.code, 2, "{words:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains("can be written by others"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("is writable by other users"), "{}", ran.stderr);
     }
     assert_eq!(world.state(), before);
     fs::set_permissions(world.path("state"), fs::Permissions::from_mode(0o755)).unwrap();

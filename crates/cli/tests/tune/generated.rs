@@ -1,7 +1,7 @@
 //! Nodes as they may be found, any profile, killed anywhere on the way there and back: all settings of the simulated cards
 //! and the whole tree of files are what they were.
 
-use farrier_hardware::tune::Point;
+use farrier_hardware::tune::FailpointSite;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -114,7 +114,7 @@ fn found(world: &World, gpus: &[Gpu], host: &Host) {
 }
 
 fn crash() -> impl Strategy<Value = String> {
-    (prop::sample::select(Point::ALL.to_vec()), 1..30_u32)
+    (prop::sample::select(FailpointSite::ALL.to_vec()), 1..30_u32)
         .prop_map(|(point, times)| format!("{}:{times}", point.name()))
 }
 

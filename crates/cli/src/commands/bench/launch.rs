@@ -1,6 +1,6 @@
 //! `farrier bench launch`
 
-use farrier_hardware::cuda::{self, CudaError, LaunchPlan, LaunchTimes, Timed};
+use farrier_hardware::cuda::{self, CudaError, LaunchPlan, LaunchTimes, LaunchTiming};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -74,9 +74,9 @@ fn hinted(err: CudaError) -> anyhow::Error {
         }
         CudaError::NoSuchGpu { .. } => "--gpu counts from 0",
         CudaError::OutOfMemory
-        | CudaError::Withheld { .. }
-        | CudaError::Refused { .. }
-        | CudaError::Lost { .. } => {
+        | CudaError::Unavailable { .. }
+        | CudaError::CallFailed { .. }
+        | CudaError::LaunchCountMismatch { .. } => {
             "`farrier check` and `farrier decode` say whether the GPU is well; another process may hold its memory"
         }
     };
@@ -97,7 +97,7 @@ fn report(times: &LaunchTimes, repeats: u32) -> Report<'_> {
     }
 }
 
-fn cost(timed: &Timed) -> Option<Cost> {
+fn cost(timed: &LaunchTiming) -> Option<Cost> {
     let us = |seconds: &[f64]| Some(Spread::of(seconds.iter().copied())?.times(1e6));
     Some(Cost {
         name: timed.name,
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn costs_are_microseconds_for_one_piece() {
-        let timed = Timed {
+        let timed = LaunchTiming {
             name: "stream",
             what: "a kernel",
             pieces: 1000,
@@ -158,7 +158,7 @@ mod tests {
         let cost = cost(&timed).unwrap();
         assert!((cost.submit_us.unwrap().median - 3.0).abs() < 1e-9);
         assert_eq!(cost.total_us.text(figures), "5.00");
-        let waits = Timed { submit_s: None, ..timed };
+        let waits = LaunchTiming { submit_s: None, ..timed };
         assert!(super::cost(&waits).unwrap().submit_us.is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farrier_facts::check::Verdict;
 use farrier_facts::node::{self, Item, NodeReport, NvmlReading};
-use farrier_hardware::capture::{self, Captured};
+use farrier_hardware::capture::{self, CapturedNode};
 use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 
@@ -75,7 +75,7 @@ fn look(args: &Args) -> anyhow::Result<Seen> {
                 "name the Python when the node is captured: farrier check --python PATH --capture DIR",
             ));
         }
-        let Captured { root, nvml, python, captured } = capture::open(folder)
+        let CapturedNode { root, nvml, python, captured } = capture::open(folder)
             .with_context(|| format!("failed to open the capture `{}`", folder.display()))?;
         let nvml = if args.nvml.is_some() { ask(args, Path::new(nvml::LIBRARY))? } else { nvml };
         let name = format!("the capture {} of {captured}", folder.display());
@@ -90,7 +90,7 @@ fn look(args: &Args) -> anyhow::Result<Seen> {
     Ok(Seen {
         root: Root::live(folder),
         nvml,
-        python: PythonChoice::of_root(named),
+        python: PythonChoice::for_root(named),
         name: format!("the root {}", folder.display()),
         captured: None,
     })
@@ -105,7 +105,7 @@ fn ask(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
     let program = std::env::current_exe().context("failed to find our own program")?;
     let mut command = Command::new(program);
     command.args(["probe", "nvml", "--library"]).arg(library);
-    Ok(nvml::ask(command, Duration::from_secs(args.nvml_deadline)))
+    Ok(nvml::probe(command, Duration::from_secs(args.nvml_deadline)))
 }
 
 fn print(

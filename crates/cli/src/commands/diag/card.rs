@@ -89,7 +89,7 @@ const NVML_DEADLINE: Duration = Duration::from_secs(20);
 pub(super) fn by_nvml(set: &FactSet, library: &Path) -> anyhow::Result<Cards> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["probe", "nvml", "--library"]).arg(library);
-    let reading = nvml::ask(command, NVML_DEADLINE);
+    let reading = nvml::probe(command, NVML_DEADLINE);
     let Some(answers) = reading.answered() else {
         let why = reading.why_silent().unwrap_or_default();
         return Err(Hinted::error(
@@ -196,7 +196,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
         return Err(Hinted::error(format!("`{}` lists no GPU", file.display()), hint));
     }
     for (index, gpu) in gpus.iter().enumerate() {
-        if let Some(nonsense) = gpu.nonsense() {
+        if let Some(nonsense) = gpu.invalid_field() {
             let what = format!("`{}`, GPU {index}: {nonsense}", file.display());
             return Err(Hinted::error(what, hint));
         }

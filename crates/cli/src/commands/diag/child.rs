@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use farrier_facts::diag::{Level, Outcome, Test};
-use farrier_hardware::cuda::exam::{Beat, Effort};
-use farrier_hardware::cuda::{About, Asked, Said};
-use farrier_hardware::tether;
+use farrier_hardware::cuda::gpu_tests::{TestBudget, TestProgress};
+use farrier_hardware::cuda::{GpuInfo, TestEvent, TestRequest};
+use farrier_hardware::kill_on_parent_exit;
 
 use super::card::Card;
 
@@ -36,8 +36,8 @@ impl Closed {
 pub(super) struct Examiner {
     child: Child,
     input: Option<ChildStdin>,
-    lines: Receiver<Said>,
-    pub(super) about: About,
+    lines: Receiver<TestEvent>,
+    pub(super) about: GpuInfo,
     /// By how much a simulated GPU is waited for less.
     hurry: f64,
     /// Whether a test did not end.
@@ -63,7 +63,7 @@ impl Examiner {
             command.env("CUDA_MODULE_LOADING", "EAGER");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        tether(&mut command);
+        kill_on_parent_exit(&mut command);
         let mut child =
             command.spawn().map_err(|err| failed(format!("no child started: {err}")))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -80,15 +80,23 @@ impl Examiner {
             }
         });
         let hurry = if card.simulated.is_some() { 2.0 } else { 1.0 };
-        let mut examiner =
-            Self { child, input: Some(input), lines, about: About::default(), hurry, hung: false };
+        let mut examiner = Self {
+            child,
+            input: Some(input),
+            lines,
+            about: GpuInfo::default(),
+            hurry,
+            hung: false,
+        };
         match examiner.lines.recv_timeout(OPEN) {
-            Ok(Said::Opened(about)) => {
+            Ok(TestEvent::Opened(about)) => {
                 examiner.about = about;
                 Ok(examiner)
             }
-            Ok(Said::Closed { why, is_of_gpu }) => Err(Closed { why, is_of_gpu }),
-            Ok(Said::Beat(_) | Said::Done(_)) => {
+            Ok(TestEvent::OpenFailed { why, implicates_gpu: is_of_gpu }) => {
+                Err(Closed { why, is_of_gpu })
+            }
+            Ok(TestEvent::Progress(_) | TestEvent::Done(_)) => {
                 Err(failed("the child answers what nobody asked".to_owned()))
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -111,13 +119,14 @@ impl Examiner {
     pub(super) fn run(
         &mut self,
         test: Test,
-        effort: Effort,
-        beat: &mut dyn FnMut(Beat),
+        effort: TestBudget,
+        beat: &mut dyn FnMut(TestProgress),
     ) -> Result<Outcome, Outcome> {
         let deadline = deadline(test, &effort).div_f64(self.hurry);
         let until = Instant::now() + deadline;
         let failed = |why: String| Err(Outcome::Failed { why });
-        let mut line = serde_json::to_vec(&Asked { test, effort }).unwrap_or_default();
+        let mut line =
+            serde_json::to_vec(&TestRequest { test, budget: effort }).unwrap_or_default();
         line.push(b'\n');
         let written = self.input.as_mut().map(|input| input.write_all(&line));
         if !matches!(written, Some(Ok(()))) {
@@ -126,11 +135,11 @@ impl Examiner {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(Said::Beat(now)) => beat(now),
+                Ok(TestEvent::Progress(now)) => beat(now),
                 // After an error the context is of no use.
-                Ok(Said::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
-                Ok(Said::Done(outcome)) => return Ok(outcome),
-                Ok(Said::Opened(_) | Said::Closed { .. }) => {
+                Ok(TestEvent::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
+                Ok(TestEvent::Done(outcome)) => return Ok(outcome),
+                Ok(TestEvent::Opened(_) | TestEvent::OpenFailed { .. }) => {
                     return failed("the child lost its place".to_owned());
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -201,7 +210,7 @@ impl Drop for Examiner {
 }
 
 /// Many times what a test takes on the slowest GPU.
-fn deadline(test: Test, effort: &Effort) -> Duration {
+fn deadline(test: Test, effort: &TestBudget) -> Duration {
     let seconds = match (test, test.level()) {
         (_, Level::One) => 30.0,
         (Test::MemoryPatterns, _) => 240.0,

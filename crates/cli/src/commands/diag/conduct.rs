@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use farrier_facts::FactSet;
 use farrier_facts::diag::{Grade, History, Least, Level, Outcome, Test, Unit, judge};
-use farrier_hardware::cuda::About;
-use farrier_hardware::cuda::exam::Effort;
+use farrier_hardware::cuda::GpuInfo;
+use farrier_hardware::cuda::gpu_tests::TestBudget;
 use jiff::Timestamp;
 
 use super::card::Card;
@@ -25,7 +25,7 @@ use crate::printer::Printer;
 /// Which tests, and how much of each.
 pub(super) struct Plan {
     tests: Vec<Test>,
-    effort: Effort,
+    effort: TestBudget,
 }
 
 /// The share of `--minutes` that is steady load; the rest hunts corruption.
@@ -39,7 +39,7 @@ impl Plan {
         } else {
             tests.filter(|test| only.contains(test)).collect()
         };
-        let mut effort = Effort::whole(minutes * 60.0);
+        let mut effort = TestBudget::full(minutes * 60.0);
         if is_simulated {
             // The host does the work: in little memory.
             effort.transfer_bytes = 1 << 20;
@@ -52,9 +52,9 @@ impl Plan {
         self.tests.iter().map(|test| test.level()).max().unwrap_or(Level::One)
     }
 
-    fn effort(&self, test: Test) -> Effort {
+    fn effort(&self, test: Test) -> TestBudget {
         let share = if test == Test::Soak { SOAK_SHARE } else { 1.0 - SOAK_SHARE };
-        Effort { soak_s: self.effort.soak_s * share, ..self.effort }
+        TestBudget { soak_s: self.effort.soak_s * share, ..self.effort }
     }
 }
 
@@ -91,7 +91,7 @@ struct Tested {
 }
 
 impl Tested {
-    fn new(card: &Card, about: Option<About>, rows: Vec<Row>, series: Vec<Series>) -> Self {
+    fn new(card: &Card, about: Option<GpuInfo>, rows: Vec<Row>, series: Vec<Series>) -> Self {
         Self {
             gpu: gpu_report(card, about, rows, series),
             ledger: Err("nothing was measured, and nothing is kept".to_owned()),
@@ -366,7 +366,7 @@ fn why_stop(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
 
 fn gpu_report(
     card: &Card,
-    about: Option<About>,
+    about: Option<GpuInfo>,
     tests: Vec<Row>,
     series: Vec<Series>,
 ) -> GpuReport {

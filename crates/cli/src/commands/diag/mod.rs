@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farrier_facts::diag::{Grade, Level, Test};
 use farrier_hardware::cuda::SimulatedGpu;
-use farrier_hardware::{nvml, tether_to};
+use farrier_hardware::{kill_self_on_parent_exit, nvml};
 use jiff::Timestamp;
 
 use self::card::{Card, Cards};
@@ -108,7 +108,8 @@ const MINUTES: f64 = 10.0;
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (began, clock) = (Timestamp::now(), Instant::now());
     if let Some(parent) = args.ends_with {
-        tether_to(parent).context("failed to end with the process that asked for it")?;
+        kill_self_on_parent_exit(parent)
+            .context("failed to end with the process that asked for it")?;
     }
     let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
     let minutes = args.minutes.unwrap_or(MINUTES);

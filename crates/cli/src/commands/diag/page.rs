@@ -56,7 +56,7 @@ fn one(gpu: &GpuReport) -> String {
         let (major, minor) = about.compute_capability;
         html.push_str(&format!(
             "<dt>CUDA</dt><dd>compute capability {major}.{minor}, {} multiprocessors, {:.1} GB</dd>\n",
-            about.processors,
+            about.sm_count,
             gb(about.memory_bytes)
         ));
     }

@@ -1,7 +1,7 @@
 //! What came of all tests.
 
 use farrier_facts::diag::{Grade, Least, Test, Unit, remedy};
-use farrier_hardware::cuda::About;
+use farrier_hardware::cuda::GpuInfo;
 use serde::{Serialize, Serializer};
 
 /// The whole of it.
@@ -43,7 +43,7 @@ pub(super) struct GpuReport {
     /// What to do about what was worst.
     pub(super) remedy: Option<String>,
     /// What CUDA says of it; none where it was not opened.
-    pub(super) about: Option<About>,
+    pub(super) about: Option<GpuInfo>,
     pub(super) tests: Vec<Row>,
     /// Over time, by NVML: seconds and value.
     pub(super) series: Vec<Series>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, Severity, Signal, Subject};
-use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, WatchSettings};
+use farrier_hardware::nvml::watch::{self, NvmlProcess, ProbeEvent, ProbeReport, WatchSettings};
 use jiff::Timestamp;
 
 use crate::finder::Finder;
@@ -77,7 +77,7 @@ struct Seen {
     tiers: [bool; 4],
     /// What was found before the tests, by GPU; none until all was read once.
     before: Option<BTreeMap<String, Vec<Pending>>>,
-    processes: Option<Vec<GpuProcess>>,
+    processes: Option<Vec<NvmlProcess>>,
     gpus: BTreeMap<String, Watched>,
     silent: Option<String>,
 }
@@ -111,18 +111,18 @@ impl Watch {
                 let (seen, news) = &*told;
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 match said {
-                    ProbeSaid::Report(report) => {
+                    ProbeEvent::Report(report) => {
                         seen.look(&report, finder.as_mut());
                         seen.take(report, begun.elapsed().as_secs_f64());
                     }
-                    ProbeSaid::Hung { during, .. } => {
+                    ProbeEvent::Hung { during, .. } => {
                         seen.silent = Some(format!("NVML hangs in {during}"));
                     }
-                    ProbeSaid::Died { why } | ProbeSaid::NoLibrary { why } => {
+                    ProbeEvent::Died { why } | ProbeEvent::NoLibrary { why } => {
                         seen.silent = Some(why);
                     }
-                    ProbeSaid::Refused { error } => seen.silent = Some(error.to_string()),
-                    ProbeSaid::Back => seen.silent = None,
+                    ProbeEvent::Refused { error } => seen.silent = Some(error.to_string()),
+                    ProbeEvent::Recovered => seen.silent = None,
                 }
                 news.notify_all();
             });
@@ -131,7 +131,7 @@ impl Watch {
     }
 
     /// Who uses GPUs; waited for, but not for ever. `Err`: nobody can say, and why.
-    pub(super) fn processes(&self, patience: Duration) -> Result<Vec<GpuProcess>, String> {
+    pub(super) fn processes(&self, patience: Duration) -> Result<Vec<NvmlProcess>, String> {
         let guard = self.waited(patience, |seen| seen.processes.is_none());
         match (&guard.processes, &guard.silent) {
             (Some(processes), _) => Ok(processes.clone()),

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use farrier_facts::tune::{Applied, ApplyReport, Need, Outcome as Came, REPORT_VERSION, Standing};
-use farrier_hardware::tune::{self, Kept};
+use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;
 
 use super::node::{NodeArgs, WhichArgs};
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     // After the changes, so that nobody sees a drift that is about to be no more; and also where nothing was to be
     // changed: from here on the node is to be like that.
-    let kept = Kept { profile: profile.into_owned(), unverified };
+    let kept = AppliedProfile { profile: profile.into_owned(), unverified };
     let written = if is_adopted { kept.write(&args.node.state()) } else { Ok(()) };
     drop(journal);
     let profile = kept.profile.name;

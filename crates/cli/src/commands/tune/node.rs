@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::tune::{Options, Profile, Step, plan};
-use farrier_hardware::nvml::{Controls, Patience};
-use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
+use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
+use farrier_hardware::tune::{
+    AppliedProfile, Failpoint, Journal, JournalError, NodeSettingActuator, STATE_DIR,
+};
 use farrier_hardware::{Root, capture};
 
 use super::apply::counted;
@@ -65,7 +67,7 @@ impl NodeArgs {
     }
 
     /// Its files and its GPUs.
-    pub(super) fn hands(&self) -> anyhow::Result<NodeHands> {
+    pub(super) fn hands(&self) -> anyhow::Result<NodeSettingActuator> {
         let root = match self.folder() {
             None => Root::unrecorded("/"),
             Some(folder) if capture::is_capture(folder) => {
@@ -83,25 +85,27 @@ impl NodeArgs {
             Some(folder) => Root::unrecorded(folder),
         };
         let program = std::env::current_exe().context("failed to find our own program")?;
-        let patience = self.nvml_deadline.map(|limit_s| Patience::of(Duration::from_secs(limit_s)));
-        let controls = Controls::of_node(
+        let patience = self
+            .nvml_deadline
+            .map(|limit_s| ControlTimeouts::uniform(Duration::from_secs(limit_s)));
+        let controls = GpuControls::for_node(
             &program,
             self.nvml.as_deref(),
             self.folder().is_none(),
             patience.unwrap_or_default(),
         );
-        Ok(NodeHands::new(root, controls))
+        Ok(NodeSettingActuator::new(root, controls))
     }
 
     /// Where its journal is, and what it was given.
     pub(super) fn state(&self) -> PathBuf {
-        let below = self.folder().map(|folder| folder.join(STATE.trim_start_matches('/')));
-        self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE))
+        let below = self.folder().map(|folder| folder.join(STATE_DIR.trim_start_matches('/')));
+        self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE_DIR))
     }
 
     /// Its journal, to be written.
     pub(super) fn journal(&self) -> anyhow::Result<Journal> {
-        Journal::open(&self.state(), Interrupt::from_environment())
+        Journal::open(&self.state(), Failpoint::from_environment())
             .map_err(|err| broken(err, &self.state()))
     }
 
@@ -161,14 +165,14 @@ impl NodeArgs {
 
     /// The name of the profile that it was given last, where that is not this one.
     pub(super) fn kept_beside(&self, profile: &Profile) -> Option<String> {
-        let kept = Kept::read(&self.state()).ok().flatten()?;
+        let kept = AppliedProfile::read(&self.state()).ok().flatten()?;
         (kept.profile != *profile).then_some(kept.profile.name)
     }
 
     /// What it was given last, and is to be like.
-    pub(super) fn kept(&self) -> anyhow::Result<Option<Kept>> {
+    pub(super) fn kept(&self) -> anyhow::Result<Option<AppliedProfile>> {
         let folder = self.state();
-        Kept::read(&folder).map_err(|err| {
+        AppliedProfile::read(&folder).map_err(|err| {
             let hint = if err.err.kind() == std::io::ErrorKind::PermissionDenied {
                 "settings belong to root: run it with sudo, or name a profile".to_owned()
             } else {
@@ -210,10 +214,10 @@ impl WhichArgs {
         &self,
         profile: &Profile,
         unverified: bool,
-        hands: &mut NodeHands,
+        hands: &mut NodeSettingActuator,
     ) -> anyhow::Result<Vec<Step>> {
         let options = Options { only: self.only.clone(), unverified };
-        let readings = hands.look(profile);
+        let readings = hands.read_settings(profile);
         let steps = plan(&sets::active(), profile, &readings, &options).map_err(refusal)?;
         if let Some(name) =
             self.only.iter().find(|name| !profile.setting.iter().any(|it| it.name == **name))

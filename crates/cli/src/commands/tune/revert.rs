@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use farrier_facts::tune::{Given, REPORT_VERSION, Target};
-use farrier_hardware::tune::{self, Kept, NodeHands, Open, Reverted};
+use farrier_hardware::tune::{
+    self, AppliedProfile, NodeSettingActuator, OpenChange, RevertedChange,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -35,7 +37,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     v: u32,
-    reverted: &'a [Reverted],
+    reverted: &'a [RevertedChange],
     /// The profile that drift is no longer told from.
     forgotten: Option<&'a str>,
 }
@@ -74,7 +76,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     // While something is not given back the node is neither, and what it is to be like is still known.
     let forgotten = kept.filter(|_| is_back);
     if forgotten.is_some() {
-        Kept::forget(&args.node.state())?;
+        AppliedProfile::remove(&args.node.state())?;
     }
     drop(journal);
     match args.output {
@@ -94,7 +96,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 /// The profile that drift is told from, in words; also where it does not read, which is no reason to keep it.
 fn kept(args: &Args) -> Option<String> {
-    match Kept::read(&args.node.state()) {
+    match AppliedProfile::read(&args.node.state()) {
         Ok(kept) => kept.map(|kept| format!("`{}`", kept.profile.name)),
         Err(err) => {
             failure::warn(&anyhow::Error::new(err));
@@ -104,13 +106,13 @@ fn kept(args: &Args) -> Option<String> {
 }
 
 /// NVML's numbers for GPUs, where some are spoken of.
-fn numbers(changes: &[Open], hands: &mut NodeHands) -> BTreeMap<String, u32> {
-    let is_gpu = |change: &Open| matches!(change.target, Target::Gpu { .. });
-    if changes.iter().any(is_gpu) { hands.gpu_numbers() } else { BTreeMap::new() }
+fn numbers(changes: &[OpenChange], hands: &mut NodeSettingActuator) -> BTreeMap<String, u32> {
+    let is_gpu = |change: &OpenChange| matches!(change.target, Target::Gpu { .. });
+    if changes.iter().any(is_gpu) { hands.gpu_indices() } else { BTreeMap::new() }
 }
 
 fn announce(
-    changes: &[Open],
+    changes: &[OpenChange],
     numbers: &BTreeMap<String, u32>,
     node: &str,
     printer: &mut Printer,
@@ -120,7 +122,7 @@ fn announce(
         return Ok(());
     }
     printer.line(&format!("Revert: {} of {node}, newest first:", counted(changes.len())))?;
-    let newest_first: Vec<&Open> = changes.iter().rev().collect();
+    let newest_first: Vec<&OpenChange> = changes.iter().rev().collect();
     for alike in newest_first.chunk_by(|one, other| is_alike(one, other)) {
         let Some(change) = alike.first() else { continue };
         let name = names(alike, numbers);
@@ -130,10 +132,10 @@ fn announce(
 }
 
 /// What giving a change back does.
-fn back(change: &Open) -> String {
+fn back(change: &OpenChange) -> String {
     let it = &change.target;
     let old = it.words(&change.old);
-    if change.is_beside {
+    if change.is_side_effect {
         return format!("{old}, where the service changed it");
     }
     let new = it.words(change.made.as_ref().unwrap_or(&change.new));
@@ -141,7 +143,7 @@ fn back(change: &Open) -> String {
 }
 
 /// Whether two changes do the same to two GPUs: they share a line.
-fn is_alike(one: &Open, other: &Open) -> bool {
+fn is_alike(one: &OpenChange, other: &OpenChange) -> bool {
     match (&one.target, &other.target) {
         (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
             control == same && back(one) == back(other)
@@ -151,13 +153,13 @@ fn is_alike(one: &Open, other: &Open) -> bool {
 }
 
 /// What changes that are alike are about: several GPUs by their numbers, where all have one.
-fn names(changes: &[&Open], numbers: &BTreeMap<String, u32>) -> String {
-    let number = |change: &&Open| match &change.target {
+fn names(changes: &[&OpenChange], numbers: &BTreeMap<String, u32>) -> String {
+    let number = |change: &&OpenChange| match &change.target {
         Target::Gpu { uuid, .. } => numbers.get(uuid).copied(),
         _ => None,
     };
     let known: Option<Vec<u32>> = changes.iter().map(number).collect();
-    if let ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
+    if let ([OpenChange { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
         (changes, known)
     {
         known.sort_unstable();
@@ -169,7 +171,7 @@ fn names(changes: &[&Open], numbers: &BTreeMap<String, u32>) -> String {
 }
 
 fn print_all(
-    reverted: &[Reverted],
+    reverted: &[RevertedChange],
     numbers: &BTreeMap<String, u32>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {

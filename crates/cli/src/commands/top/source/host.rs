@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_hardware::Root;
-use farrier_hardware::holder::{self, HolderKind};
+use farrier_hardware::process_owner::{self, OwnerKind};
 
 use crate::commands::top::now::{HostNow, ProcessNow};
 
@@ -109,12 +109,12 @@ impl Host {
     }
 
     fn who(&self, pid: u32, started_ticks: Option<u64>) -> Who {
-        let holder = holder::holder(&self.root, pid);
+        let holder = process_owner::process_owner(&self.root, pid);
         Who {
             started_ticks,
             user: holder.login_uid.or(holder.uid).map(|uid| self.user(uid)),
             job: match holder.kind {
-                HolderKind::Unknown { .. } => None,
+                OwnerKind::Unknown { .. } => None,
                 kind => Some(kind.to_string()),
             },
             command: holder.command.or(holder.name),
@@ -122,7 +122,7 @@ impl Host {
     }
 
     fn uptime_s(&self) -> Option<u64> {
-        let text = self.root.word("/proc/uptime");
+        let text = self.root.trimmed("/proc/uptime");
         let whole = text.value()?.split(['.', ' ']).next()?.to_owned();
         whole.parse().ok()
     }
@@ -141,7 +141,7 @@ impl Host {
         };
         HostNow {
             cpu_ratio: self.cpu_ratio(),
-            load: self.root.word("/proc/loadavg").and_then(|text| {
+            load: self.root.trimmed("/proc/loadavg").and_then(|text| {
                 let numbers: Vec<f64> =
                     text.split(' ').take(3).map_while(|word| word.parse().ok()).collect();
                 let load = <[f64; 3]>::try_from(numbers);

@@ -10,7 +10,8 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::{
-    self, CloseLook, GpuProcess, Pace, ProbeReport, ProbeSaid, ProcessKind, Tier, WatchSettings,
+    self, DetailedSample, NvmlProcess, Pace, ProbeEvent, ProbeReport, ProcessKind, Tier,
+    WatchSettings,
 };
 use jiff::Timestamp;
 
@@ -38,19 +39,19 @@ pub(in crate::commands::top) fn run(
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
-    watched.pace = Pace::Watched(settings.interval);
+    watched.pace = Pace::Interactive(settings.interval);
     watched.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = Host::new(Root::unrecorded(&settings.root));
     let mut fold = Fold::new(node_name(&settings.root));
     let mut finder = Finder::new();
     watch::run(watched, stop, &mut |said| {
         let at = Timestamp::now();
-        let is_fast = matches!(&said, ProbeSaid::Report(report) if report.tier == Tier::Fast);
-        let is_news = is_fast || !matches!(said, ProbeSaid::Report(_));
+        let is_fast = matches!(&said, ProbeEvent::Report(report) if report.tier == Tier::Fast);
+        let is_news = is_fast || !matches!(said, ProbeEvent::Report(_));
         if is_fast {
             fold.now.host = host.now();
         }
-        if let (Some(finder), ProbeSaid::Report(report)) = (&mut finder, &said) {
+        if let (Some(finder), ProbeEvent::Report(report)) = (&mut finder, &said) {
             finder.take(at, report.inventory.as_ref(), &report.samples, &report.xids);
             fold.now.findings = Some(findings(finder));
         }
@@ -87,7 +88,7 @@ fn findings(finder: &Finder) -> Vec<FindingNow> {
 /// The node's name as the kernel has it.
 pub(super) fn node_name(root: &std::path::Path) -> Option<String> {
     let root = Root::unrecorded(root);
-    root.word("/proc/sys/kernel/hostname").value().cloned().filter(|name| !name.is_empty())
+    root.trimmed("/proc/sys/kernel/hostname").value().cloned().filter(|name| !name.is_empty())
 }
 
 /// How far reading has come, for those who look once.
@@ -124,28 +125,28 @@ impl Fold {
         Self { now, progress: Progress::default(), links: Vec::new() }
     }
 
-    fn take(&mut self, said: ProbeSaid, at: Timestamp, host: &mut Host) {
+    fn take(&mut self, said: ProbeEvent, at: Timestamp, host: &mut Host) {
         let mut waited = Duration::ZERO;
         let (why, hint) = match said {
-            ProbeSaid::Report(report) => return self.report(report, at, host),
-            ProbeSaid::Back => {
+            ProbeEvent::Report(report) => return self.report(report, at, host),
+            ProbeEvent::Recovered => {
                 self.now.silence = None;
                 self.progress.is_silent = false;
                 return;
             }
-            ProbeSaid::Hung { during, after, .. } => {
+            ProbeEvent::Hung { during, after, .. } => {
                 waited = after;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
                 (why, Some("farrier decode /dev/kmsg: an Xid says what to do"))
             }
-            ProbeSaid::Died { why } => (format!("the child that asks NVML died: {why}"), None),
-            ProbeSaid::NoLibrary { why } => {
+            ProbeEvent::Died { why } => (format!("the child that asks NVML died: {why}"), None),
+            ProbeEvent::NoLibrary { why } => {
                 let hint =
                     "farrier check: no driver is installed, or --nvml PATH names its library";
                 (format!("there is no NVML: {why}"), Some(hint))
             }
-            ProbeSaid::Refused { error } => {
+            ProbeEvent::Refused { error } => {
                 (format!("NVML refused to start: {error}"), Some("farrier check"))
             }
         };
@@ -170,12 +171,12 @@ impl Fold {
         for sample in report.samples {
             self.sample(sample);
         }
-        for look in &report.close {
+        for look in &report.detailed {
             self.look(look);
         }
         if let Some(processes) = report.processes {
             let mut processes: Vec<ProcessNow> =
-                processes.iter().map(|process| of(process, &report.close)).collect();
+                processes.iter().map(|process| of(process, &report.detailed)).collect();
             host.describe(&mut processes);
             self.now.processes = Some(processes);
         }
@@ -254,7 +255,7 @@ impl Fold {
         }
     }
 
-    fn look(&mut self, look: &CloseLook) {
+    fn look(&mut self, look: &DetailedSample) {
         let found = self.now.gpus.iter_mut().find(|gpu| gpu.identity.uuid == look.gpu);
         if let Some(gpu) = found {
             gpu.performance_state = look.performance_state.clone();
@@ -270,7 +271,7 @@ fn is_silent(sample: &Sample) -> bool {
     sample.signal == Signal::NodeNvmlAnswers && sample.reading == Reading::Value(0.0)
 }
 
-fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
+fn of(process: &NvmlProcess, looks: &[DetailedSample]) -> ProcessNow {
     let look = looks.iter().find(|look| look.gpu == process.gpu);
     let share = look.and_then(|look| look.shares.value()).map(|shares| {
         let share = shares.iter().find(|share| share.pid == process.pid);
@@ -323,7 +324,7 @@ mod tests {
             cpu_us: 0,
             driver: Some("580.95.05".to_owned()),
             cuda: Some(13_010),
-            close: Vec::new(),
+            detailed: Vec::new(),
         }
     }
 
@@ -341,9 +342,9 @@ mod tests {
         let gpu = || Subject::Gpu(GpuUuid("GPU-1".to_owned()));
         let at = Timestamp::UNIX_EPOCH;
         let power = vec![sample(gpu(), Signal::GpuPower, 300.0)];
-        fold.take(ProbeSaid::Report(report(Tier::Fast, power)), at, &mut host);
+        fold.take(ProbeEvent::Report(report(Tier::Fast, power)), at, &mut host);
         let limit = vec![sample(gpu(), Signal::GpuPowerLimit, 700.0)];
-        fold.take(ProbeSaid::Report(report(Tier::Medium, limit)), at, &mut host);
+        fold.take(ProbeEvent::Report(report(Tier::Medium, limit)), at, &mut host);
         let now = &fold.now.gpus[0];
         assert_eq!(now.value(Signal::GpuPower), Some(300.0));
         assert_eq!(now.value(Signal::GpuPowerLimit), Some(700.0));
@@ -355,15 +356,15 @@ mod tests {
     fn silence_is_told_from_when_it_began_until_it_is_over() {
         let (mut fold, mut host) = fold();
         let at = |second| Timestamp::from_second(second).unwrap();
-        let refused = || ProbeSaid::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
+        let refused = || ProbeEvent::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
         fold.take(refused(), at(10), &mut host);
         fold.take(refused(), at(20), &mut host);
         let silence = fold.now.silence.clone().unwrap();
         assert_eq!((silence.since, silence.hint.as_deref()), (at(10), Some("farrier check")));
         let answers = sample(Subject::Node, Signal::NodeNvmlAnswers, 0.0);
-        fold.take(ProbeSaid::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
+        fold.take(ProbeEvent::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
         assert_eq!(fold.now.processes, None, "who holds a GPU is not known any more");
-        fold.take(ProbeSaid::Back, at(30), &mut host);
+        fold.take(ProbeEvent::Recovered, at(30), &mut host);
         assert_eq!(fold.now.silence, None);
     }
 
@@ -372,7 +373,7 @@ mod tests {
         let (mut fold, mut host) = fold();
         let at = |second| Timestamp::from_second(second).unwrap();
         let after = Duration::from_secs(30);
-        let hung = || ProbeSaid::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
+        let hung = || ProbeEvent::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
         fold.take(hung(), at(37), &mut host);
         assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
         fold.take(hung(), at(70), &mut host);
@@ -389,7 +390,7 @@ mod tests {
             sample(link(1), Signal::LinkActive, 0.0),
         ];
         fold.take(
-            ProbeSaid::Report(report(Tier::Medium, samples)),
+            ProbeEvent::Report(report(Tier::Medium, samples)),
             Timestamp::UNIX_EPOCH,
             &mut host,
         );
@@ -398,7 +399,7 @@ mod tests {
         assert!((links.bytes_per_s.unwrap() - 26.562e9).abs() < 1.0);
         // One that does not tell what it carries: nobody knows what all of them do.
         let samples = vec![sample(link(1), Signal::LinkActive, 1.0)];
-        let said = ProbeSaid::Report(report(Tier::Medium, samples));
+        let said = ProbeEvent::Report(report(Tier::Medium, samples));
         fold.take(said, Timestamp::UNIX_EPOCH, &mut host);
         let links = fold.now.gpus[0].links;
         assert_eq!((links.up, links.bytes_per_s), (2, None));
