@@ -144,7 +144,7 @@ fn read(found: &Installed) -> anyhow::Result<FactSet> {
     if checksum(&bytes) != found.checksum {
         bail!("`{}` is not what was installed", found.path.display());
     }
-    let set = FactSet::read(&bytes)?;
+    let set = FactSet::parse(&bytes)?;
     if set.set != found.id {
         bail!("`{}` holds `{}` of {}", found.path.display(), set.set.name, set.set.date);
     }
@@ -154,7 +154,7 @@ fn read(found: &Installed) -> anyhow::Result<FactSet> {
 /// Checks the set in `file` and installs it. Nothing changes unless all of it is good.
 pub(crate) fn install(file: &Path) -> anyhow::Result<Installed> {
     let bytes = read_file(file)?;
-    let set = FactSet::checked(&bytes).map_err(|err| refusal(err, file))?;
+    let set = FactSet::parse_validated(&bytes).map_err(|err| refusal(err, file))?;
     may_replace(&set.set, &active().set)?;
     let folder = folder().ok_or_else(|| {
         Hinted::error("there is no folder to install to", "set FARRIER_FACTS_DIR or HOME")

@@ -1,6 +1,6 @@
 //! One-shot view of faults around the GPUs: ports that are down, Xids of this boot.
 
-use farrier_facts::node::{HostNow, PortNow, Reading};
+use farrier_facts::node::{HostHealth, PortHealth, Reading};
 
 use crate::host::nics;
 use crate::kmsg;

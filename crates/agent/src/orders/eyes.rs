@@ -230,7 +230,7 @@ fn counted(
 ) {
     let Some(nvml) = reading.answered() else {
         // The check says so as well; but it must not pass where it does not.
-        proof.unknown.extend(reading.why_silent());
+        proof.unknown.extend(reading.failure_reason());
         return;
     };
     let mut listed = Vec::new();

@@ -6,7 +6,9 @@ use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_facts::decode::{Content, Decoder, DeviceSummary, Event, Group, Summary, Unreadable};
+use farrier_facts::decode::{
+    Decoder, DeviceSummary, Event, EventGroup, LogSniffer, Summary, UnreadableLog,
+};
 use farrier_facts::xid::{Severity, XidFacts};
 
 use crate::cli::Output;
@@ -102,7 +104,7 @@ fn read(
     mut take: impl FnMut(Taken) -> io::Result<()>,
 ) -> anyhow::Result<u64> {
     let mut decoder = Decoder::new(facts);
-    let mut content = Content::default();
+    let mut content = LogSniffer::default();
     let mut events = 0_u64;
     let mut ahead = ReadAhead::spawn(log.stream);
     loop {
@@ -117,7 +119,7 @@ fn read(
         let Some(chunk) = chunk else {
             decoder.finish(&mut emit);
             taken?;
-            if let Err(err) = content.verdict() {
+            if let Err(err) = content.finish() {
                 let err = unreadable(err, &log.name, log.path.as_deref());
                 if events == 0 {
                     return Err(err);
@@ -127,7 +129,7 @@ fn read(
             }
             return Ok(decoder.lines());
         };
-        content.look(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
+        content.inspect(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
         decoder.feed(&chunk, &mut emit);
         taken?;
         if chunk.len() < CHUNK {
@@ -138,7 +140,7 @@ fn read(
 }
 
 /// The error for a log that is none, with a command that makes it one.
-fn unreadable(err: Unreadable, name: &str, path: Option<&Path>) -> anyhow::Error {
+fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Error {
     // A path that a shell would take apart is better typed by the person.
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))
@@ -146,24 +148,24 @@ fn unreadable(err: Unreadable, name: &str, path: Option<&Path>) -> anyhow::Error
     let file = path.and_then(Path::to_str).filter(plain).unwrap_or("FILE");
     let unpack = |tool: &str| format!("unpack it on the way: `{tool} {file} | farrier decode`");
     let hint = match err {
-        Unreadable::Empty => {
+        UnreadableLog::Empty => {
             "unknown is not healthy: `dmesg` may need root, and a rotated log leaves an \
                               empty file; try `sudo dmesg | farrier decode`"
                 .to_owned()
         }
-        Unreadable::Gzip => unpack("zcat"),
-        Unreadable::Xz => unpack("xzcat"),
-        Unreadable::Zstd => unpack("zstdcat"),
-        Unreadable::Bzip2 => unpack("bzcat"),
-        Unreadable::Lz4 => unpack("lz4cat"),
-        Unreadable::Zip => unpack("unzip -p"),
-        Unreadable::Journal => {
+        UnreadableLog::Gzip => unpack("zcat"),
+        UnreadableLog::Xz => unpack("xzcat"),
+        UnreadableLog::Zstd => unpack("zstdcat"),
+        UnreadableLog::Bzip2 => unpack("bzcat"),
+        UnreadableLog::Lz4 => unpack("lz4cat"),
+        UnreadableLog::Zip => unpack("unzip -p"),
+        UnreadableLog::Journal => {
             format!("let journalctl read it: `journalctl -k --file {file} | farrier decode`")
         }
-        Unreadable::Utf16 => {
+        UnreadableLog::Utf16 => {
             format!("convert it on the way: `iconv -f utf-16 -t utf-8 {file} | farrier decode`")
         }
-        Unreadable::Binary => {
+        UnreadableLog::Binary => {
             "name a log in plain text, such as the output of `journalctl -k` or `dmesg`".to_owned()
         }
     };
@@ -227,7 +229,7 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     printer.line("")?;
     printer.line(&printer.toned(Tone::Strong, heading))?;
     if let Some(first) = device.first() {
-        let mut text = format!("{}: {}", first.event.action, first.event.action.asks());
+        let mut text = format!("{}: {}", first.event.action, first.event.action.instruction());
         if first.event.xid == Some(154) {
             let line = first.last_line;
             let _ = write!(text, ". The driver itself says so (Xid 154, line {line})");
@@ -241,7 +243,7 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     Ok(())
 }
 
-fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
+fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     let event = &group.event;
     let what = match event.xid {
         Some(code) if event.kind == farrier_facts::decode::Kind::Sxid => format!("SXid {code}"),

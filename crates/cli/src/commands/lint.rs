@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_facts::check::DataId;
-use farrier_facts::lint::{Finding, Language, fault, lint, lint_environment};
-use farrier_facts::setting::{Class, Level, SettingFacts};
+use farrier_facts::lint::{Finding, Language, lint, lint_environment, syntax_error};
+use farrier_facts::setting::{LintClass, LintLevel, SettingFacts};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
@@ -67,8 +67,8 @@ struct Placed {
     cell: Option<u32>,
     line: Option<u32>,
     code: String,
-    class: Class,
-    level: Level,
+    class: LintClass,
+    level: LintLevel,
     text: String,
     replacement: Option<String>,
     source: String,
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         errors.for_each(|err| warn(&err));
         return Err(first);
     }
-    Ok(Outcome::finding_if(findings.iter().any(|finding| finding.level == Level::Finding)))
+    Ok(Outcome::finding_if(findings.iter().any(|finding| finding.level == LintLevel::Finding)))
 }
 
 /// Variables that are not text cannot be any that we know.
@@ -258,7 +258,7 @@ fn lint_bytes(
     if memchr::memchr(0, beginning).is_some() {
         return Err(Hinted::error(format!("`{name}` is a binary file"), "the lint reads text"));
     }
-    let Some(language) = language.or_else(|| Language::of(name, beginning)) else {
+    let Some(language) = language.or_else(|| Language::detect(name, beginning)) else {
         let names = Language::ALL.map(Language::name).join(", ");
         return Err(Hinted::error(
             format!("cannot tell what `{name}` is written in"),
@@ -273,7 +273,7 @@ fn lint_bytes(
             "a notebook is a JSON document; for a script give --language python",
         ));
     }
-    let unknown = fault(language, &text).map(|(line, what)| {
+    let unknown = syntax_error(language, &text).map(|(line, what)| {
         Hinted::error(
             format!("`{name}` is unknown: it does not read as {}: line {line}: {what}", language.name()),
             "what it sets was not all looked at; mend it, or say with --language what it is written in",
@@ -323,7 +323,7 @@ fn print(found: &[Placed], looked_at: &str, printer: &mut Printer) -> std::io::R
         file = &finding.file;
         print_finding(finding, printer)?;
     }
-    let notes = found.iter().filter(|finding| finding.level == Level::Note).count();
+    let notes = found.iter().filter(|finding| finding.level == LintLevel::Note).count();
     let findings = found.len() - notes;
     if !found.is_empty() {
         printer.line("")?;
@@ -343,8 +343,8 @@ fn print_finding(finding: &Placed, printer: &mut Printer) -> std::io::Result<()>
     let line = finding.line.map(|line| format!(":{line}")).unwrap_or_default();
     let cell = finding.cell.map(|cell| format!(":cell {cell}")).unwrap_or_default();
     let (tone, note) = match finding.level {
-        Level::Note => (Tone::Caution, ", note"),
-        Level::Finding => (Tone::Bad, ""),
+        LintLevel::Note => (Tone::Caution, ", note"),
+        LintLevel::Finding => (Tone::Bad, ""),
     };
     let place = printer.toned(Tone::Strong, &format!("{}{cell}{line}", finding.file));
     let code = printer.toned(tone, &finding.code);

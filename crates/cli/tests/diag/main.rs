@@ -100,7 +100,7 @@ fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
         (0..4).map(|gpu| report["gpus"][gpu]["grade"].as_str().unwrap()).collect();
     assert_eq!(grades, ["degraded", "fail", "degraded", "pass"]);
     assert_eq!(grade(&report, 0, "hbm-read").0, "degraded");
-    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the least for this part"));
+    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the minimum for this part"));
     let (corrupt, why) = grade(&report, 1, "corruption");
     assert_eq!(corrupt, "fail");
     assert!(why.contains("SM 17 gave"), "{why}");
@@ -127,7 +127,7 @@ fn a_card_is_held_to_what_it_used_to_reach() {
     assert_eq!(ran.code, 1);
     let (grade, why) = grade(&report, 0, "gemm-bf16");
     assert_eq!(grade, "degraded");
-    assert!(why.starts_with("94.0 % of what this card used to reach, 760 TFLOP/s"), "{why}");
+    assert!(why.starts_with("94.0 % of the typical value of this GPU, 760 TFLOP/s"), "{why}");
     assert!(why.contains("--forget-history"), "{why}");
     // What was degraded does not become usual.
     let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
@@ -339,7 +339,7 @@ fn what_cannot_be_tested_says_why_and_what_to_do() {
     for (words, said) in [
         (["--level", "4"], "4 is not in 1..=3"),
         (["--minutes", "0"], "expected more than nothing"),
-        (["--only", "gemm"], "there is no test `gemm`"),
+        (["--only", "gemm"], "unknown test `gemm`"),
     ] {
         let ran = bench.run(&words);
         assert_eq!(ran.code, 2);

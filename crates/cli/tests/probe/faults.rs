@@ -287,7 +287,7 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     assert_eq!((powers.len(), known), (8, 7));
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
     assert_eq!(*why, ReadError::CallStuck { avoid_s: Some(15) });
-    assert!(why.to_string().contains("is left alone for 15 s"), "{why}");
+    assert!(why.to_string().contains("backing off for 15 s"), "{why}");
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);

@@ -250,7 +250,7 @@ impl Rehearsal {
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
-                    self.decoder.settle(|event| batch.kernel.push(seen(event)));
+                    self.decoder.flush_pending(|event| batch.kernel.push(seen(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),

@@ -74,7 +74,7 @@ fn bad_profiles_of_ones_own_are_refused() {
     assert!(refused("colour = 1\n").contains("unknown field `colour`"));
     assert!(refused("[[setting]]\nname = \"gpu.ecc\"\n").contains("missing field"));
     assert!(refused(&setting("gpu.ecc", "maybe")).contains("it takes `on` or `off`"));
-    assert!(refused(&setting("gpu.locked-clocks", "1410 MHz")).contains("could not be given back"));
+    assert!(refused(&setting("gpu.locked-clocks", "1410 MHz")).contains("could not be reverted"));
     let variables = "[[setting]]\nname = \"jobs.torch\"\nreason = \"a test\"\n[[setting.variables]]\nname = \"PYTORCH_CUDA_ALOC_CONF\"\nvalue = \"x\"\nreason = \"a slip\"\n";
     assert!(refused(variables).contains("PYTORCH_CUDA_ALOC_CONF"));
     let missing = run(&["tune", "plan", "--profile", "/nonexistent.toml"]);
@@ -169,7 +169,7 @@ fn a_gpu_that_is_cut_up_is_said_to_be() {
     assert!(text.contains("gpu.accounting, GPU 1: off → on"), "{text}");
     let ran = world.tune(&["plan", "training", "--only", "gpu.mig"]);
     assert!(ran.stdout.contains("gpu.mig, GPU 0: on → off"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("counts after a GPU reset"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("takes effect after a GPU reset"), "{}", ran.stdout);
     let profile = own(&world, &setting("gpu.mig-layout", "1g.10gb, 1g.10gb"));
     let ran = world.tune(&["verify", "--profile", &profile]);
     assert_eq!(ran.code, 1);

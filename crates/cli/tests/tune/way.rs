@@ -229,7 +229,7 @@ fn a_mode_that_counts_after_a_reset_is_told_as_waiting() {
     assert_eq!(reverted.code, 0, "{}", reverted.stderr);
     let text = unfolded(&reverted.stdout);
     assert!(text.contains("waits      ECC of GPU 0 (GPU-"), "{text}");
-    assert!(text.contains("it is set to off again: counts after a GPU reset"), "{text}");
+    assert!(text.contains("it is set to off again: takes effect after a GPU reset"), "{text}");
     assert!(text.contains("1 of 2 changes undone."), "{text}");
 }
 

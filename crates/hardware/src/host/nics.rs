@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::{PortNow, ReadError, Reading};
+use farrier_facts::node::{PortHealth, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
 use super::{count, flag, push_node, unexpected_content};
@@ -59,7 +59,7 @@ enum CounterDir {
 pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortNow>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
-        let port = |(name, port): (&PortName, &Port)| PortNow {
+        let port = |(name, port): (&PortName, &Port)| PortHealth {
             device: name.0.clone(),
             port: name.1,
             kind: format!("{} {}", port.class.model, port.class.network).trim().to_owned(),

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use farrier_facts::node::{DeviceNow, LinksNow, PcieLink, ReadError, Reading};
+use farrier_facts::node::{DeviceHealth, NvlinkHealth, PcieLink, ReadError, Reading};
 
 use super::caller::{CallResult, Caller, call, outcome};
 use super::ffi::{self, Device, FieldValue};
@@ -82,7 +82,7 @@ impl Caller<'_> {
             Reading::Absent => return Reading::Absent,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
-        let mut links = LinksNow { up: 0, down: Vec::new() };
+        let mut links = NvlinkHealth { up: 0, down: Vec::new() };
         for link in 0..u32::try_from(count).unwrap_or(0) {
             match self.field(device, STATE, link) {
                 Reading::Value(state) if state > 0.0 => links.up += 1,

@@ -97,7 +97,7 @@ impl TestNode {
             current: None,
             wanted: value.words(),
             standing: Standing::Change(Vec::new()),
-            change: Some(Change::of(target, value)),
+            change: Some(Change::new(target, value)),
             reason: "a test".to_owned(),
         };
         let mut journal = journal(&self.state());

@@ -37,7 +37,7 @@ fn read_real(real: &Path) -> io::Result<Value> {
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
     }
-    let content = Content::of(fs::read(real)?);
+    let content = Content::from_bytes(fs::read(real)?);
     let mode = meta.permissions().mode() & 0o7777;
     let owner = Some((meta.uid(), meta.gid()));
     Ok(Value::File(FileContent { content, mode, owner }))

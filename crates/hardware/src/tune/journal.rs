@@ -125,7 +125,7 @@ impl OpenChange {
             Target::File { path } => Path::new(path).starts_with(dir),
             _ => false,
         };
-        self.target.is_nameable() && self.folders.iter().all(leads)
+        self.target.is_allowed() && self.folders.iter().all(leads)
     }
 }
 

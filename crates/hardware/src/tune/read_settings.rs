@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{
-    Choice, ENVIRONMENTS, HUGEPAGES_FILE, Kind, PERSISTENCED, Profile, Readings,
+    Choice, ENVIRONMENTS, HUGEPAGES_FILE, PERSISTENCED, Profile, Readings, SettingKind,
 };
 
 use super::{files, service};

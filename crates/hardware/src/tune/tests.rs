@@ -194,7 +194,7 @@ fn step(target: Target, value: Value) -> Step {
         current: None,
         wanted: value.words(),
         standing: Standing::Change(Vec::new()),
-        change: Some(Change::of(target, value)),
+        change: Some(Change::new(target, value)),
         reason: "a test".to_owned(),
     }
 }

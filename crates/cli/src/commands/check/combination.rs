@@ -1,7 +1,7 @@
 //! A combination that a person names.
 
 use farrier_facts::check::{
-    Feature, InputError, Module, Query, Reason, Report, Request, Usage, Verdict, check,
+    CheckReport, Feature, InputError, Module, Query, Reason, Request, Usage, Verdict, check,
 };
 
 use super::print::{self, INDENT};
@@ -47,7 +47,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     let set = sets::active();
     let on = args.on.unwrap_or_else(sets::today);
-    let query = Query::read(&set, &args.request(gpu, driver), on).map_err(refusal)?;
+    let query = Query::parse(&set, &args.request(gpu, driver), on).map_err(refusal)?;
     let report = check(&set, &query);
     match args.output {
         Output::Json => printer.json(&report)?,
@@ -63,7 +63,7 @@ fn refusal(err: InputError) -> anyhow::Error {
     Hinted::error(err.to_string(), err.expected)
 }
 
-fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;

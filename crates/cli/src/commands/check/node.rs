@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         capture::write(folder, &root, &observation.nvml, &python, day)
             .with_context(|| format!("failed to write the capture `{}`", folder.display()))?;
     }
-    let report = node::judge(&set, &observation, on, args.strict);
+    let report = node::evaluate(&set, &observation, on, args.strict);
     match args.output {
         Output::Json => printer.json(&report)?,
         Output::Table => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_facts::diag::{Link, PeerWay, Place, Test};
+use farrier_facts::diag::{GpuPlacement, PcieCapability, PeerPath, Test};
 use farrier_facts::node::{NvmlDevice, NvmlStatus, ReadError, Reading};
 use farrier_hardware::cuda::SimulatedGpu;
 use farrier_hardware::nvml;
@@ -24,7 +24,7 @@ pub(super) struct Card {
     /// The part's id, where it is known.
     pub(super) part: Option<String>,
     /// Card and slot at their best, and the way to the others.
-    pub(super) place: Place,
+    pub(super) place: GpuPlacement,
     /// Why it cannot be tested.
     pub(super) barred: Option<Barred>,
     /// Where it is simulated: the file, and its number there.
@@ -91,7 +91,7 @@ pub(super) fn by_nvml(set: &FactSet, library: &Path) -> anyhow::Result<Cards> {
     command.args(["probe", "nvml", "--library"]).arg(library);
     let reading = nvml::probe(command, NVML_DEADLINE);
     let Some(answers) = reading.answered() else {
-        let why = reading.why_silent().unwrap_or_default();
+        let why = reading.failure_reason().unwrap_or_default();
         return Err(Hinted::error(
             format!("no GPU can be tested: {why}"),
             "this needs a machine with NVIDIA's driver; `farrier check` says what is wrong with it",
@@ -112,8 +112,11 @@ fn of_device(set: &FactSet, device: &NvmlDevice) -> Card {
         uuid: device.uuid.value().cloned().unwrap_or_default(),
         name: name.unwrap_or_else(|| "a GPU without a name".to_owned()),
         part,
-        place: Place {
-            link: pcie.map(|link| Link { generation: link.generation_max, width: link.width_max }),
+        place: GpuPlacement {
+            link: pcie.map(|link| PcieCapability {
+                generation: link.generation_max,
+                width: link.width_max,
+            }),
             peers: peers(device),
         },
         barred: barred(device),
@@ -123,12 +126,12 @@ fn of_device(set: &FactSet, device: &NvmlDevice) -> Card {
 
 /// A GPU that has joined a fabric reaches all others by its switches, if links are up. Bridges join some pairs, with some of
 /// the links, and NVML is not asked which.
-fn peers(device: &NvmlDevice) -> PeerWay {
+fn peers(device: &NvmlDevice) -> PeerPath {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);
     let has_joined =
         device.fabric.value().is_some_and(|fabric| fabric.state == 3 && fabric.status == 0);
-    if has_links && has_joined { PeerWay::Switch } else { PeerWay::Other }
+    if has_links && has_joined { PeerPath::Switch } else { PeerPath::Other }
 }
 
 fn barred(device: &NvmlDevice) -> Option<Barred> {
@@ -178,7 +181,10 @@ pub(super) fn simulated(set: &FactSet, file: &Path) -> anyhow::Result<Cards> {
         uuid: format!("GPU-simulated-{index}"),
         part: set.gpus.by_name(&gpu.name).map(|named| named.gpu.id.clone()),
         name: gpu.name,
-        place: Place { link: Some(Link { generation: 5, width: 16 }), peers: PeerWay::Switch },
+        place: GpuPlacement {
+            link: Some(PcieCapability { generation: 5, width: 16 }),
+            peers: PeerPath::Switch,
+        },
         barred: None,
         simulated: Some((file.to_owned(), index)),
     };

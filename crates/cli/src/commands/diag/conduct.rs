@@ -252,7 +252,7 @@ impl Scene<'_> {
         took_s: f64,
     ) -> Row {
         let values = ledger.map(|ledger| ledger.values(test, self.driver)).unwrap_or_default();
-        let verdict = judge(test, outcome, self.least(card, test), History(&values));
+        let verdict = evaluate(test, outcome, self.least(card, test), History(&values));
         let (value, samples, detail) = match outcome {
             Outcome::Done { value, samples, detail } => (*value, samples.clone(), detail.clone()),
             _ => (None, Vec::new(), String::new()),
@@ -269,12 +269,12 @@ impl Scene<'_> {
             least: verdict.least,
             usual: verdict.usual,
             took_s,
-            applies: !matches!(outcome, Outcome::HasNot { .. }),
+            applies: !matches!(outcome, Outcome::Unsupported { .. }),
             remedy: None,
         }
     }
 
-    fn least(&self, card: &Card, test: Test) -> Option<Least> {
+    fn least(&self, card: &Card, test: Test) -> Option<Baseline> {
         let part = card.part.as_ref()?;
         let gpu = self.set.gpus.gpu.iter().find(|gpu| gpu.id == *part)?;
         self.set.diag.least(gpu, test, card.place)

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         kill_self_on_parent_exit(parent)
             .context("failed to end with the process that asked for it")?;
     }
-    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
+    let level = Level::from_number(args.level).context("a level is 1, 2 or 3")?;
     let minutes = args.minutes.unwrap_or(MINUTES);
     let plan = Plan::new(level, &args.only, minutes, args.simulated.is_some());
     if args.minutes.is_some() && plan.level() != Level::Three {

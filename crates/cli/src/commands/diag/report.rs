@@ -83,7 +83,7 @@ pub(super) struct Row {
     pub(super) value: Option<f64>,
     pub(super) samples: Vec<f64>,
     pub(super) detail: String,
-    pub(super) least: Option<Least>,
+    pub(super) least: Option<Baseline>,
     pub(super) usual: Option<f64>,
     pub(super) took_s: f64,
     /// Whether this GPU could have been given it.
@@ -144,7 +144,7 @@ fn missing(rows: &[Row]) -> Vec<Test> {
             What::Test(test) => Some(test),
             What::Watched => None,
         })
-        .filter(|test| !(stands && test.is_by_library()))
+        .filter(|test| !(stands && test.uses_library()))
         .collect()
 }
 
@@ -210,7 +210,7 @@ mod tests {
         let own = |least: Option<f64>| Row {
             grade: Grade::Pass,
             value: Some(300.0),
-            least: least.map(|value| Least { value, from: "somebody".to_owned() }),
+            least: least.map(|value| Baseline { value, from: "somebody".to_owned() }),
             ..Row::not_run(Test::GemmOwn, "")
         };
         let bf16 = || Row::not_run(Test::GemmBf16, "no library");

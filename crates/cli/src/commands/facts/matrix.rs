@@ -4,7 +4,7 @@ use farrier_facts::FactSet;
 use farrier_facts::check::DataId;
 use farrier_facts::driver::{BranchFacts, Lifecycle, SupportStatus};
 use farrier_facts::gpu::Architecture;
-use farrier_facts::origin::When;
+use farrier_facts::origin::PartialDate;
 use farrier_facts::version::{Branch, CudaVersion, DriverVersion};
 use jiff::civil::Date;
 use serde::Serialize;
@@ -36,7 +36,7 @@ struct Row<'a> {
     cuda_by_minor_version: CudaVersion,
     architectures: Vec<&'a str>,
     latest: &'a DriverVersion,
-    end_of_support: Option<When>,
+    end_of_support: Option<PartialDate>,
     status: SupportStatus,
     /// Fields that no source confirms.
     unverified: &'a [String],

@@ -1,11 +1,11 @@
-//! What must hold in the settings besides their form.
+//! Consistency checks of the settings.
 
 use std::collections::BTreeSet;
 
-use super::{Class, SettingFacts, Shape, Verdict};
+use super::{CodePattern, LintClass, LintVerdict, SettingFacts};
 
-/// What must hold in the settings besides their form.
-pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
+/// Consistency checks of the settings.
+pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
     for verdict in facts.verdicts() {
         verdict_problems(verdict, problems);
     }
@@ -15,7 +15,7 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
             space.names.iter().chain(&space.others).filter(|name| !name.starts_with(&space.prefix))
         {
             problems.push(format!(
-                "settings: `{name}` stands in namespace `{}` and does not begin with it",
+                "settings: `{name}` is in namespace `{}` but lacks its prefix",
                 space.prefix
             ));
         }
@@ -26,15 +26,15 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
         .filter(|rule| rule.value.is_none())
         .flat_map(|rule| rule.names.iter().cloned())
         .collect();
-    duplicates("variables judged by name", &fake, problems);
+    duplicates("variables matched by name", &fake, problems);
     for (name, rule) in
         facts.variable.iter().flat_map(|rule| rule.names.iter().map(move |n| (n, rule)))
     {
-        let known = facts
+        let is_real = facts
             .namespace
             .iter()
             .any(|space| space.names.contains(name) || space.others.contains(name));
-        if known && rule.verdict.class == Class::Fake {
+        if is_real && rule.verdict.class == LintClass::Fake {
             problems
                 .push(format!("settings: `{name}` is both fake and a real name of a namespace"));
         }
@@ -54,7 +54,7 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
             problems.push("settings: power claim without words or without a limit".to_owned());
         }
     }
-    for shape in Shape::ALL {
+    for shape in CodePattern::ALL {
         match facts.pattern.iter().filter(|pattern| pattern.shape == shape).count() {
             1 => {}
             count => problems.push(format!("settings: pattern {shape:?} has {count} records")),
@@ -62,16 +62,16 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
     }
 }
 
-fn verdict_problems(verdict: &Verdict, problems: &mut Vec<String>) {
+fn verdict_problems(verdict: &LintVerdict, problems: &mut Vec<String>) {
     let code = &verdict.code;
     let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if code.is_empty() || !code.chars().all(kebab) {
         problems.push(format!("settings: code `{code}` is not kebab-case"));
     }
     if verdict.truth.trim().is_empty() {
-        problems.push(format!("settings: `{code}` says nothing"));
+        problems.push(format!("settings: `{code}` has no text"));
     }
-    if verdict.replacement.is_none() && verdict.class != Class::Redundant {
+    if verdict.replacement.is_none() && verdict.class != LintClass::Redundant {
         problems.push(format!("settings: `{code}` ({}) has no replacement", verdict.class));
     }
     let sources = &verdict.origin.source;
@@ -81,9 +81,9 @@ fn verdict_problems(verdict: &Verdict, problems: &mut Vec<String>) {
 }
 
 fn duplicates(what: &str, names: &[String], problems: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
-    for name in names.iter().filter(|name| !seen.insert(name.as_str())) {
-        problems.push(format!("settings: {what}: `{name}` stands twice"));
+    let mut unique = BTreeSet::new();
+    for name in names.iter().filter(|name| !unique.insert(name.as_str())) {
+        problems.push(format!("settings: {what}: `{name}` is listed twice"));
     }
 }
 
@@ -96,17 +96,17 @@ mod tests {
         let mut facts = SettingFacts::clone(&FactSet::embedded().settings);
         change(&mut facts);
         let mut found = Vec::new();
-        problems(&facts, &mut found);
+        validate(&facts, &mut found);
         found
     }
 
     #[test]
-    fn the_embedded_settings_hold_together() {
+    fn embedded_settings_are_consistent() {
         assert_eq!(problems_after(|_| {}), Vec::<String>::new());
     }
 
     #[test]
-    fn what_does_not_hold_together_is_said() {
+    fn reports_inconsistencies() {
         let one = |change: fn(&mut SettingFacts), words: &str| {
             let found = problems_after(change);
             assert!(found.iter().any(|problem| problem.contains(words)), "{words}: {found:?}");
@@ -114,19 +114,19 @@ mod tests {
         one(|facts| facts.variable[0].verdict.replacement = None, "has no replacement");
         one(|facts| facts.variable[0].verdict.origin.source.clear(), "has no source");
         one(|facts| facts.variable[0].verdict.code = "No Code".to_owned(), "is not kebab-case");
-        one(|facts| facts.variable[0].verdict.truth.clear(), "says nothing");
-        one(|facts| facts.namespace[0].names.push("OTHER".to_owned()), "does not begin with it");
+        one(|facts| facts.variable[0].verdict.truth.clear(), "has no text");
+        one(|facts| facts.namespace[0].names.push("OTHER".to_owned()), "lacks its prefix");
         one(
             |facts| {
                 let twin = facts.namespace[0].names[0].clone();
                 facts.namespace[0].names.push(twin);
             },
-            "stands twice",
+            "is listed twice",
         );
         one(
             |facts| {
                 let name = facts.namespace[0].names[0].clone();
-                facts.variable[0].verdict.class = Class::Fake;
+                facts.variable[0].verdict.class = LintClass::Fake;
                 facts.variable[0].names.push(name);
             },
             "both fake and a real name",

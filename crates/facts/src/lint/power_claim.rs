@@ -1,19 +1,19 @@
-//! Power limits that a comment calls the maximum of a card that has another.
+//! Power limits that a comment wrongly calls the maximum of a card.
 
 use std::collections::BTreeMap;
 
-use crate::setting::{PowerClaim, SettingFacts, Verdict};
+use crate::setting::{LintVerdict, PowerClaim, SettingFacts};
 
-/// The limits that are no maximum although the comment at them says so, with what to say.
+/// Limits wrongly called the maximum in a comment, with the verdict.
 ///
-/// A number alone is no mistake: to cap the power on purpose is common and good. Only the claim is.
-/// Limits and comments go by line; the comments are in small letters.
+/// A power cap alone is fine and common; only the claim is wrong. Limits and comments are keyed by
+/// line; comments are in lower case.
 pub(super) fn wrong_claims<'a>(
     facts: &'a SettingFacts,
     limits: &BTreeMap<u32, Vec<String>>,
     comments: &BTreeMap<u32, String>,
-) -> Vec<(u32, String, &'a Verdict)> {
-    // The comment on the line, and the one above it if that is not another limit's.
+) -> Vec<(u32, String, &'a LintVerdict)> {
+    // The comment on the line, and the one above unless it belongs to another limit.
     let comments_at = |line: u32| {
         let above = line.checked_sub(1).filter(|above| !limits.contains_key(above));
         [Some(line), above].into_iter().flatten().filter_map(|line| comments.get(&line))

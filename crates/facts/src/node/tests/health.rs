@@ -1,10 +1,10 @@
-//! Faults that one look shows.
+//! Current faults.
 
 use super::Verdict::{Blocked, Caveat, Ok as Fine, Unknown};
 use super::*;
 
-pub(super) fn well() -> DeviceNow {
-    DeviceNow {
+pub(super) fn healthy_device() -> DeviceHealth {
+    DeviceHealth {
         ecc_uncorrected: Reading::Value(0),
         clock_reasons: Reading::Value(0),
         pcie: Reading::Value(PcieLink {
@@ -14,48 +14,48 @@ pub(super) fn well() -> DeviceNow {
             width_max: 16,
         }),
         utilisation_percent: Reading::Value(0),
-        links: Reading::Value(LinksNow { up: 18, down: Vec::new() }),
+        links: Reading::Value(NvlinkHealth { up: 18, down: Vec::new() }),
     }
 }
 
-pub(super) fn quiet() -> HostNow {
-    let port = |number: u32| PortNow {
+pub(super) fn healthy_host() -> HostHealth {
+    let port = |number: u32| PortHealth {
         device: format!("mlx5_{number}"),
         port: 1,
         kind: "MT4129 InfiniBand".to_owned(),
         up: Reading::Value(true),
         went_down: Reading::Value(false),
     };
-    HostNow {
+    HostHealth {
         ports: Reading::Value((0..8).map(port).collect()),
         xid_lines: Reading::Value(Vec::new()),
     }
 }
 
-fn third(seen: &mut NodeObservation) -> &mut DeviceNow {
-    nvml(seen).devices[3].now.as_mut().unwrap()
+fn third(node: &mut NodeObservation) -> &mut DeviceHealth {
+    nvml(node).devices[3].now.as_mut().unwrap()
 }
 
-fn width(device: &mut DeviceNow, generation: u32, width: u32) {
+fn width(device: &mut DeviceHealth, generation: u32, width: u32) {
     let link = PcieLink { generation, generation_max: 5, width, width_max: 16 };
     device.pcie = Reading::Value(link);
 }
 
-fn port(seen: &mut NodeObservation) -> &mut PortNow {
-    let Reading::Value(ports) = &mut seen.now.as_mut().unwrap().ports else { panic!() };
+fn port(node: &mut NodeObservation) -> &mut PortHealth {
+    let Reading::Value(ports) = &mut node.now.as_mut().unwrap().ports else { panic!() };
     &mut ports[3]
 }
 
-fn log(seen: &mut NodeObservation, lines: &[&str]) {
+fn log(node: &mut NodeObservation, lines: &[&str]) {
     let lines = lines.iter().map(|line| (*line).to_owned()).collect();
-    seen.now.as_mut().unwrap().xid_lines = Reading::Value(lines);
+    node.now.as_mut().unwrap().xid_lines = Reading::Value(lines);
 }
 
 const XID_95: &str = "NVRM: Xid (PCI:0000:03:00): 95, pid=7, name=python, Uncontained ECC error";
 const XID_154: &str = "NVRM: Xid (PCI:0000:03:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
 
 #[test]
-fn faults_that_are_there_now() {
+fn current_faults() {
     check_all(&[
         ("ecc-uncorrected", Blocked, |s| third(s).ecc_uncorrected = Reading::Value(3)),
         ("ecc-errors-unknown", Unknown, |s| third(s).ecc_uncorrected = denied()),
@@ -70,11 +70,11 @@ fn faults_that_are_there_now() {
         ("clocks-free", Fine, |s| third(s).clock_reasons = Reading::Value(0x4)),
         ("clocks-unknown", Unknown, |s| third(s).clock_reasons = denied()),
         ("nvlink-down", Blocked, |s| {
-            third(s).links = Reading::Value(LinksNow { up: 17, down: vec![5] });
+            third(s).links = Reading::Value(NvlinkHealth { up: 17, down: vec![5] });
         }),
         ("nvlinks-unknown", Unknown, |s| third(s).links = denied()),
         ("port-down", Blocked, |s| {
-            *port(s) = PortNow {
+            *port(s) = PortHealth {
                 up: Reading::Value(false),
                 went_down: Reading::Value(true),
                 ..port(s).clone()
@@ -99,17 +99,17 @@ fn faults_that_are_there_now() {
 }
 
 #[test]
-fn each_of_them_says_what_to_do_and_names_the_gpu() {
-    let mut seen = healthy();
-    third(&mut seen).ecc_uncorrected = Reading::Value(3);
-    third(&mut seen).clock_reasons = Reading::Value(0x80);
-    third(&mut seen).links = Reading::Value(LinksNow { up: 16, down: vec![5, 7] });
-    width(third(&mut seen), 5, 8);
-    port(&mut seen).went_down = Reading::Value(true);
-    port(&mut seen).up = Reading::Value(false);
-    log(&mut seen, &[XID_95]);
-    let report = judged(&seen);
-    let open: Vec<&Item> = report.items.iter().filter(|it| it.verdict != Fine).collect();
+fn faults_have_a_remedy_and_name_the_gpu() {
+    let mut node = healthy();
+    third(&mut node).ecc_uncorrected = Reading::Value(3);
+    third(&mut node).clock_reasons = Reading::Value(0x80);
+    third(&mut node).links = Reading::Value(NvlinkHealth { up: 16, down: vec![5, 7] });
+    width(third(&mut node), 5, 8);
+    port(&mut node).went_down = Reading::Value(true);
+    port(&mut node).up = Reading::Value(false);
+    log(&mut node, &[XID_95]);
+    let report = evaluated(&node);
+    let open: Vec<&Item> = report.items.iter().filter(|item| item.verdict != Fine).collect();
     assert_eq!(open.len(), 6, "{open:#?}");
     for item in open {
         assert!(item.remedy.is_some(), "{item:?}");
@@ -118,18 +118,18 @@ fn each_of_them_says_what_to_do_and_names_the_gpu() {
 }
 
 #[test]
-fn memory_rows_and_recovery_say_what_to_do() {
+fn row_remapping_and_recovery_have_a_remedy() {
     for (failed, action, code) in [
         (true, 0, "row-remap-failed"),
         (false, 0, "row-remap-pending"),
         (false, 2, "recovery-needed"),
     ] {
-        let mut seen = healthy();
+        let mut node = healthy();
         let pending = !failed;
-        nvml(&mut seen).devices[0].remapped_rows =
+        nvml(&mut node).devices[0].remapped_rows =
             Reading::Value(RemappedRows { correctable: 0, uncorrectable: 1, pending, failed });
-        nvml(&mut seen).devices[0].recovery_action = Reading::Value(action);
-        let report = judged(&seen);
+        nvml(&mut node).devices[0].recovery_action = Reading::Value(action);
+        let report = evaluated(&node);
         let item = report.items.iter().find(|item| item.code == code).unwrap();
         assert!(item.remedy.is_some(), "{item:?}");
         assert!(!report.remedies.is_empty());
@@ -137,19 +137,19 @@ fn memory_rows_and_recovery_say_what_to_do() {
 }
 
 #[test]
-fn what_nobody_could_look_at_is_named_and_decides_nothing() {
-    let mut seen = healthy();
-    let before = judged(&seen);
+fn skipped_checks_are_listed_and_do_not_affect_the_verdict() {
+    let mut node = healthy();
+    let before = evaluated(&node);
     assert_eq!(before.not_judged, ["rates and trends (the agent's: `farrier status`)"]);
-    all(&mut seen, |device| device.now = None);
-    seen.now = Some(HostNow { ports: denied(), xid_lines: denied() });
-    let report = judged(&seen);
+    all(&mut node, |device| device.now = None);
+    node.now = Some(HostHealth { ports: denied(), xid_lines: denied() });
+    let report = evaluated(&node);
     assert_eq!(report.verdict, Fine);
-    let told = report.not_judged.join("; ");
+    let not_judged = report.not_judged.join("; ");
     for what in ["NVML", "network ports", "Xids", "permission denied"] {
-        assert!(told.contains(what), "{told}");
+        assert!(not_judged.contains(what), "{not_judged}");
     }
-    // A node of an older capture is judged as it was.
-    seen.now = None;
-    assert_eq!(judged(&seen).verdict, Fine);
+    // Older captures without this field still evaluate.
+    node.now = None;
+    assert_eq!(evaluated(&node).verdict, Fine);
 }

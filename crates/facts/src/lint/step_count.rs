@@ -1,19 +1,19 @@
-//! How much work a text takes, counted in tests.
+//! Counts work steps in tests, to detect superlinear scanners.
 //!
-//! A clock says how busy the machine is; steps say whether a reader goes over a text again and again.
+//! Unlike wall-clock time, step counts do not depend on machine load.
 
 #[cfg(test)]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// One turn of a loop over the text, its words or its lines.
+/// Counts one iteration over the text, its words or its lines.
 #[inline]
 pub(super) fn step() {
     steps(1);
 }
 
-/// As many turns at once.
+/// Counts several iterations.
 #[inline]
 pub(super) fn steps(count: usize) {
     #[cfg(test)]
@@ -28,7 +28,7 @@ mod tests {
     use crate::FactSet;
     use crate::lint::{Language, lint};
 
-    /// Texts of one kind, each of which some reader could go over again for every piece of it.
+    /// Inputs that could make a scanner quadratic when repeated.
     const PIECES: [&str; 66] = [
         "(",
         ")",
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn four_times_the_text_is_four_times_the_work() {
+    fn work_is_linear_in_text_length() {
         const SHORT: usize = 4096;
         let mut counted = 0;
         for piece in PIECES {
             for language in Language::ALL {
-                let of = |bytes: usize| steps_of(language, &piece.repeat(bytes / piece.len()));
-                let (short, long) = (of(SHORT), of(4 * SHORT));
-                // To go over the text once for each piece would be sixteen times the work.
+                let steps = |bytes: usize| steps_of(language, &piece.repeat(bytes / piece.len()));
+                let (short, long) = (steps(SHORT), steps(4 * SHORT));
+                // Quadratic behaviour would be 16 times the work.
                 assert!(long <= 6 * short + 1000, "{language} of {piece:?}: {short}, then {long}");
                 counted += long;
             }
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_that_many_calls_name_is_not_read_for_each() {
-        let of = |count: usize| {
+    fn named_dictionary_is_not_rescanned_for_every_call() {
+        let steps = |count: usize| {
             let entries = "\"A\": 1, ".repeat(count);
             let text = format!("o = {{{entries}}}\n{}", "f(env=o)\n".repeat(count));
             steps_of(Language::Python, &text)
         };
-        let (short, long) = (of(1000), of(4000));
+        let (short, long) = (steps(1000), steps(4000));
         assert!(long <= 6 * short, "{short}, then {long}");
     }
 }

@@ -1,14 +1,16 @@
-//! Faults that one look shows: memory errors, links and ports that are down, clocks that are held, Xids of this boot.
+//! Current faults: memory errors, links and ports that are down, hardware throttling, and Xids of
+//! this boot.
 //!
-//! What was not asked, or of which a container shows nothing, is named as not judged and decides nothing.
+//! Checks that were not possible, as in a container, are listed in `not_judged` and do not affect
+//! the verdict.
 
 use std::collections::BTreeMap;
 
-use super::settings::{Rule, Said, each};
+use super::settings::{DeviceFinding, DeviceRule, evaluate_devices};
 use crate::check::Verdict;
 use crate::decode::{self, Event, Kind};
-use crate::node::context::{Node, counted, gpus};
-use crate::node::now::{DeviceNow, LinksNow, PcieLink, PortNow};
+use crate::node::context::{NodeContext, counted, gpus};
+use crate::node::health::{DeviceHealth, NvlinkHealth, PcieLink, PortHealth};
 use crate::node::nvml::NvmlDevice;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
@@ -19,26 +21,27 @@ use crate::xid::{Action, Severity};
 const HARDWARE_REASONS: [(u64, &str); 3] =
     [(0x40, "heat"), (0x80, "the power brake of the server"), (0x8, "the hardware")];
 
-/// Above this load a PCIe link runs at full speed: the agent's rule `gpu.pcie-slow` has the same number.
+/// Above this utilisation a PCIe link runs at full speed. Same threshold as the agent's rule
+/// `gpu.pcie-slow`.
 const BUSY_PERCENT: u32 = 50;
 
-/// The driver's own word that its recovery action changed.
+/// Xid that reports a change of the driver's recovery action.
 const RECOVERY_CHANGED: u32 = 154;
 
-const RULES: [Rule; 4] = [
-    Rule { source: "NVML, NVML_FI_DEV_ECC_DBE_VOL_TOTAL", judge: ecc_errors },
-    Rule { source: "NVML, nvmlDeviceGetCurrPcieLinkWidth and Generation", judge: pcie },
-    Rule { source: "NVML, nvmlDeviceGetCurrentClocksEventReasons", judge: clocks },
-    Rule { source: "NVML, NVML_FI_DEV_NVLINK_GET_STATE", judge: links },
+const RULES: [DeviceRule; 4] = [
+    DeviceRule { source: "NVML, NVML_FI_DEV_ECC_DBE_VOL_TOTAL", evaluate: ecc_errors },
+    DeviceRule { source: "NVML, nvmlDeviceGetCurrPcieLinkWidth and Generation", evaluate: pcie },
+    DeviceRule { source: "NVML, nvmlDeviceGetCurrentClocksEventReasons", evaluate: clocks },
+    DeviceRule { source: "NVML, NVML_FI_DEV_NVLINK_GET_STATE", evaluate: links },
 ];
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let devices = node.opened_devices();
     if !devices.is_empty() && devices.iter().all(|device| device.now.is_none()) {
         findings.not_judged("faults that NVML shows now (its answers were saved without them)");
     }
-    each(&RULES, &devices, findings);
-    if let Some(now) = &node.seen.now {
+    evaluate_devices(&RULES, &devices, findings);
+    if let Some(now) = &node.observation.now {
         match &now.ports {
             Reading::Value(all) => ports(all, findings),
             Reading::Absent => {}
@@ -57,12 +60,12 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     findings.not_judged("rates and trends (the agent's: `farrier status`)");
 }
 
-fn now_of(device: &NvmlDevice) -> Option<&DeviceNow> {
+fn health_of(device: &NvmlDevice) -> Option<&DeviceHealth> {
     device.now.as_ref()
 }
 
-fn ecc_errors(device: &NvmlDevice) -> Option<Said> {
-    Some(match &now_of(device)?.ecc_uncorrected {
+fn ecc_errors(device: &NvmlDevice) -> Option<DeviceFinding> {
+    Some(match &health_of(device)?.ecc_uncorrected {
         Reading::Value(0) => {
             let text = "no memory error that could not be corrected".to_owned();
             (Verdict::Ok, "ecc-errors-none", text)
@@ -80,15 +83,15 @@ fn ecc_errors(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn pcie(device: &NvmlDevice) -> Option<Said> {
-    let now = now_of(device)?;
+fn pcie(device: &NvmlDevice) -> Option<DeviceFinding> {
+    let now = health_of(device)?;
     let link = match &now.pcie {
         Reading::Value(link) => link,
         Reading::Absent => return None,
         Reading::Unreadable(why) => return Some(unknown("the PCIe link", why, "pcie-unknown")),
     };
     let PcieLink { generation, generation_max, width, width_max } = link;
-    let is_busy = now.utilisation_percent.value().is_some_and(|it| *it > BUSY_PERCENT);
+    let is_busy = now.utilisation_percent.value().is_some_and(|percent| *percent > BUSY_PERCENT);
     Some(if width < width_max {
         let text = format!("the PCIe link has {width} of {width_max} lanes");
         (Verdict::Blocked, "pcie-narrow", text)
@@ -102,8 +105,8 @@ fn pcie(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn clocks(device: &NvmlDevice) -> Option<Said> {
-    Some(match &now_of(device)?.clock_reasons {
+fn clocks(device: &NvmlDevice) -> Option<DeviceFinding> {
+    Some(match &health_of(device)?.clock_reasons {
         Reading::Value(reasons) => {
             let why: Vec<&str> = HARDWARE_REASONS
                 .iter()
@@ -122,13 +125,13 @@ fn clocks(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn links(device: &NvmlDevice) -> Option<Said> {
-    Some(match &now_of(device)?.links {
-        Reading::Value(LinksNow { up: 0, down }) if down.is_empty() => return None,
-        Reading::Value(LinksNow { up, down }) if down.is_empty() => {
+fn links(device: &NvmlDevice) -> Option<DeviceFinding> {
+    Some(match &health_of(device)?.links {
+        Reading::Value(NvlinkHealth { up: 0, down }) if down.is_empty() => return None,
+        Reading::Value(NvlinkHealth { up, down }) if down.is_empty() => {
             (Verdict::Ok, "nvlinks-up", format!("all {up} NVLinks are up"))
         }
-        Reading::Value(LinksNow { down, .. }) => {
+        Reading::Value(NvlinkHealth { down, .. }) => {
             let numbers: Vec<String> = down.iter().map(ToString::to_string).collect();
             let text = match down.as_slice() {
                 [one] => format!("NVLink {one} is down"),
@@ -141,13 +144,13 @@ fn links(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn unknown(what: &str, why: &ReadError, code: &'static str) -> Said {
+fn unknown(what: &str, why: &ReadError, code: &'static str) -> DeviceFinding {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 
-fn ports(all: &[PortNow], findings: &mut NodeFindings) {
+fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
     let source = "/sys/class/infiniband/*/ports/*/state and phys_state";
-    let is_up = |port: &&PortNow| port.up == Reading::Value(true);
+    let is_up = |port: &&PortHealth| port.up == Reading::Value(true);
     let mut empty = 0;
     for port in all.iter().filter(|port| !is_up(port)) {
         let name = format!("{} port {}", port.device, port.port);
@@ -188,13 +191,13 @@ fn ports(all: &[PortNow], findings: &mut NodeFindings) {
     }
 }
 
-/// Xids of one number on one device.
-struct Seen {
+/// Xids with the same code on the same device.
+struct XidGroup {
     worst: Event,
     times: usize,
 }
 
-fn xids(node: &Node<'_>, lines: &[String], findings: &mut NodeFindings) {
+fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
     let source = "/dev/kmsg";
     let mut log = Vec::new();
     for line in lines {
@@ -203,26 +206,27 @@ fn xids(node: &Node<'_>, lines: &[String], findings: &mut NodeFindings) {
     }
     let events = decode::decode(&node.set.xids, &log);
     let of_gpus = |event: &&Event| matches!(event.kind, Kind::Xid | Kind::Sxid);
-    let mut groups: BTreeMap<(Option<&str>, Option<u32>), Seen> = BTreeMap::new();
+    let mut groups: BTreeMap<(Option<&str>, Option<u32>), XidGroup> = BTreeMap::new();
     for event in events.iter().filter(of_gpus) {
         let key = (event.pci.as_deref(), event.xid);
-        let seen = groups.entry(key).or_insert_with(|| Seen { worst: event.clone(), times: 0 });
-        seen.times += 1;
-        if event.severity >= seen.worst.severity {
-            seen.worst = event.clone();
+        let group =
+            groups.entry(key).or_insert_with(|| XidGroup { worst: event.clone(), times: 0 });
+        group.times += 1;
+        if event.severity >= group.worst.severity {
+            group.worst = event.clone();
         }
     }
-    let told = |pci: Option<&str>| groups.contains_key(&(pci, Some(RECOVERY_CHANGED)));
+    let recovery_reported = |pci: Option<&str>| groups.contains_key(&(pci, Some(RECOVERY_CHANGED)));
     let mut are_quiet = true;
-    for ((pci, _), Seen { worst, times }) in &groups {
+    for ((pci, _), XidGroup { worst, times }) in &groups {
         if worst.severity < Severity::Warning {
             continue;
         }
         are_quiet = false;
         let device = pci.and_then(|pci| device_at(node, pci));
-        // The driver has said that something is to be done, and no longer does.
-        let is_over =
-            told(*pci) && device.is_some_and(|it| it.recovery_action == Reading::Value(0));
+        // The driver reported a recovery action and has since cleared it.
+        let is_over = recovery_reported(*pci)
+            && device.is_some_and(|gpu| gpu.recovery_action == Reading::Value(0));
         let takes_it_out =
             worst.severity >= Severity::Critical && worst.action > Action::Investigate;
         let (verdict, code) = match (takes_it_out, is_over) {
@@ -247,7 +251,7 @@ fn xids(node: &Node<'_>, lines: &[String], findings: &mut NodeFindings) {
         findings.item(verdict, code, subject, text, format!("{source}; {}", worst.source));
         if worst.action > Action::RestartApp && !is_over {
             let purpose = format!("for {name}{number}");
-            findings.remedy(&purpose, worst.action.asks(), Some("dmesg | farrier decode -"));
+            findings.remedy(&purpose, worst.action.instruction(), Some("dmesg | farrier decode -"));
         }
     }
     if are_quiet {
@@ -256,10 +260,10 @@ fn xids(node: &Node<'_>, lines: &[String], findings: &mut NodeFindings) {
     }
 }
 
-/// The GPU at an address of the kernel log, `0000:17:00`; NVML writes `00000000:17:00.0`.
-fn device_at<'a>(node: &Node<'a>, pci: &str) -> Option<&'a NvmlDevice> {
+/// The GPU at a kernel-log address such as `0000:17:00`, which NVML writes as `00000000:17:00.0`.
+fn device_at<'a>(node: &NodeContext<'a>, pci: &str) -> Option<&'a NvmlDevice> {
     node.devices().iter().find(|device| {
-        let address = device.pci_address.value().map(|it| it.to_ascii_lowercase());
-        address.is_some_and(|it| it.get(4..).is_some_and(|it| it.starts_with(pci)))
+        let address = device.pci_address.value().map(|address| address.to_ascii_lowercase());
+        address.is_some_and(|full| full.get(4..).is_some_and(|rest| rest.starts_with(pci)))
     })
 }

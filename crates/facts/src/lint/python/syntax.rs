@@ -1,8 +1,9 @@
-//! Text that is no Python, as far as that shows without a grammar: what is called good must have been read.
+//! Detects text that is not Python, as far as possible without a grammar: a clean result requires
+//! that the text was understood.
 
-use super::token::{Kind, Source, tokens};
+use super::token::{Source, TokenKind, tokens};
 
-/// Words after which a name, a number or a string may stand, and which may stand after them.
+/// Keywords, which may be adjacent to names, numbers and strings.
 const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
     "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
@@ -10,35 +11,36 @@ const KEYWORDS: [&str; 35] = [
     "with", "yield",
 ];
 
-/// Names that begin a statement in some versions of Python: `match x:`, `type X = int`, `print "x"`.
+/// Soft keywords and old statements: `match x:`, `type X = int`, `print "x"`.
 const STATEMENTS: [&str; 6] = ["match", "case", "type", "print", "exec", "lazy"];
 
-/// The line of the first thing that cannot be in Python, and what it is. None does not mean that Python would take it.
-pub(in crate::lint) fn fault(text: &str) -> Option<(u32, String)> {
+/// Line and description of the first syntax error. `None` does not mean that Python would accept
+/// the text.
+pub(in crate::lint) fn syntax_error(text: &str) -> Option<(u32, String)> {
     let source = tokens(text.strip_prefix('\u{feff}').unwrap_or(text), 1);
     if source.uncertain {
         return None;
     }
-    let words = side_by_side(&source);
-    [source.fault, words].into_iter().flatten().min_by_key(|(line, _)| *line)
+    let words = adjacent_words(&source);
+    [source.syntax_error, words].into_iter().flatten().min_by_key(|(line, _)| *line)
 }
 
-/// Two words with nothing between them, as in prose.
-fn side_by_side(source: &Source<'_>) -> Option<(u32, String)> {
+/// Finds two adjacent words without an operator, as in prose.
+fn adjacent_words(source: &Source<'_>) -> Option<(u32, String)> {
     for line in &source.lines {
         let words = &source.tokens[line.start..line.end];
-        for (place, pair) in words.windows(2).enumerate() {
+        for (index, pair) in words.windows(2).enumerate() {
             let [one, other] = pair else { continue };
             let plain = |text: &str| !KEYWORDS.contains(&text);
-            let begins = place == 0 && STATEMENTS.contains(&one.text);
-            let first = matches!(one.kind, Kind::Name) && plain(one.text) && !begins;
+            let starts_statement = index == 0 && STATEMENTS.contains(&one.text);
+            let first = matches!(one.kind, TokenKind::Name) && plain(one.text) && !starts_statement;
             let second = match other.kind {
-                Kind::Name => plain(other.text),
-                Kind::Number | Kind::Text | Kind::Template => true,
-                Kind::Operator => false,
+                TokenKind::Name => plain(other.text),
+                TokenKind::Number | TokenKind::Text | TokenKind::Template => true,
+                TokenKind::Operator => false,
             };
             if first && second {
-                let other = if other.kind == Kind::Name { other.text } else { "a value" };
+                let other = if other.kind == TokenKind::Name { other.text } else { "a value" };
                 return Some((one.line, format!("`{}` and {other} stand side by side", one.text)));
             }
         }
@@ -48,14 +50,14 @@ fn side_by_side(source: &Source<'_>) -> Option<(u32, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::fault;
+    use super::syntax_error;
 
-    fn said(text: &str) -> Option<String> {
-        fault(text).map(|(line, what)| format!("{line}: {what}"))
+    fn message(text: &str) -> Option<String> {
+        syntax_error(text).map(|(line, what)| format!("{line}: {what}"))
     }
 
     #[test]
-    fn what_is_no_python_is_told_with_its_line() {
+    fn reports_syntax_errors_with_line() {
         for (text, what) in [
             ("x = 1\ndef f(:\n    pass\n", "2: `(` is not closed"),
             ("x = (1]\n", "1: `]` closes nothing that is open"),
@@ -67,12 +69,12 @@ mod tests {
             ("These are words.\n", "1: `These` and are stand side by side"),
             ("import os\nx = open \"file\"\n", "2: `open` and a value stand side by side"),
         ] {
-            assert_eq!(said(text).as_deref(), Some(what), "{text}");
+            assert_eq!(message(text).as_deref(), Some(what), "{text}");
         }
     }
 
     #[test]
-    fn python_of_any_age_is_left_alone() {
+    fn accepts_python_of_any_version() {
         for text in [
             "",
             "\u{feff}x = 1\n",
@@ -88,7 +90,7 @@ mod tests {
             "x = 'a' \\\n    'b'\n",
             "del x; global y\n",
         ] {
-            assert_eq!(said(text), None, "{text}");
+            assert_eq!(message(text), None, "{text}");
         }
     }
 }

@@ -1,71 +1,70 @@
-//! What one look shows of faults that are there now, as the probe writes it and the rules read it.
+//! Current faults of GPUs and host, as written by the probe and read by the rules.
 
 use serde::{Deserialize, Serialize};
 
 use super::reading::Reading;
 
-/// A GPU at the moment of the look. What the part or its driver does not have is absent.
+/// Current state of a GPU. Unsupported values are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceNow {
-    /// Memory errors since the driver was loaded that could not be corrected.
+pub struct DeviceHealth {
+    /// Uncorrectable ECC errors since the driver was loaded.
     pub ecc_uncorrected: Reading<u64>,
-    /// NVML's bits for why clocks are held down.
+    /// NVML clock event (throttle) reasons.
     pub clock_reasons: Reading<u64>,
     /// The PCIe link.
     pub pcie: Reading<PcieLink>,
-    /// How busy it is, in percent.
+    /// GPU utilisation in percent.
     pub utilisation_percent: Reading<u32>,
-    /// Its `NVLink`s.
-    pub links: Reading<LinksNow>,
+    pub links: Reading<NvlinkHealth>,
 }
 
-/// A PCIe link, and the most that card and slot can do.
+/// Current and maximum PCIe link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieLink {
-    /// It sinks while the GPU is idle.
+    /// Drops while the GPU is idle.
     pub generation: u32,
-    /// With this card in this slot.
+    /// Maximum of this card in this slot.
     pub generation_max: u32,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u32,
-    /// With this card in this slot.
+    /// Maximum of this card in this slot.
     pub width_max: u32,
 }
 
-/// The `NVLink`s of a GPU.
+/// State of a GPU's `NVLink`s.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinksNow {
-    /// Those that are up.
+pub struct NvlinkHealth {
+    /// Number of active links.
     pub up: u32,
-    /// Numbers of those that are down although something is at their other end.
+    /// Links that are down although their remote end is connected.
     pub down: Vec<u32>,
 }
 
-/// What stands around the GPUs, at the moment of the look.
+/// Current state of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HostNow {
-    /// Ports of network adapters for jobs.
-    pub ports: Reading<Vec<PortNow>>,
+pub struct HostHealth {
+    /// Network ports used by jobs.
+    pub ports: Reading<Vec<PortHealth>>,
     /// Lines of this boot's kernel log that name an Xid.
     pub xid_lines: Reading<Vec<String>>,
 }
 
-/// A port of a network adapter.
+/// Current state of a network port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PortNow {
+pub struct PortHealth {
     /// `mlx5_3`
     pub device: String,
     /// Its number, from 1.
     pub port: u32,
-    /// The adapter's model and its network: ports of one kind are used alike.
+    /// Adapter model and network type. Ports of the same kind are expected to be in the same state.
     pub kind: String,
     /// Whether it is active and its link is up.
     pub up: Reading<bool>,
-    /// Whether its link was up before and went down; a port without a cable never was.
+    /// Whether the link was up and went down. A port without a cable never was up.
     pub went_down: Reading<bool>,
 }

@@ -1,43 +1,41 @@
-//! From chunks of bytes to the lines worth reading, with their numbers, in constant memory.
+//! Splits chunks into numbered candidate lines, in constant memory.
 
 use memchr::{memchr, memchr_iter, memrchr};
 
 use super::prefilter::Prefilter;
 
-/// A line longer than this is read in pieces, each with the start of the next: no message of the
-/// kernel comes near (`LOG_LINE_MAX` is 1 KiB), but a log after a crash may hold a megabyte of zeros
-/// in front of one.
+/// Longer lines are processed in overlapping pieces. Kernel messages are much shorter
+/// (`LOG_LINE_MAX` is 1 KiB), but after a crash a megabyte of NUL bytes may precede one.
 const PIECE: usize = 64 << 10;
 const OVERLAP: usize = 4 << 10;
 
-/// Splits a stream into lines. What comes out does not depend on where chunks were cut.
+/// Splits a stream into lines, independent of chunk boundaries.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct LineSplitter {
     prefilter: Prefilter,
-    /// The start of a line whose end has not come yet, or of its current piece.
+    /// Start of an incomplete line, or of its current piece.
     tail: Vec<u8>,
-    /// Lines that have ended.
-    ended: u64,
+    lines_ended: u64,
 }
 
-impl Stream {
+impl LineSplitter {
     pub(super) fn new() -> Self {
-        Self { prefilter: Prefilter::new(), tail: Vec::new(), ended: 0 }
+        Self { prefilter: Prefilter::new(), tail: Vec::new(), lines_ended: 0 }
     }
 
-    /// How many lines have ended.
-    pub(super) fn ended(&self) -> u64 {
-        self.ended
+    /// Number of complete lines.
+    pub(super) fn line_count(&self) -> u64 {
+        self.lines_ended
     }
 
-    /// Takes a chunk; calls `read` with the number and the bytes of every line worth reading.
+    /// Processes a chunk; calls `read` with the number and bytes of every candidate line.
     pub(super) fn feed(&mut self, chunk: &[u8], mut read: impl FnMut(u64, &[u8])) {
         let mut rest = chunk;
         if !self.tail.is_empty() {
             let Some(end) = memchr(b'\n', rest) else {
-                return self.keep(rest, &mut read);
+                return self.buffer(rest, &mut read);
             };
-            self.keep(&rest[..end], &mut read);
+            self.buffer(&rest[..end], &mut read);
             self.end_line(&mut read);
             rest = &rest[end + 1..];
         }
@@ -45,37 +43,38 @@ impl Stream {
             self.whole_lines(&rest[..=last], &mut read);
             rest = &rest[last + 1..];
         }
-        self.keep(rest, &mut read);
+        self.buffer(rest, &mut read);
     }
 
-    /// Ends the last line where the stream did not.
+    /// Ends an unterminated last line.
     pub(super) fn finish(&mut self, mut read: impl FnMut(u64, &[u8])) {
         if !self.tail.is_empty() {
             self.end_line(&mut read);
         }
     }
 
-    /// Lines that lie in one chunk whole; the last byte is a newline.
+    /// Processes complete lines of one chunk; the last byte is a newline.
     fn whole_lines(&mut self, lines: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         let mut from = 0;
         while let Some((found, end)) = self.prefilter.find(lines, from) {
             let start = memrchr(b'\n', &lines[from..found]).map_or(from, |at| from + at + 1);
             let end = memchr(b'\n', &lines[end..]).map_or(lines.len(), |at| end + at);
-            self.ended += newlines(&lines[from..start]);
+            self.lines_ended += newlines(&lines[from..start]);
             let mut line = &lines[start..end];
             while line.len() > PIECE + OVERLAP {
                 self.read_piece(&line[..PIECE + OVERLAP], read);
                 line = &line[PIECE..];
             }
             self.read_piece(line, read);
-            self.ended += 1;
+            self.lines_ended += 1;
             from = (end + 1).min(lines.len());
         }
-        self.ended += newlines(&lines[from..]);
+        self.lines_ended += newlines(&lines[from..]);
     }
 
-    /// Keeps the start of a line until its end comes; reads pieces of one that grows too long.
-    fn keep(&mut self, bytes: &[u8], read: &mut impl FnMut(u64, &[u8])) {
+    /// Buffers the start of a line until its end arrives; processes pieces of a line that grows too
+    /// long.
+    fn buffer(&mut self, bytes: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         for part in bytes.chunks(PIECE) {
             self.tail.extend_from_slice(part);
             while self.tail.len() > PIECE + OVERLAP {
@@ -88,18 +87,18 @@ impl Stream {
     fn end_line(&mut self, read: &mut impl FnMut(u64, &[u8])) {
         self.read_piece(&self.tail, read);
         self.tail.clear();
-        self.ended += 1;
+        self.lines_ended += 1;
     }
 
     fn read_piece(&self, piece: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         if self.prefilter.find(piece, 0).is_some() {
-            read(self.ended + 1, piece);
+            read(self.lines_ended + 1, piece);
         }
     }
 
-    /// Bytes held, for the test that says they are bounded.
+    /// Capacity of the buffer, to test that it is bounded.
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn buffered_capacity(&self) -> usize {
         self.tail.capacity()
     }
 }
@@ -113,17 +112,17 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> (Vec<(u64, Vec<u8>)>, u64) {
-        let mut stream = Stream::new();
+        let mut splitter = LineSplitter::new();
         let mut found = Vec::new();
         for chunk in chunks {
-            stream.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
+            splitter.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
         }
-        stream.finish(|line, bytes| found.push((line, bytes.to_vec())));
-        (found, stream.ended())
+        splitter.finish(|line, bytes| found.push((line, bytes.to_vec())));
+        (found, splitter.line_count())
     }
 
     #[test]
-    fn lines_are_numbered_from_one_and_the_last_needs_no_newline() {
+    fn numbers_lines_from_one_and_accepts_unterminated_last_line() {
         let (found, ended) = lines(&[b"a\nNVRM: b\n\nc NVRM: d\ne\nNVRM"]);
         assert_eq!(
             found,
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_anywhere_changes_nothing() {
+    fn chunk_boundaries_do_not_matter() {
         let text = b"a\nNVRM: b\n\nc NVRM: d SXid\ne\r\nNVRM: f\n";
         let whole = lines(&[text]);
         for cut in 0..=text.len() {
@@ -145,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_megabytes_is_read_to_its_end_in_bounded_memory() {
+    fn processes_huge_lines_in_bounded_memory() {
         let mut text = vec![0_u8; 3 << 20];
         text.extend_from_slice(b"NVRM: Xid\nNVRM\n");
         let whole = lines(&[&text]);
         assert_eq!(whole.0.len(), 2);
         assert_eq!(whole.1, 2);
-        let mut stream = Stream::new();
+        let mut splitter = LineSplitter::new();
         let mut found = Vec::new();
         for chunk in text.chunks(1000) {
-            stream.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
+            splitter.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
         }
         assert_eq!(found, whole.0);
-        assert!(stream.held() <= 4 * PIECE, "{}", stream.held());
+        assert!(splitter.buffered_capacity() <= 4 * PIECE, "{}", splitter.buffered_capacity());
     }
 }

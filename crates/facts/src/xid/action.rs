@@ -1,20 +1,20 @@
-//! How bad, and what to do: the two words that every answer ends in.
+//! Severity and action, the outcome of every decoded message.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How bad it is, mildest first.
+/// Severity, mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Worth a line in a log.
+    /// Informational.
     Info,
-    /// Look at it; work goes on, or one application has to start again.
+    /// Work continues, or one application has to be restarted.
     Warning,
-    /// The GPU needs care before it takes new work.
+    /// The GPU must not take new work until it is repaired.
     Critical,
-    /// The GPU or node does no work until somebody acts.
+    /// The GPU or node cannot work until someone acts.
     Fatal,
 }
 
@@ -29,31 +29,30 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What to do, least intrusive first.
+/// Action, least intrusive first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Nothing.
     Ignore,
-    /// Start the application again; the GPU is fine.
+    /// The GPU is fine.
     RestartApp,
-    /// Somebody has to look; the text says at what.
+    /// An operator has to investigate; the text says what.
     Investigate,
     /// Drain the GPU and reset it.
     ResetGpu,
     /// Drain the node and reboot it.
     RebootNode,
-    /// Neither a reset nor a reboot mends it.
+    /// Neither a reset nor a reboot repairs it.
     DrainAndReplace,
 }
 
 impl Action {
-    /// The action in words.
-    pub fn asks(self) -> &'static str {
+    /// The action as an instruction.
+    pub fn instruction(self) -> &'static str {
         match self {
             Self::Ignore => "nothing to do",
             Self::RestartApp => "restart the application",
-            Self::Investigate => "have somebody look at it",
+            Self::Investigate => "investigate it",
             Self::ResetGpu => "drain the GPU and reset it",
             Self::RebootNode => "drain the node and reboot it",
             Self::DrainAndReplace => "drain the node and have the part replaced",

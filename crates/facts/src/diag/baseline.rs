@@ -1,4 +1,4 @@
-//! What a healthy GPU reaches at least.
+//! Minimum performance of a healthy GPU.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,61 +6,58 @@ use super::test::Test;
 use crate::gpu::Gpu;
 use crate::origin::Origin;
 
-/// What `data/diag/` holds.
+/// Contents of `data/diag/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagFacts {
-    /// Of parts that somebody has measured.
-    pub least: Vec<LeastOf>,
-    /// Of all others, as a share of what the maker promises.
-    pub share: Vec<Share>,
+    /// Baselines of measured parts.
+    pub least: Vec<MeasuredBaseline>,
+    /// Baselines of all other parts, as a share of the vendor's peak.
+    pub share: Vec<PeakShare>,
 }
 
-/// What a part reaches at least.
+/// Minimum of one part in one test.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LeastOf {
-    /// The part's id.
+pub struct MeasuredBaseline {
+    /// [`Gpu::id`].
     pub gpu: String,
-    /// In the unit of this test.
     pub test: Test,
-    /// So much.
+    /// In the unit of the test.
     pub value: f64,
-    /// Who says so.
     pub origin: Origin,
-    /// How it was measured.
+    /// Measurement method.
     pub note: Option<String>,
 }
 
-/// The share of its peak that a part reaches at least.
+/// Minimum share of the vendor's peak.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
-    /// The test.
+pub struct PeakShare {
     pub test: Test,
-    /// Only of this architecture; none: of all without a share of their own.
+    /// `None` for all architectures without their own share.
     pub architecture: Option<String>,
     /// Between 0 and 1.
     pub least: f64,
-    /// Who says so.
     pub origin: Origin,
-    /// What it rests on.
+    /// Basis of the value.
     pub note: Option<String>,
 }
 
-/// The PCIe link of a card in its slot.
+/// The best PCIe link of a GPU in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
-    /// The best of card and slot.
+pub struct PcieCapability {
+    /// Highest generation that GPU and slot support.
     pub generation: u32,
-    /// Lanes, of card and slot.
+    /// Number of lanes that GPU and slot support.
     pub width: u32,
 }
 
-impl Link {
-    /// One direction, before any protocol: decimal gigabytes a second. None of a generation that is not known.
+impl PcieCapability {
+    /// Raw bandwidth of one direction, in decimal GB/s, without protocol overhead. `None` for
+    /// unknown generations.
     pub fn gb_per_s(self) -> Option<f64> {
-        // Gigatransfers a second and lane, and the share of bits that carry data: PCI Express Base Specification.
+        // GT/s per lane and line-code efficiency, from the PCI Express Base Specification.
         let (transfers, coded) = match self.generation {
             1 => (2.5, 8.0 / 10.0),
             2 => (5.0, 8.0 / 10.0),
@@ -74,65 +71,65 @@ impl Link {
     }
 }
 
-/// How a GPU reaches the others of its node.
+/// Path from a GPU to its peers in the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PeerWay {
-    /// By `NVLink` and a switch: all of its links lead to each of them.
+pub enum PeerPath {
+    /// `NVLink` through NVSwitch: all links reach every peer.
     Switch,
-    /// By some links to some of them, over PCIe, or nobody can say: nobody has published what that reaches.
+    /// Direct links, PCIe or unknown: no published bandwidth to compare with.
     #[default]
     Other,
 }
 
-/// Where a card is.
+/// How a GPU is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
-    /// Its slot; none: nobody can say.
-    pub link: Option<Link>,
-    /// Its way to the others.
-    pub peers: PeerWay,
+pub struct GpuPlacement {
+    /// `None` if unknown.
+    pub link: Option<PcieCapability>,
+    pub peers: PeerPath,
 }
 
-/// What a test is held to, and who says so.
+/// Minimum value of a test, with its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Least {
-    /// In the test's unit.
+pub struct Baseline {
+    /// In the unit of the test.
     pub value: f64,
-    /// Where it comes from.
     pub from: String,
 }
 
 impl DiagFacts {
-    /// What a card of this part reaches at least; none where nobody can say.
-    pub fn least(&self, gpu: &Gpu, test: Test, place: Place) -> Option<Least> {
-        if test == Test::PeerCopy && place.peers != PeerWay::Switch {
+    /// The minimum for a GPU of this part; `None` if unknown.
+    pub fn least(&self, gpu: &Gpu, test: Test, place: GpuPlacement) -> Option<Baseline> {
+        if test == Test::PeerCopy && place.peers != PeerPath::Switch {
             return None;
         }
-        let told = self.least.iter().find(|least| least.gpu == gpu.id && least.test == test);
-        if let Some(told) = told {
-            return Some(Least { value: told.value, from: told.origin.line() });
+        let measured = self.least.iter().find(|least| least.gpu == gpu.id && least.test == test);
+        if let Some(measured) = measured {
+            return Some(Baseline { value: measured.value, from: measured.origin.line() });
         }
-        let of = |own: bool| {
+        let find_share = |by_architecture: bool| {
             self.share.iter().find(|share| {
-                let fits = share.architecture.as_ref().is_some_and(|it| *it == gpu.architecture);
-                share.test == test && if own { fits } else { share.architecture.is_none() }
+                let fits =
+                    share.architecture.as_ref().is_some_and(|name| *name == gpu.architecture);
+                share.test == test
+                    && if by_architecture { fits } else { share.architecture.is_none() }
             })
         };
-        let share = of(true).or_else(|| of(false))?;
+        let share = find_share(true).or_else(|| find_share(false))?;
         let (peak, what) = gpu.peak(test, place.link)?;
         let from = format!("{:.0} % of {what} ({})", share.least * 100.0, share.origin.line());
-        Some(Least { value: peak * share.least, from })
+        Some(Baseline { value: peak * share.least, from })
     }
 }
 
 impl Gpu {
-    /// What the maker promises for a test, and how a reader knows it.
-    pub(crate) fn peak(&self, test: Test, link: Option<Link>) -> Option<(f64, String)> {
+    /// The vendor's peak for a test, with a description.
+    pub(crate) fn peak(&self, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
         peak(self, test, link)
     }
 }
 
-fn peak(gpu: &Gpu, test: Test, link: Option<Link>) -> Option<(f64, String)> {
+fn peak(gpu: &Gpu, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
     let rate = |value: Option<f64>, name: &str| {
         value.map(|value| (value, format!("its {name} peak of {value} TFLOP/s")))
     };
@@ -146,7 +143,7 @@ fn peak(gpu: &Gpu, test: Test, link: Option<Link>) -> Option<(f64, String)> {
         Test::PcieToGpu | Test::PcieToHost => {
             let link = link?;
             let peak = link.gb_per_s()?;
-            let Link { generation, width } = link;
+            let PcieCapability { generation, width } = link;
             Some((peak, format!("PCIe {generation} x{width}, {peak:.1} GB/s")))
         }
         Test::PeerCopy => {

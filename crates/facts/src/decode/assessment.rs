@@ -1,25 +1,25 @@
-//! What an Xid or SXid line means: the table, sharpened by what the line and the log say.
+//! Assesses Xid and SXid lines: the catalogue entry, refined by the line and earlier log state.
 
-use super::clean::short;
-use super::memory::{Device, Memory};
 use super::nvlink;
+use super::parse::{self, SxidLine, XidLine};
 use super::pci::PciAddress;
-use super::wording::{self, SxidLine, XidLine};
+use super::sanitize::excerpt;
+use super::state::{DeviceState, LogState};
 use crate::xid::{Action, Severity, SxidClass, SxidVerdict, XidFacts};
 
-/// What to print for a line.
+/// Severity, action and text for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct Assessment {
     pub(super) severity: Severity,
     pub(super) action: Action,
     pub(super) text: String,
     pub(super) source: String,
 }
 
-/// What the catalogue says of an Xid.
-pub(super) fn base(facts: &XidFacts, code: u32) -> Verdict {
+/// Assessment of an Xid by the catalogue alone.
+pub(super) fn base(facts: &XidFacts, code: u32) -> Assessment {
     match facts.by_code(code) {
-        Some(record) => Verdict {
+        Some(record) => Assessment {
             severity: record.severity,
             action: record.action,
             text: facts.describe(record),
@@ -29,37 +29,37 @@ pub(super) fn base(facts: &XidFacts, code: u32) -> Verdict {
     }
 }
 
-/// The verdict on an Xid: what the catalogue says, sharpened.
+/// Assessment of an Xid line: the catalogue entry refined by line and state.
 pub(super) fn xid(
     facts: &XidFacts,
-    memory: &mut Memory,
+    state: &mut LogState,
     line: &XidLine<'_>,
-    base: Verdict,
-) -> Verdict {
-    // A line without an address is judged by itself.
-    let mut unplaced = Device::new(PciAddress::ZERO);
+    base: Assessment,
+) -> Assessment {
+    // Lines without an address have no device state.
+    let mut anonymous = DeviceState::new(PciAddress::ZERO);
     let device = match line.pci {
-        Some(pci) => memory.device(pci),
-        None => &mut unplaced,
+        Some(pci) => state.device(pci),
+        None => &mut anonymous,
     };
     if !matches!(line.code, 45 | 154) {
         device.cause = Some(line.code);
     }
-    let mut verdict = match line.code {
+    let mut assessment = match line.code {
         45 => cleanup(base, device, line),
-        74 => nvlink::registers(facts, device, line, base),
-        144..=150 => nvlink::sub_code(facts, device, line, base),
+        74 => nvlink::assess_registers(facts, device, line, base),
+        144..=150 => nvlink::assess_sub_code(facts, device, line, base),
         154 => recovery(facts, device, line, base),
         _ => base,
     };
     if let Some(instance) = line.instance {
-        verdict.text.push_str(&instance.to_string());
+        assessment.text.push_str(&instance.to_string());
     }
-    verdict
+    assessment
 }
 
-fn unknown_xid(code: u32) -> Verdict {
-    Verdict {
+fn unknown_xid(code: u32) -> Assessment {
+    Assessment {
         severity: Severity::Warning,
         action: Action::Investigate,
         text: format!(
@@ -70,30 +70,32 @@ fn unknown_xid(code: u32) -> Verdict {
     }
 }
 
-/// Xid 45 follows another Xid; newer drivers name it.
-fn cleanup(mut verdict: Verdict, device: &Device, line: &XidLine<'_>) -> Verdict {
-    let named = wording::number_after(line.detail, "previous Xid ");
-    let cause = named.or(device.cause);
-    verdict.text = match cause {
+/// Xid 45 follows another Xid, which newer drivers name.
+fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>) -> Assessment {
+    let previous = parse::number_after(line.detail, "previous Xid ");
+    let cause = previous.or(device.cause);
+    assessment.text = match cause {
         Some(cause) => format!(
             "Channels were removed because of Xid {cause} of the same GPU: follow that one; \
              nothing to do for this one."
         ),
-        None => "Channels were removed without another Xid of this GPU before it in this log: mostly \
-                 the application was ended by a person or a scheduler. On a node with NVSwitch, and with \
-                 nobody having ended it, restart the fabric manager."
-            .to_owned(),
+        None => {
+            "Channels were removed without another Xid of this GPU before it in this log: usually \
+                 a person or a scheduler ended the application. If not, and the node has NVSwitch, \
+                 restart the fabric manager."
+                .to_owned()
+        }
     };
-    verdict
+    assessment
 }
 
 /// `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`
 fn recovery(
     facts: &XidFacts,
-    device: &mut Device,
+    device: &mut DeviceState,
     line: &XidLine<'_>,
-    mut verdict: Verdict,
-) -> Verdict {
+    mut assessment: Assessment,
+) -> Assessment {
     let new = line.detail.split(" to ").nth(1).unwrap_or("");
     let value = new
         .trim_start()
@@ -110,32 +112,32 @@ fn recovery(
         .next()
         .and_then(|old| old.split_once('('))
         .and_then(|(_, old)| old.split_once(')'))
-        .map_or_else(|| "an unnamed one".to_owned(), |(old, _)| short(old));
+        .map_or_else(|| "an unnamed one".to_owned(), |(old, _)| excerpt(old));
     let Some(record) = record else {
-        let named = name.map_or_else(
+        let action = name.map_or_else(
             || "one that it does not name".to_owned(),
-            |name| format!("`{}`", short(name)),
+            |name| format!("`{}`", excerpt(name)),
         );
-        verdict.text = format!(
-            "The driver changed its recovery action for this GPU to {named}, which this fact set does \
+        assessment.text = format!(
+            "The driver changed its recovery action for this GPU to {action}, which this fact set does \
              not know: read it with `nvidia-smi -q` (GPU Recovery Action) before any new work."
         );
-        return verdict;
+        return assessment;
     };
     device.recovery = Some(record.value);
-    verdict.severity = record.severity;
-    verdict.action = record.action;
-    verdict.text = format!(
+    assessment.severity = record.severity;
+    assessment.action = record.action;
+    assessment.text = format!(
         "The driver changed its own recovery action for this GPU from {old} to {}: {}. This \
          outranks the catalogue.",
         record.name, record.asks
     );
-    verdict.source = record.origin.line();
-    verdict
+    assessment.source = record.origin.line();
+    assessment
 }
 
-/// The verdict on an SXid: the word in the line goes before the class in the table.
-pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Verdict {
+/// Assessment of an SXid line: the word in the line overrides the catalogue's class.
+pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Assessment {
     let record = facts.sxid_by_code(line.code);
     let word = line.detail.split([',', ' ']).next().unwrap_or("");
     let class = match word {
@@ -144,7 +146,7 @@ pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Verdict {
         _ => record.map(|record| record.class),
     };
     let SxidVerdict { severity, action, text } = SxidVerdict::new(record, class);
-    Verdict {
+    Assessment {
         severity,
         action,
         text,

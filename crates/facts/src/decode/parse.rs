@@ -1,11 +1,11 @@
-//! Taking a line apart: what stands where in the messages of the driver and the kernel.
+//! Parses fields of driver and kernel messages.
 
 use std::fmt;
 
 use memchr::memmem;
 
-use super::clean::short;
 use super::pci::PciAddress;
+use super::sanitize::excerpt;
 
 /// A process that a line names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) struct XidLine<'a> {
     pub(super) detail: &'a str,
 }
 
-/// A part of a GPU that is split by MIG: `GPU-I:01 GPU-CI:02` behind the address.
+/// A MIG instance: `GPU-I:01 GPU-CI:02` after the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MigInstance {
     pub(super) gpu: u32,
@@ -32,7 +32,7 @@ pub(super) struct MigInstance {
 }
 
 impl fmt::Display for MigInstance {
-    /// A sentence with a space before it.
+    /// A sentence with a leading space.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, " The log names MIG GPU instance {}", self.gpu)?;
         if let Some(compute) = self.compute {
@@ -50,45 +50,46 @@ pub(super) struct SxidLine<'a> {
     pub(super) detail: &'a str,
 }
 
-/// The message of the driver in a line, from `NVRM:` on; none where somebody only quotes it.
+/// The driver's message in a line, from `NVRM:` on; `None` if it is only quoted.
 pub(super) fn driver_message(line: &str) -> Option<&str> {
     let mut quotes = None;
     memmem::find_iter(line.as_bytes(), b"NVRM:")
         .find(|at| {
-            !follows_head(&line[..*at])
-                .unwrap_or_else(|| quotes.get_or_insert_with(|| Quotes::of(line)).hold(line, *at))
+            !follows_head(&line[..*at]).unwrap_or_else(|| {
+                quotes.get_or_insert_with(|| Quotes::scan(line)).contains(line, *at)
+            })
         })
         .map(|at| &line[at..])
 }
 
-/// Whether what stands at a place of a line is quoted.
+/// Whether the text at a position of a line is quoted.
 fn is_quoted(line: &str, at: usize) -> bool {
-    follows_head(&line[..at]).unwrap_or_else(|| Quotes::of(line).hold(line, at))
+    follows_head(&line[..at]).unwrap_or_else(|| Quotes::scan(line).contains(line, at))
 }
 
-/// False in nearly every line: the message follows the head that a logger wrote.
+/// `Some(false)` if the message directly follows a logger's header, as in nearly every line.
 fn follows_head(before: &str) -> Option<bool> {
     let head = before.is_empty() || before.ends_with("kernel: ") || before.ends_with("] ");
     head.then_some(false)
 }
 
-/// What a whole line says about quotation; looked up once, as a line may hold `NVRM:` thousands of times.
+/// Quotation context of a line, scanned once because a line may contain `NVRM:` thousands of times.
 struct Quotes {
     journal: Option<usize>,
     command: Option<usize>,
 }
 
 impl Quotes {
-    fn of(line: &str) -> Self {
+    fn scan(line: &str) -> Self {
         Self { journal: line.find("\"MESSAGE\""), command: line.find("COMMAND=") }
     }
 
-    /// Whether what stands at a place is an argument of a command or a quotation, not a message.
-    fn hold(&self, line: &str, at: usize) -> bool {
+    /// Whether the text at a position is quoted or a command argument, not a message.
+    fn contains(&self, line: &str, at: usize) -> bool {
         const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
         let before = &line[..at];
-        let is_before = |place: Option<usize>| place.is_some_and(|place| place < at);
-        // A message in JSON follows `":`, perhaps with a space.
+        let is_before = |position: Option<usize>| position.is_some_and(|position| position < at);
+        // A message in JSON follows `":`, optionally with a space.
         let json = before.strip_suffix('"').is_some_and(|before| {
             before.ends_with(':') || before.strip_suffix(' ').is_some_and(|key| key.ends_with(':'))
         });
@@ -107,15 +108,15 @@ impl Quotes {
     }
 }
 
-/// Reads an Xid in a message of the driver; none where it only has the word.
+/// Parses an Xid in a driver message; `None` if it only contains the word.
 pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
-    let (place, code, rest) = numbered(rest)?;
+    let (location, code, rest) = location_and_code(rest)?;
     let (process, detail) = process_fields(rest);
-    Some(XidLine { code, pci: place.pci, instance: place.instance, process, detail })
+    Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
 }
 
-/// Reads an SXid.
+/// Parses an SXid.
 pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
     let at = line.find("SXid")?;
     if is_quoted(line, at) {
@@ -125,20 +126,20 @@ pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
     if !rest.trim_start().starts_with('(') {
         return None;
     }
-    let (place, code, detail) = numbered(rest)?;
-    Some(SxidLine { code, pci: place.pci, detail })
+    let (location, code, detail) = location_and_code(rest)?;
+    Some(SxidLine { code, pci: location.pci, detail })
 }
 
-/// What stands in the parentheses of an Xid.
+/// Contents of the parentheses of an Xid.
 #[derive(Default)]
-struct Place {
+struct XidLocation {
     pci: Option<PciAddress>,
     instance: Option<MigInstance>,
 }
 
-impl Place {
-    /// `PCI:0000:17:00`, on a GPU split by MIG with ` GPU-I:05` or ` GPU-I:01 GPU-CI:02` behind it.
-    fn read(text: &str) -> Self {
+impl XidLocation {
+    /// `PCI:0000:17:00`, followed by ` GPU-I:05` or ` GPU-I:01 GPU-CI:02` on MIG instances.
+    fn parse(text: &str) -> Self {
         let mut words = text.split_whitespace();
         let pci = words.next().and_then(|word| word.parse().ok());
         let mut number =
@@ -148,25 +149,25 @@ impl Place {
     }
 }
 
-/// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: place, number and what follows.
-fn numbered(rest: &str) -> Option<(Place, u32, &str)> {
+/// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: location, code and the rest.
+fn location_and_code(rest: &str) -> Option<(XidLocation, u32, &str)> {
     let rest = rest.trim_start();
-    let (place, rest) = match rest.strip_prefix('(') {
+    let (location, rest) = match rest.strip_prefix('(') {
         Some(inner) => {
-            let (place, rest) = inner.split_once(')')?;
-            (Place::read(place), rest.trim_start().strip_prefix(':')?)
+            let (text, rest) = inner.split_once(')')?;
+            (XidLocation::parse(text), rest.trim_start().strip_prefix(':')?)
         }
-        None => (Place::default(), rest.strip_prefix(':').unwrap_or(rest)),
+        None => (XidLocation::default(), rest.strip_prefix(':').unwrap_or(rest)),
     };
     let rest = rest.trim_start();
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
     let (digits, rest) = rest.split_at(end);
     let code = digits.parse().ok()?;
     let ends = rest.chars().next().is_none_or(|letter| !letter.is_alphanumeric() && letter != '_');
-    ends.then(|| (place, code, rest.trim_start_matches([',', ':']).trim_start()))
+    ends.then(|| (location, code, rest.trim_start_matches([',', ':']).trim_start()))
 }
 
-/// `pid=1234, name=python3, ` in front of the detail; both may be `<unknown>`, quoted or not.
+/// `pid=1234, name=python3, ` before the detail; both may be `<unknown>`, quoted or not.
 fn process_fields(rest: &str) -> (Process, &str) {
     let mut process = Process::default();
     let Some((pid, after)) = field(rest, "pid=") else {
@@ -182,18 +183,18 @@ fn process_fields(rest: &str) -> (Process, &str) {
 
 fn field<'a>(rest: &'a str, key: &str) -> Option<(&'a str, &'a str)> {
     let rest = rest.strip_prefix(key)?;
-    // A quotation mark ends the message where it stands in JSON.
+    // In JSON a quotation mark ends the message.
     let end = rest.find([',', '"']).unwrap_or(rest.len());
     Some((rest[..end].trim(), rest[end..].trim_start_matches([',', '"']).trim_start()))
 }
 
-/// A name as it can be shown: the kernel keeps 15 bytes, which the process chose.
+/// A process name, sanitised for display: the process itself chose these 15 bytes.
 pub(super) fn process_name(name: &str) -> Option<String> {
     let name = name.trim_matches(['\'', '"']).trim();
     if name.is_empty() || name == "<unknown>" {
         return None;
     }
-    Some(short(name))
+    Some(excerpt(name))
 }
 
 /// The hexadecimal words of the last parentheses: `(0x004505c6 0x0 ...)` or `(0x0, 0x0, ...)`.
@@ -209,14 +210,14 @@ pub(super) fn hex_words(detail: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The digits that follow a text: `link 14(` gives 14.
+/// The number after a text: `link 14(` gives 14.
 pub(super) fn number_after(text: &str, before: &str) -> Option<u32> {
     let rest = &text[text.find(before)? + before.len()..];
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// The version that follows `the version ` or `version: `, such as `570.124.06`.
+/// The version after a text such as `the version ` or `version: `.
 pub(super) fn version_after<'a>(text: &'a str, before: &str) -> Option<&'a str> {
     let rest = text[text.find(before)? + before.len()..].trim_start();
     let end =
@@ -229,16 +230,16 @@ pub(super) fn version_after<'a>(text: &'a str, before: &str) -> Option<&'a str> 
 mod tests {
     use super::*;
 
-    type Read = (u32, Option<String>, Option<u32>, Option<String>);
+    type ParsedXid = (u32, Option<String>, Option<u32>, Option<String>);
 
-    fn read(line: &str) -> Option<Read> {
+    fn read(line: &str) -> Option<ParsedXid> {
         let xid = xid_line(driver_message(line)?)?;
         let pci = xid.pci.map(|pci| pci.without_function().to_string());
         Some((xid.code, pci, xid.process.pid, xid.process.name))
     }
 
     #[test]
-    fn every_form_of_an_xid_is_read() {
+    fn parses_every_form_of_an_xid() {
         let some = |text: &str| Some(text.to_owned());
         for (line, expected) in [
             (
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_split_by_mig_keeps_its_address() {
+    fn mig_instances_keep_the_gpu_address() {
         for (line, pci, gpu, compute) in [
             ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=a, x", "0000:01:00", 5, None),
             ("NVRM: Xid (PCI:0018:01:00 GPU-I:01 GPU-CI:02): 13, x", "0018:01:00", 1, Some(2)),
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_not_an_xid() {
+    fn ignores_text_that_is_not_an_xid() {
         for line in [
             "NVRM: Xid",
             "NVRM: Xid (PCI:0000:17:00)",
@@ -314,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_json_is_a_message() {
+    fn parses_messages_in_json() {
         let line = r#"{"PRIORITY":"4","MESSAGE":"NVRM: Xid (PCI:0000:17:00): 31, pid=7, name=a"}"#;
         assert_eq!(read(line).map(|read| read.0), Some(31));
         assert_eq!(read(line).and_then(|read| read.3).as_deref(), Some("a"));
     }
 
     #[test]
-    fn words_and_versions_are_read() {
+    fn parses_words_and_versions() {
         assert_eq!(hex_words("Link 08 (0x004505c6 0x00000001)"), [0x0045_05c6, 1]);
         assert_eq!(hex_words("link 14(0x0, 0x0, 0x10000, 0x0"), [0, 0, 0x10000, 0]);
         assert_eq!(hex_words("nothing"), [0_u32; 0]);

@@ -1,52 +1,51 @@
-//! Holds the facts against what the languages find.
+//! Applies the rules to what the language scanners find.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::Finding;
-use super::{effort, near, power};
+use super::{power_claim, step_count, typo};
 use crate::setting::{
-    Class, Key, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
+    CodePattern, KeyList, KeyRule, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
+    ValueTest, VariableRule,
 };
 
-/// How deep one language may stand inside another: Python in a here-document in a manifest, and so on.
-const DEEPEST: u32 = 6;
+/// Maximum nesting of languages, such as Python in a here-document in a manifest.
+const MAX_NESTING: u32 = 6;
 
-/// What a text does with a variable.
+/// How a text accesses a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
-    /// Gives it a value.
+pub(super) enum Access {
     Set,
-    /// Asks for its value.
     Read,
 }
 
-/// Collects findings.
-pub(super) struct Judge<'a> {
+/// Applies rules and collects findings.
+pub(super) struct Linter<'a> {
     pub(super) facts: &'a SettingFacts,
     codes: BTreeSet<&'a str>,
     findings: Vec<Finding>,
     allowed: BTreeSet<(u32, String)>,
-    /// Comments, by line, for rules that ask what somebody claims.
+    /// Comments by line, for rules on claims.
     comments: BTreeMap<u32, String>,
-    /// Lines on which a power limit is set, and to what.
+    /// Power limits set, by line.
     power_limits: BTreeMap<u32, Vec<String>>,
-    /// Names that were looked for among the real ones, and what was found.
-    slips: HashMap<(&'a str, String), Option<&'a str>>,
+    /// Cache of spelling corrections.
+    corrections: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
-    /// Whether the present place is reached only under a condition.
+    /// Whether the current place is conditional.
     pub(super) guarded: bool,
 }
 
-/// What was written, for the words of a verdict.
+/// Values for the placeholders of a verdict.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Written<'t> {
+pub(super) struct MessageArgs<'t> {
     pub(super) name: &'t str,
     pub(super) value: &'t str,
     pub(super) near: &'t str,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Linter<'a> {
     pub(super) fn new(facts: &'a SettingFacts) -> Self {
         Self {
             facts,
@@ -55,15 +54,15 @@ impl<'a> Judge<'a> {
             allowed: BTreeSet::new(),
             comments: BTreeMap::new(),
             power_limits: BTreeMap::new(),
-            slips: HashMap::new(),
+            corrections: HashMap::new(),
             depth: 0,
             guarded: false,
         }
     }
 
-    /// Whether a language may be read inside of the present one.
+    /// Enters a nested language; false at the nesting limit.
     pub(super) fn enter(&mut self) -> bool {
-        if self.depth == DEEPEST {
+        if self.depth == MAX_NESTING {
             return false;
         }
         self.depth += 1;
@@ -74,7 +73,7 @@ impl<'a> Judge<'a> {
         self.depth -= 1;
     }
 
-    /// A comment may silence findings on its line and the next.
+    /// Processes a comment, which may suppress findings on its line and the next.
     pub(super) fn comment(&mut self, line: u32, text: &str) {
         match directive(text, &self.codes) {
             Some(Directive::Allow(code)) => {
@@ -82,10 +81,10 @@ impl<'a> Judge<'a> {
                 self.allowed.insert((line.saturating_add(1), code));
             }
             Some(Directive::Malformed(why)) => {
-                self.shape_of(
-                    Shape::AllowMalformed,
+                self.report_pattern_with(
+                    CodePattern::AllowMalformed,
                     line,
-                    Written { name: &why, ..Written::default() },
+                    MessageArgs { name: &why, ..MessageArgs::default() },
                 );
             }
             None => {
@@ -94,40 +93,40 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A pattern that code found.
-    pub(super) fn shape(&mut self, shape: Shape, line: u32) {
-        self.shape_of(shape, line, Written::default());
+    /// Reports a pattern found by code.
+    pub(super) fn report_pattern(&mut self, shape: CodePattern, line: u32) {
+        self.report_pattern_with(shape, line, MessageArgs::default());
     }
 
-    fn shape_of(&mut self, shape: Shape, line: u32, written: Written<'_>) {
+    fn report_pattern_with(&mut self, shape: CodePattern, line: u32, args: MessageArgs<'_>) {
         if let Some(verdict) = self.facts.pattern(shape) {
-            self.say(verdict, line, written);
+            self.report(verdict, line, args);
         }
     }
 
-    /// A variable that is set or read.
+    /// Checks a variable that is set or read.
     pub(super) fn variable(
         &mut self,
-        place: Place,
+        place: SettingSource,
         line: u32,
         name: &str,
         value: Option<&str>,
-        act: Act,
+        access: Access,
     ) {
-        effort::step();
+        step_count::step();
         let facts = self.facts;
         let guarded = self.guarded;
-        let meant = |rule: &&VariableRule| {
-            holds(rule, place, name, value, act) && !(rule.unless_guarded && guarded)
+        let applies = |rule: &&VariableRule| {
+            rule_applies(rule, place, name, value, access) && !(rule.unless_guarded && guarded)
         };
-        for rule in facts.variable.iter().filter(meant) {
+        for rule in facts.variable.iter().filter(applies) {
             let value = value.unwrap_or_default();
-            self.say(&rule.verdict, line, Written { name, value, near: "" });
+            self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
         }
         for space in &facts.namespace {
-            self.name_in(space, line, name);
+            self.check_namespace(space, line, name);
         }
-        if act == Act::Set
+        if access == Access::Set
             && let Some(value) = value
         {
             for list in
@@ -138,71 +137,80 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn name_in(&mut self, space: &'a Namespace, line: u32, name: &str) {
-        let judged = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
-        let known = |names: &[String]| names.iter().any(|real| real == name);
-        if !name.starts_with(&space.prefix) || judged || known(&space.names) || known(&space.others)
+    fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
+        let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
+        let is_listed = |names: &[String]| names.iter().any(|real| real == name);
+        if !name.starts_with(&space.prefix)
+            || has_rule
+            || is_listed(&space.names)
+            || is_listed(&space.others)
         {
             return;
         }
         let names = space.names.iter().map(String::as_str);
-        let find = || near::slip(name, &space.prefix, names);
-        let slip = *self.slips.entry((&space.prefix, name.to_owned())).or_insert_with(find);
-        if slip.is_some() || space.complete {
-            let near = slip.unwrap_or("a name of the documentation");
-            self.say(&space.verdict, line, Written { name, value: "", near });
+        let find = || typo::correction(name, &space.prefix, names);
+        let correction =
+            *self.corrections.entry((&space.prefix, name.to_owned())).or_insert_with(find);
+        if correction.is_some() || space.complete {
+            let near = correction.unwrap_or("a name of the documentation");
+            self.report(&space.verdict, line, MessageArgs { name, value: "", near });
         }
     }
 
-    /// The value of an allocator variable: `key:value,key:[value,value]`.
+    /// Checks the value of an allocator variable: `key:value,key:[value,value]`.
     fn key_list(&mut self, list: &'a KeyList, line: u32, text: &str) {
         let key_named = |name: &str| list.keys.iter().find(|known| known.name == name);
         for item in items(text) {
             let Some((key, value)) = item.split_once(':').map(trimmed) else {
-                // The whole item is taken for a key, which there is not.
+                // PyTorch takes the whole item for a key, which does not exist.
                 if let Some((key, value)) = item.split_once('=').map(trimmed)
                     && key_named(key).is_some()
                 {
                     let near = format!("{key}:{value}");
-                    self.say(&list.malformed, line, Written { name: item, value, near: &near });
+                    self.report(
+                        &list.malformed,
+                        line,
+                        MessageArgs { name: item, value, near: &near },
+                    );
                 }
                 continue;
             };
-            let Some(known) = key_named(key) else {
+            let Some(rule) = key_named(key) else {
                 if list.open_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
                     continue;
                 }
                 let names = || list.keys.iter().map(|key| key.name.as_str());
                 let all = names().collect::<Vec<_>>().join("`, `");
-                let near = near::slip(key, "", names()).unwrap_or(&all);
-                self.say(&list.unknown, line, Written { name: key, value, near });
+                let near = typo::correction(key, "", names()).unwrap_or(&all);
+                self.report(&list.unknown, line, MessageArgs { name: key, value, near });
                 continue;
             };
-            if !known.values.is_empty() && !known.values.iter().any(|real| real == value) {
-                let same = known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
-                let near = same.or(known.values.first()).map_or("", String::as_str);
-                self.say(&list.bad_value, line, Written { name: key, value, near });
+            if !rule.values.is_empty() && !rule.values.iter().any(|real| real == value) {
+                let ignoring_case =
+                    rule.values.iter().find(|real| real.eq_ignore_ascii_case(value));
+                let near = ignoring_case.or(rule.values.first()).map_or("", String::as_str);
+                self.report(&list.bad_value, line, MessageArgs { name: key, value, near });
             }
-            if is_too_small(known, value, text) {
-                self.say(&list.too_small, line, Written { name: key, value, near: "" });
+            if is_too_small(rule, value, text) {
+                self.report(&list.too_small, line, MessageArgs { name: key, value, near: "" });
             }
         }
     }
 
-    /// A command with the words that can be read.
+    /// Checks a command.
     pub(super) fn command(&mut self, line: u32, words: &[&str]) {
         let Some((program, arguments)) = words.split_first() else { return };
-        effort::steps(words.len());
+        step_count::steps(words.len());
         let program = program.rsplit('/').next().unwrap_or(program);
         let facts = self.facts;
         for rule in facts.command.iter().filter(|rule| rule.program == program) {
             for value in values_of(&rule.option, arguments) {
-                let known = |word: &str| rule.words.iter().any(|known| known == word);
+                let is_accepted = |word: &str| rule.words.iter().any(|accepted| accepted == word);
                 let unknown = value.split(',').map(str::trim).find(|word| {
-                    !word.is_empty() && !word.contains(['$', '{', '}']) && !known(word)
+                    !word.is_empty() && !word.contains(['$', '{', '}']) && !is_accepted(word)
                 });
                 if let Some(name) = unknown {
-                    self.say(&rule.verdict, line, Written { name, value, near: "" });
+                    self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
                 }
             }
         }
@@ -215,13 +223,12 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Adds a finding.
-    pub(super) fn say(&mut self, verdict: &Verdict, line: u32, written: Written<'_>) {
-        effort::step();
+    pub(super) fn report(&mut self, verdict: &LintVerdict, line: u32, args: MessageArgs<'_>) {
+        step_count::step();
         let fill = |text: &str| {
-            text.replace("{name}", written.name)
-                .replace("{value}", written.value)
-                .replace("{near}", written.near)
+            text.replace("{name}", args.name)
+                .replace("{value}", args.value)
+                .replace("{near}", args.near)
         };
         self.findings.push(Finding {
             cell: None,
@@ -236,11 +243,11 @@ impl<'a> Judge<'a> {
         });
     }
 
-    /// The findings that no comment silences, by line.
+    /// All findings that no comment suppresses, sorted by line.
     pub(super) fn finish(mut self) -> Vec<Finding> {
-        let claims = power::wrong_claims(self.facts, &self.power_limits, &self.comments);
+        let claims = power_claim::wrong_claims(self.facts, &self.power_limits, &self.comments);
         for (line, value, verdict) in claims {
-            self.say(verdict, line, Written { value: &value, ..Written::default() });
+            self.report(verdict, line, MessageArgs { value: &value, ..MessageArgs::default() });
         }
         let allowed = &self.allowed;
         self.findings.retain(|finding| {
@@ -252,22 +259,28 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn holds(rule: &VariableRule, place: Place, name: &str, value: Option<&str>, act: Act) -> bool {
+fn rule_applies(
+    rule: &VariableRule,
+    place: SettingSource,
+    name: &str,
+    value: Option<&str>,
+    access: Access,
+) -> bool {
     if !rule.names.iter().any(|known| known == name)
         || !(rule.places.is_empty() || rule.places.contains(&place))
     {
         return false;
     }
-    match (&rule.value, act) {
-        (None, Act::Set) => true,
-        // To ask for an old name is how a program stays compatible; to ask for a fake one is not.
-        (None, Act::Read) => rule.verdict.class == Class::Fake,
-        (Some(test), Act::Set) => value.is_some_and(|value| passes(test, value.trim())),
-        (Some(_), Act::Read) => false,
+    match (&rule.value, access) {
+        (None, Access::Set) => true,
+        // Reading an old name may be for compatibility; reading a fake one is not.
+        (None, Access::Read) => rule.verdict.class == LintClass::Fake,
+        (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
+        (Some(_), Access::Read) => false,
     }
 }
 
-fn passes(test: &ValueTest, value: &str) -> bool {
+fn value_matches(test: &ValueTest, value: &str) -> bool {
     if value.is_empty() {
         return false;
     }
@@ -282,11 +295,11 @@ fn passes(test: &ValueTest, value: &str) -> bool {
     }
 }
 
-/// Whether a number is below what its key takes, and nothing else in the list moves that.
-fn is_too_small(key: &Key, value: &str, list: &str) -> bool {
-    let moved = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
+/// Whether a number is below the key's minimum and no other key changes that minimum.
+fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
+    let changed = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
     let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
-    !moved && key.least.is_some_and(below)
+    !changed && key.least.is_some_and(below)
 }
 
 fn trimmed<'t>((key, value): (&'t str, &'t str)) -> (&'t str, &'t str) {
@@ -303,7 +316,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     parts.map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The values of `option`, given as `--option=value` or `--option value`.
+/// The values of `option`, as `--option=value` or `--option value`.
 fn values_of<'t>(option: &str, arguments: &[&'t str]) -> impl Iterator<Item = &'t str> {
     arguments.iter().enumerate().filter_map(move |(at, word)| {
         if *word == option {
@@ -318,13 +331,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_in_brackets_are_one_value() {
+    fn bracketed_lists_are_one_value() {
         let found: Vec<_> = items("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
         assert_eq!(found, ["a:1", "roundup:[64:8,256:4,>:1]", "b:x", "nonsense", "c:"]);
     }
 
     #[test]
-    fn options_take_their_value_in_two_ways() {
+    fn finds_both_forms_of_option_values() {
         let found: Vec<_> =
             values_of("--format", &["--format=csv", "--format", "json", "--formatted=x"]).collect();
         assert_eq!(found, ["csv", "json"]);

@@ -1,41 +1,42 @@
-//! Shell text as pipelines of commands with words.
+//! Parses shell text into pipelines of commands and words.
 //!
-//! Substitutions are read as commands of their own; in the word they stay as they were written, and
-//! make it one whose value is not known.
+//! Substitutions are parsed as separate commands. In their word they stay as written and make its
+//! value dynamic.
 
 use super::script::{Command, Pipeline, Script};
-use crate::lint::effort;
+use crate::lint::step_count;
 
-/// How deep substitutions may stand in each other; what is deeper is passed over.
-const DEEPEST: u32 = 48;
+/// Maximum nesting of substitutions; deeper ones are skipped.
+const MAX_NESTING: u32 = 48;
 
-/// What a here-document ends with.
-struct Pending {
+/// A here-document whose body has not been read yet.
+struct PendingHeredoc {
     delimiter: String,
     indented: bool,
 }
 
-pub(super) struct Reader<'t> {
+pub(super) struct SourceReader<'t> {
     pub(super) text: &'t str,
     pub(super) at: usize,
     pub(super) line: u32,
     script: Script,
     depth: u32,
-    /// What ends the substitution that is read.
+    /// Terminator of the current substitution.
     pub(super) closing: Option<u8>,
 }
 
-/// Reads a script whose first line is `first_line`.
+/// Parses a script that starts at line `first_line`.
 pub(super) fn read(text: &str, first_line: u32) -> Script {
     let script = Script::default();
-    let mut reader = Reader { text, at: 0, line: first_line, script, depth: 0, closing: None };
+    let mut reader =
+        SourceReader { text, at: 0, line: first_line, script, depth: 0, closing: None };
     while reader.at < text.len() {
         reader.list();
     }
     reader.script
 }
 
-impl Reader<'_> {
+impl SourceReader<'_> {
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
@@ -44,7 +45,7 @@ impl Reader<'_> {
         &self.text[self.at..]
     }
 
-    /// Takes one byte, counting lines.
+    /// Consumes one byte, counting lines.
     pub(super) fn bump(&mut self) {
         if self.peek() == Some(b'\n') {
             self.line = self.line.saturating_add(1);
@@ -52,14 +53,14 @@ impl Reader<'_> {
         self.at += 1;
     }
 
-    /// Reads commands up to what closes them, which stays.
+    /// Parses commands up to the terminator, which is not consumed.
     fn list(&mut self) {
         let mut pipeline = Pipeline::default();
         let mut command = Command::default();
-        let mut pending: Vec<Pending> = Vec::new();
+        let mut pending: Vec<PendingHeredoc> = Vec::new();
         let mut brackets = 0_u32;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             if self.closing == Some(byte) && brackets == 0 {
                 break;
             }
@@ -72,8 +73,8 @@ impl Reader<'_> {
                 b'\n' => {
                     pipeline.end_command(&mut command);
                     self.bump();
-                    for wanted in std::mem::take(&mut pending) {
-                        let body = self.heredoc(&wanted);
+                    for heredoc in std::mem::take(&mut pending) {
+                        let body = self.heredoc(&heredoc);
                         pipeline.heredocs.push(body);
                     }
                     self.end_pipeline(&mut pipeline);
@@ -108,8 +109,8 @@ impl Reader<'_> {
     fn separator(&mut self, length: usize, pipeline: &mut Pipeline, command: &mut Command) {
         self.at += length;
         pipeline.end_command(command);
-        // The text of a here-document comes at the end of the line, so its command has to wait for it.
-        if !pipeline.waits {
+        // A here-document starts on the next line, so its command has to wait for it.
+        if !pipeline.awaits_heredoc {
             self.end_pipeline(pipeline);
         }
     }
@@ -130,7 +131,7 @@ impl Reader<'_> {
 
     fn push_word(&mut self, command: &mut Command) {
         let word = self.word();
-        // Digits straight before a redirection are its number, not a word.
+        // Digits directly before a redirection are a file descriptor, not a word.
         let number = !word.quoted && word.text.bytes().all(|b| b.is_ascii_digit());
         if number && matches!(self.peek(), Some(b'<' | b'>')) && !word.text.is_empty() {
             return;
@@ -139,13 +140,13 @@ impl Reader<'_> {
     }
 
     /// `> file`, `2>&1`, `< file`, `<<END`, `<<< word`
-    fn redirect(&mut self, command: &mut Command, pending: &mut Vec<Pending>) {
+    fn redirect(&mut self, command: &mut Command, pending: &mut Vec<PendingHeredoc>) {
         let operators =
             ["<<<", "<<-", "<<", "&>>", "&>", ">>", ">&", "<&", "<>", ">|", "<(", ">(", "<", ">"];
         let operator = operators.iter().find(|operator| self.rest().starts_with(**operator));
         let operator = operator.copied().unwrap_or("<");
         if matches!(operator, "<(" | ">(") {
-            // A process substitution is a command of its own.
+            // A process substitution is a separate command.
             self.at += 2;
             self.nested(b')');
             return;
@@ -158,16 +159,17 @@ impl Reader<'_> {
         match operator {
             "<<" | "<<-" if !operand.text.is_empty() => {
                 command.heredoc = true;
-                pending.push(Pending { delimiter: operand.text, indented: operator == "<<-" });
+                pending
+                    .push(PendingHeredoc { delimiter: operand.text, indented: operator == "<<-" });
             }
             ">" | ">>" | ">|" => command.target = Some(operand.text),
-            // A text that is fed in is as good as an argument.
+            // Treat a here-string like an argument.
             "<<<" => command.push(operand),
             _ => {}
         }
     }
 
-    fn heredoc(&mut self, wanted: &Pending) -> (String, u32) {
+    fn heredoc(&mut self, heredoc: &PendingHeredoc) -> (String, u32) {
         let first_line = self.line;
         let from = self.at;
         loop {
@@ -177,8 +179,8 @@ impl Reader<'_> {
             }
             let length = memchr::memchr(b'\n', rest.as_bytes()).map_or(rest.len(), |end| end + 1);
             let line = rest[..length].trim_end_matches(['\n', '\r']);
-            let line = if wanted.indented { line.trim_start_matches('\t') } else { line };
-            let found = line == wanted.delimiter;
+            let line = if heredoc.indented { line.trim_start_matches('\t') } else { line };
+            let found = line == heredoc.delimiter;
             let end = self.at;
             self.line = self.line.saturating_add(u32::from(rest[..length].ends_with('\n')));
             self.at += length;
@@ -188,10 +190,10 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a list of commands up to `closing` and takes that too.
+    /// Parses commands up to and including `closing`.
     pub(super) fn nested(&mut self, closing: u8) {
-        if self.depth == DEEPEST {
-            return self.pass_over(closing);
+        if self.depth == MAX_NESTING {
+            return self.skip_nested(closing);
         }
         let outside = self.closing.replace(closing);
         self.depth += 1;
@@ -203,12 +205,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes everything up to `closing`, and that too, without a look at what it means. Every byte is
-    /// taken once, however deep the brackets stand.
-    fn pass_over(&mut self, closing: u8) {
+    /// Skips everything up to and including `closing`, in linear time for any nesting.
+    fn skip_nested(&mut self, closing: u8) {
         let mut brackets = 0_u32;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             self.bump();
             match byte {
                 _ if byte == closing && brackets == 0 => return,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn words_lose_their_quotes() {
+    fn removes_quotes_from_words() {
         assert_eq!(commands("a 'b c' \"d $e\" f\\ g # h\n"), [["a", "b c", "d $e", "f g"]]);
         assert_eq!(
             commands("a \\\n  b; c | d && e"),
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn substitutions_are_commands_too() {
+    fn parses_substitutions_as_commands() {
         let found = commands("A=$(b \"$(c d)\") e");
         assert_eq!(
             found,
@@ -258,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn backquotes_end_where_they_end() {
+    fn backquotes_are_terminated() {
         assert_eq!(commands("A=`b c` d\ne"), vec![vec!["b", "c"], vec!["A=`b c`", "d"], vec!["e"]]);
     }
 
     #[test]
-    fn what_stands_too_deep_is_passed_over() {
+    fn skips_deeply_nested_substitutions() {
         for open in ["$(", "<(", "x=$("] {
             let depth = 60;
             let text = format!("{}bad{}\nnext\n", open.repeat(depth), ")".repeat(depth));
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_here_document_belongs_to_its_pipeline() {
+    fn here_document_belongs_to_its_pipeline() {
         let script = read("cat <<'EOF' | python3\nx = 1\nEOF\nnext\n", 1);
         assert_eq!(script.pipelines.len(), 2);
         assert_eq!(script.pipelines[0].heredocs, [("x = 1\n".to_owned(), 2)]);
