@@ -1,4 +1,4 @@
-//! Any request is judged or refused, and any bytes are a set or refused.
+//! `check` accepts or rejects any request, and `FactSet` accepts or rejects any bytes.
 #![no_main]
 
 use farrier_facts::FactSet;

@@ -6,7 +6,7 @@ use std::path::Path;
 use farrier_agent::orders::{ActuatorError, Hands, Service, Tuner};
 use farrier_fleet::health::GpuUuid;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
-use farrier_sim::{Host, NodeDir, State, StoreError};
+use farrier_sim::{Host, NodeDir, SimState, StoreError};
 
 use crate::commands::simulate::now_unix_ms;
 
@@ -18,7 +18,7 @@ struct SimulatedHands {
 
 /// The hands of the simulated node with this root; none: it is no simulated node's.
 pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
-    let directory = NodeDir::at(root.parent()?);
+    let directory = NodeDir::new(root.parent()?);
     directory.node().ok()?;
     Some(Box::new(SimulatedHands { directory, tuner }))
 }
@@ -51,7 +51,7 @@ impl SimulatedHands {
 
     fn change(
         &self,
-        change: impl FnOnce(&mut State, u64) -> Result<(), ChangeError>,
+        change: impl FnOnce(&mut SimState, u64) -> Result<(), ChangeError>,
     ) -> Result<(), ActuatorError> {
         Ok(self.directory.edit(now_unix_ms(), change)?)
     }

@@ -12,9 +12,9 @@ use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
 use farrier_hardware::process_owner::{OwnerKind, process_owner};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::fault::{BlockedThread, HostChange, NicChange, apply_to_host as apply};
-use farrier_sim::host::Adapters;
-use farrier_sim::tree::Record;
-use farrier_sim::{Host, HostFault, NodeDir, Spec, StoreError, make};
+use farrier_sim::host::NicConfig;
+use farrier_sim::rootfs::KernelRecord;
+use farrier_sim::{Host, HostFault, NodeDir, NodeSpec, StoreError, builder};
 
 const NOW_UNIX_MS: u64 = 1_795_000_000_000;
 
@@ -26,11 +26,11 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let spec = Spec { now_unix_ms: NOW_UNIX_MS, ..Spec::of("H100-SXM5-80GB", 8) };
-        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
-        let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
-        let directory = NodeDir::at(dir.path());
+        let folder = tempfile::tempdir().unwrap();
+        let spec = NodeSpec { now_unix_ms: NOW_UNIX_MS, ..NodeSpec::new("H100-SXM5-80GB", 8) };
+        let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
+        let directory = NodeDir::new(folder.path());
         directory.create(&node, &host, &gpus, true).unwrap();
         let inventory: Vec<GpuIdentity> = (0..)
             .zip(&gpus)
@@ -183,7 +183,7 @@ fn kernel_log_is_followed_with_its_gaps() {
         kmsg::run(&settings, &stop, &mut |event| match event {
             KernelLog::CaughtUp => {
                 caught_up = true;
-                let (directory, record) = (&node.directory, Record::error("farrier: first"));
+                let (directory, record) = (&node.directory, KernelRecord::error("farrier: first"));
                 let inject = move |fault: HostFault| {
                     directory
                         .edit(NOW_UNIX_MS, |state, now| -> Result<(), StoreError> {
@@ -193,9 +193,9 @@ fn kernel_log_is_followed_with_its_gaps() {
                         .unwrap();
                 };
                 scope.spawn(move || {
-                    inject(HostFault::KernelLine { record: record.clone(), count: 3 });
+                    inject(HostFault::KernelMessage { record: record.clone(), count: 3 });
                     inject(HostFault::KernelGap(7));
-                    inject(HostFault::KernelLine { record, count: 1 });
+                    inject(HostFault::KernelMessage { record, count: 1 });
                 });
             }
             event if caught_up => {

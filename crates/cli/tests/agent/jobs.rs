@@ -12,7 +12,7 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     let (status, _) = world.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap().to_owned();
     let mut stream = UnixStream::connect(world.path("agent.sock")).unwrap();
-    stream.set_read_timeout(Some(crate::support::wait::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
     let hello = format!(
         "{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",\"world_size\":2,\"gpu\":\"{gpu}\"}}\n"
     );
@@ -44,7 +44,7 @@ struct Rank {
 impl Rank {
     fn hello(world: &World, words: &str) -> Self {
         let stream = UnixStream::connect(world.path("agent.sock")).unwrap();
-        stream.set_read_timeout(Some(crate::support::wait::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
         let mut rank = Self { stream, lines };
         rank.say(&format!("{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",{words}}}"));

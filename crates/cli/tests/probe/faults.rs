@@ -10,14 +10,14 @@ use farrier_hardware::nvml::watch::{
     ProbeEvent, ProbePause, ProbeReport, Tier, WatchSettings, Watcher,
 };
 
-use crate::support::wait::PATIENCE;
+use crate::support::wait::TEST_TIMEOUT;
+use crate::test_node::TestNode;
 use crate::tiers::gpu;
 use crate::watch::{Asked, Watch, command, library};
-use crate::world::World;
 
 #[test]
 fn a_gpu_is_lost_and_comes_back() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     for request in ["fast", "medium", "slow", "rare"] {
@@ -53,7 +53,7 @@ fn a_gpu_is_lost_and_comes_back() {
 
 #[test]
 fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut first = Asked::of(&world);
     let known = first.ask("inventory").json["inventory"].clone();
     world.inject(&["lost", "--gpu", "6"]);
@@ -75,7 +75,7 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
 
 #[test]
 fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let known = Asked::of(&world).ask("inventory").json["inventory"].clone();
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
     let knowing = format!(r#"inventory {{"known":{known}}}"#);
@@ -103,7 +103,7 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
 
 #[test]
 fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     let call = "nvmlDeviceGetCount_v2";
@@ -116,7 +116,7 @@ fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
 
 #[test]
 fn links_whose_number_cannot_be_read_are_not_silent() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
     let mut child = Asked::of(&world);
     child.ask("inventory");
@@ -143,7 +143,7 @@ fn links_whose_number_cannot_be_read_are_not_silent() {
 
 #[test]
 fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
-    let world = World::of("L40S", 1, "580.95.05");
+    let world = TestNode::new("L40S", 1, "580.95.05");
     world.inject(&["error", "field:91", "UNKNOWN"]);
     let mut child = Asked::of(&world);
     child.ask("inventory");
@@ -155,7 +155,7 @@ fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
 
 #[test]
 fn after_an_xid_the_recovery_action_is_asked_at_once() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     world.inject(&["recovery-action", "2", "--gpu", "3"]);
@@ -169,7 +169,7 @@ fn after_an_xid_the_recovery_action_is_asked_at_once() {
 
 #[test]
 fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut watcher = Watcher::new(WatchSettings::new({
         let library = library(&world);
         move || command(&library)
@@ -206,7 +206,7 @@ fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
 
 #[test]
 fn what_nvml_does_not_tell_of_a_gpu_is_not_known() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
     world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
     let library = library(&world);
@@ -223,7 +223,7 @@ fn what_nvml_does_not_tell_of_a_gpu_is_not_known() {
 
 #[test]
 fn a_gpu_that_wants_a_reset_says_so() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
@@ -264,7 +264,7 @@ fn back(said: &ProbeEvent) -> Option<()> {
 
 #[test]
 fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
@@ -299,7 +299,7 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
 
 #[test]
 fn a_driver_goes_and_another_one_comes() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = Watch::of(&world);
     let first = watch.report(|report| report.inventory.is_some());
     assert_eq!(first.driver.as_deref(), Some("580.95.05"));
@@ -328,7 +328,7 @@ fn a_driver_goes_and_another_one_comes() {
 
 #[test]
 fn a_library_of_another_driver_is_refused_with_its_name() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     world.inject(&["module-on-disk", "590.48.01"]);
@@ -339,7 +339,7 @@ fn a_library_of_another_driver_is_refused_with_its_name() {
 }
 
 /// The number of the child on this node.
-fn pid_of(world: &World) -> Option<u32> {
+fn pid_of(world: &TestNode) -> Option<u32> {
     let is_child = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&command).into_owned();
@@ -352,7 +352,7 @@ fn pid_of(world: &World) -> Option<u32> {
 
 #[test]
 fn a_child_that_is_killed_is_replaced() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Rare);
     let pid = pid_of(&world).unwrap();
@@ -369,7 +369,7 @@ fn a_child_that_is_killed_is_replaced() {
 
 #[test]
 fn nothing_outlives_the_watch() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Rare);
     assert!(pid_of(&world).is_some());
@@ -379,7 +379,7 @@ fn nothing_outlives_the_watch() {
 
 #[test]
 fn without_a_library_it_is_said_so_again_and_again() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     fs::remove_file(world.path().join("lib/libnvidia-ml.so.1")).unwrap();
     let watch = Watch::of(&world);
     for _ in 0..2 {
@@ -393,7 +393,7 @@ fn without_a_library_it_is_said_so_again_and_again() {
 
 #[test]
 fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let opened = library(&world).canonicalize().unwrap().display().to_string();
     let processes = || {
         let maps =
@@ -403,7 +403,7 @@ fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let held = ProbePause::acquire(&watch.hold, PATIENCE).unwrap();
+    let held = Hold::take(&watch.hold, TEST_TIMEOUT).unwrap();
     assert_eq!(processes(), 0);
     drop(held);
     while processes() == 0 {

@@ -11,8 +11,8 @@ mod kill;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "what commands print is for other tests")]
 mod support;
+#[path = "../simulate/test_node.rs"]
+#[allow(dead_code, reason = "the Python clients are for other tests")]
+mod test_node;
 mod tiers;
 mod watch;
-#[path = "../simulate/world.rs"]
-#[allow(dead_code, reason = "the Python clients are for other tests")]
-mod world;

@@ -5,10 +5,10 @@ use std::fs;
 use farrier_fleet::health::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::test_node::TestNode;
 use crate::watch::{Asked, Said};
-use crate::world::World;
 
-pub(crate) fn gpu(world: &World, number: usize) -> Value {
+pub(crate) fn gpu(world: &TestNode, number: usize) -> Value {
     let path = world.path().join(format!("gpus/{number}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -89,7 +89,7 @@ const RARE: &[(Signal, &str, f64)] = &[
 
 #[test]
 fn every_tier_of_eight_h100_says_what_the_files_say() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
     world.inject(&["temperature", "71", "--gpu", "1"]);
     world.inject(&["power", "650", "--gpu", "1"]);
@@ -137,7 +137,7 @@ fn every_tier_of_eight_h100_says_what_the_files_say() {
 
 #[test]
 fn what_is_counted_masked_or_computed() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
     world.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
     world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
@@ -197,7 +197,7 @@ fn what_is_counted_masked_or_computed() {
 
 #[test]
 fn links_one_by_one() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["nvlink-down", "7", "--gpu", "1"]);
     let errors = ["nvlink-errors", "6", "--crc", "9", "--replay", "3", "--recovery", "2"];
     world.inject(&[&errors[..], &["--gpu", "1"]].concat());
@@ -228,7 +228,7 @@ fn links_one_by_one() {
 
 #[test]
 fn an_older_driver_has_other_field_numbers() {
-    let world = World::of("H100-SXM5-80GB", 8, "570.133.20");
+    let world = TestNode::new("H100-SXM5-80GB", 8, "570.133.20");
     world.edit("gpus/0.json", |gpu| {
         gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
         gpu["clock_events"]["held_us"]["hw_thermal"] = 4_000_000.into();
@@ -244,7 +244,7 @@ fn an_older_driver_has_other_field_numbers() {
 
 #[test]
 fn limits_without_fields_come_from_calls() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     // The call for all fields is not there: what has a call of its own is known nevertheless.
     world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
     let mut child = Asked::of(&world);
@@ -263,7 +263,7 @@ fn limits_without_fields_come_from_calls() {
 
 #[test]
 fn what_a_part_does_not_have_is_absent() {
-    let absent = |world: &World| {
+    let absent = |world: &TestNode| {
         let mut child = Asked::of(world);
         child.ask("inventory");
         let mut said = Said::new();
@@ -273,19 +273,19 @@ fn what_a_part_does_not_have_is_absent() {
         said.retain(|_, value| value == "absent");
         said
     };
-    let a100 = absent(&World::of("A100-SXM4-80GB", 8, "580.95.05"));
+    let a100 = absent(&TestNode::new("A100-SXM4-80GB", 8, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.fabric_state"] {
         assert!(a100.contains_key(signal), "{signal}: {a100:?}");
     }
     for signal in ["gpu.rows_pending", "gpu.temperature_c", "gpu.ecc_corrected"] {
         assert!(!a100.contains_key(signal), "{signal}");
     }
-    let v100 = absent(&World::of("V100-SXM2-32GB", 8, "580.95.05"));
+    let v100 = absent(&TestNode::new("V100-SXM2-32GB", 8, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.rows_pending", "gpu.banks_low", "gpu.mig_enabled"] {
         assert!(v100.contains_key(signal), "{signal}: {v100:?}");
     }
     assert!(!v100.contains_key("gpu.pages_retired_double"), "{v100:?}");
-    let t4 = absent(&World::of("T4", 1, "580.95.05"));
+    let t4 = absent(&TestNode::new("T4", 1, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.mig_enabled", "gpu.fabric_state"] {
         assert!(t4.contains_key(signal), "{signal}: {t4:?}");
     }
@@ -293,7 +293,7 @@ fn what_a_part_does_not_have_is_absent() {
 
 #[test]
 fn a_link_that_leads_nowhere_is_not_down() {
-    let world = World::of("A100-PCIe-80GB", 2, "580.95.05");
+    let world = TestNode::new("A100-PCIe-80GB", 2, "580.95.05");
     let mut child = Asked::of(&world);
     child.ask("inventory");
     let active =
@@ -313,7 +313,7 @@ fn a_link_that_leads_nowhere_is_not_down() {
 
 #[test]
 fn a_fifth_generation_link_has_more_counters() {
-    let world = World::of("B200-SXM-180GB", 8, "580.95.05");
+    let world = TestNode::new("B200-SXM-180GB", 8, "580.95.05");
     world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
     let mut child = Asked::of(&world);
     child.ask("inventory");
@@ -329,7 +329,7 @@ fn a_fifth_generation_link_has_more_counters() {
 
 #[test]
 fn a_partitioned_gpu_says_what_it_can() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     child.ask("inventory");
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
@@ -351,7 +351,7 @@ fn a_partitioned_gpu_says_what_it_can() {
 
 #[test]
 fn it_stays_small() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = Asked::of(&world);
     for request in ["inventory", "fast", "medium", "slow", "rare"] {
         child.ask(request);
@@ -369,7 +369,7 @@ fn it_stays_small() {
 
 #[test]
 fn somebody_who_looks_on_is_told_more_sooner_and_spared_what_is_dear() {
-    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    let world = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
     world.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
     let mut agent = Asked::of(&world);
     let told = agent.ask("inventory");

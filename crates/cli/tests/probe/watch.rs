@@ -15,8 +15,8 @@ use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{ProbeEvent, ProbePause, ProbeReport, WatchSettings, run};
 use serde_json::Value;
 
-use crate::support::wait::PATIENCE;
-use crate::world::World;
+use crate::support::wait::TEST_TIMEOUT;
+use crate::test_node::TestNode;
 
 /// The command of a child.
 pub(crate) fn command(library: &Path) -> Command {
@@ -25,7 +25,7 @@ pub(crate) fn command(library: &Path) -> Command {
     command
 }
 
-pub(crate) fn library(world: &World) -> PathBuf {
+pub(crate) fn library(world: &TestNode) -> PathBuf {
     world.path().join("lib/libnvidia-ml.so.1")
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Answer {
 }
 
 impl Asked {
-    pub(crate) fn of(world: &World) -> Self {
+    pub(crate) fn of(world: &TestNode) -> Self {
         let mut child = command(&library(world))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -133,7 +133,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Watches the node. A GPU about which a call hung is left alone for a quarter of a minute: long
     /// enough for the next child to start on a busy machine.
-    pub(crate) fn of(world: &World) -> Self {
+    pub(crate) fn of(world: &TestNode) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || command(&library));
         settings.avoid = Duration::from_secs(15);
@@ -152,11 +152,8 @@ impl Watch {
     }
 
     /// Waits until something is said that is wanted; gives it and all that was said before.
-    pub(crate) fn until<T>(
-        &self,
-        wanted: impl Fn(&ProbeEvent) -> Option<T>,
-    ) -> (T, Vec<ProbeEvent>) {
-        let end = Instant::now() + PATIENCE;
+    pub(crate) fn until<T>(&self, wanted: impl Fn(&ProbeSaid) -> Option<T>) -> (T, Vec<ProbeSaid>) {
+        let end = Instant::now() + TEST_TIMEOUT;
         let mut before = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -1,49 +1,53 @@
-//! What is wrong with a GPU, in words for people.
+//! Human-readable descriptions of a GPU's faults.
 
-use super::{FifthGeneration, Gpu, Link, Reason, Remote};
-use crate::make::HEALTHY_FABRIC;
+use super::{Gpu, Link, NvLink5Counters, Remote, ThrottleReason};
+use crate::builder::HEALTHY_FABRIC;
 
 impl Gpu {
-    /// What is wrong, in words.
-    pub fn wrong(&self) -> Vec<String> {
-        let mut wrong = self.states();
-        wrong.extend(self.counts());
-        wrong.extend(self.links());
-        wrong.extend(self.settings());
-        wrong.extend(self.faults.iter().map(ToString::to_string));
-        wrong
+    /// Describes every deviation from a healthy, idle GPU.
+    pub fn describe_faults(&self) -> Vec<String> {
+        let mut faults = self.states();
+        faults.extend(self.counts());
+        faults.extend(self.links());
+        faults.extend(self.settings());
+        faults.extend(self.faults.iter().map(ToString::to_string));
+        faults
     }
 
     fn states(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        for (holds, words) in [
+        let mut faults = Vec::new();
+        for (is_set, description) in [
             (self.lost && !self.gone, "lost"),
-            (self.gone, "gone from the bus"),
-            (!self.board.inforom_valid, "InfoROM is not valid"),
-            (self.ecc.unrepairable_memory, "memory that cannot be repaired"),
-            (self.ecc.channel_repair_pending, "repair of a memory channel pending"),
-            (self.ecc.tpc_repair_pending, "repair of a TPC pending"),
+            (self.gone, "missing from the PCI bus"),
+            (!self.board.inforom_valid, "InfoROM invalid"),
+            (self.ecc.unrepairable_memory, "unrepairable memory"),
+            (self.ecc.channel_repair_pending, "memory channel repair pending"),
+            (self.ecc.tpc_repair_pending, "TPC repair pending"),
             (self.ecc.sram_threshold_exceeded, "SRAM errors above the threshold"),
-            (self.remap.pending, "remap pending"),
-            (self.remap.failed, "remap failed"),
-            (self.retired_pages.as_ref().is_some_and(|pages| pages.pending), "retirement pending"),
+            (self.remap.pending, "row remap pending"),
+            (self.remap.failed, "row remap failed"),
+            (
+                self.retired_pages.as_ref().is_some_and(|pages| pages.pending),
+                "page retirement pending",
+            ),
         ] {
-            if holds {
-                wrong.push(words.to_owned());
+            if is_set {
+                faults.push(description.to_owned());
             }
         }
         if self.recovery_action != 0 {
-            wrong.push(format!("recovery action {}", self.recovery_action));
+            faults.push(format!("recovery action {}", self.recovery_action));
         }
         if let Some(event) = self.events.last() {
-            wrong.push(match self.events.len() {
+            faults.push(match self.events.len() {
                 1 => format!("1 event: {}", event.data),
-                count => format!("{count} events, the last {}", event.data),
+                count => format!("{count} events, last {}", event.data),
             });
         }
-        let held = self.clock_events.reasons.iter().filter(|reason| **reason != Reason::GpuIdle);
-        wrong.extend(held.map(|reason| format!("clocks held: {}", reason.name())));
-        wrong
+        let throttled =
+            self.clock_events.reasons.iter().filter(|reason| **reason != ThrottleReason::GpuIdle);
+        faults.extend(throttled.map(|reason| format!("throttled: {}", reason.name())));
+        faults
     }
 
     fn counts(&self) -> Vec<String> {
@@ -63,44 +67,46 @@ impl Gpu {
             (u64::from(pcie.errors.non_fatal), "non-fatal PCIe error", ""),
             (u64::from(pcie.errors.fatal), "fatal PCIe error", ""),
         ];
-        let some = counts.into_iter().filter(|(count, ..)| *count > 0);
+        let nonzero = counts.into_iter().filter(|(count, ..)| *count > 0);
         let plural = |count| if count == 1 { "" } else { "s" };
-        some.map(|(count, one, rest)| format!("{count} {one}{}{rest}", plural(count))).collect()
+        nonzero
+            .map(|(count, singular, suffix)| format!("{count} {singular}{}{suffix}", plural(count)))
+            .collect()
     }
 
     fn links(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let mut name = |words: &str, is_so: &dyn Fn(&Link) -> bool| {
-            let links = (0_usize..).zip(&self.nvlink.links).filter(|(_, link)| is_so(link));
+        let mut faults = Vec::new();
+        let mut add = |description: &str, matches: &dyn Fn(&Link) -> bool| {
+            let links = (0_usize..).zip(&self.nvlink.links).filter(|(_, link)| matches(link));
             let numbers: Vec<String> = links.map(|(number, _)| number.to_string()).collect();
             if !numbers.is_empty() {
-                wrong.push(format!("NVLink {words}: {}", numbers.join(", ")));
+                faults.push(format!("NVLink {description}: {}", numbers.join(", ")));
             }
         };
-        name("down", &|link| !link.active && link.remote != Remote::Unknown);
-        name("with errors", &|link| {
+        add("down", &|link| !link.active && link.remote != Remote::Unknown);
+        add("with errors", &|link| {
             let counts = [
                 link.replay_errors,
                 link.recovery_errors,
                 link.crc_flit_errors,
                 link.crc_data_errors,
             ];
-            counts.iter().any(|count| *count > 0) || link.fifth != FifthGeneration::default()
+            counts.iter().any(|count| *count > 0) || link.fifth != NvLink5Counters::default()
         });
-        name("at another speed", &|link| link.speed_mb_per_s.is_some());
+        add("at non-nominal speed", &|link| link.speed_mb_per_s.is_some());
         let pcie = &self.pcie;
         if (pcie.generation, pcie.width) != (pcie.max_generation, pcie.max_width) {
-            wrong.push(format!("PCIe {} x{}", pcie.generation, pcie.width));
+            faults.push(format!("PCIe {} x{}", pcie.generation, pcie.width));
         }
         if let Some(fabric) = &self.fabric
             && (fabric.state, fabric.status, fabric.health_mask) != (3, 0, HEALTHY_FABRIC)
         {
-            wrong.push(format!(
+            faults.push(format!(
                 "fabric state {}, status {}, health {:#x}",
                 fabric.state, fabric.status, fabric.health_mask
             ));
         }
-        wrong
+        faults
     }
 
     fn settings(&self) -> Vec<String> {
@@ -123,15 +129,15 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use crate::builder::{NodeSpec, build_node};
     use crate::fault::{Fault, LinkErrors, apply};
-    use crate::gpu::Reason;
-    use crate::make::{Spec, node};
+    use crate::gpu::ThrottleReason;
 
     #[test]
-    fn what_is_injected_is_said() {
+    fn injected_faults_are_described() {
         let facts = farrier_facts::FactSet::embedded();
-        let mut gpu = node(facts, &Spec::of("H100-SXM5-80GB", 8)).unwrap().1.remove(0);
-        assert_eq!(gpu.wrong(), Vec::<String>::new());
+        let mut gpu = build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 8)).unwrap().1.remove(0);
+        assert_eq!(gpu.describe_faults(), Vec::<String>::new());
         let errors = LinkErrors { crc: 1, ..LinkErrors::default() };
         for fault in [
             Fault::LinkErrors { link: 4, errors },
@@ -139,18 +145,18 @@ mod tests {
             Fault::PowerLimit(400_000),
             Fault::InforomInvalid,
             Fault::Xid { number: 31, message: None },
-            Fault::Throttle(vec![Reason::HwThermal]),
+            Fault::Throttle(vec![ThrottleReason::HwThermal]),
         ] {
             apply(&mut gpu, &fault, 0).unwrap();
         }
-        let said = [
-            "InfoROM is not valid",
+        let expected = [
+            "InfoROM invalid",
             "1 event: 31",
-            "clocks held: hw-thermal",
+            "throttled: hw-thermal",
             "NVLink down: 5",
             "NVLink with errors: 4",
             "power limit 400 W",
         ];
-        assert_eq!(gpu.wrong(), said);
+        assert_eq!(gpu.describe_faults(), expected);
     }
 }

@@ -1,13 +1,13 @@
-//! The links of a new GPU, and what it can be partitioned into.
+//! PCIe, NVLink, fabric and MIG of a new GPU.
 
 use farrier_facts::gpu::Gpu as GpuFacts;
 
-use crate::gpu::{Fabric, FifthGeneration, Link, Mig, MigMemory, NvLink, Pcie, PcieErrors, Remote};
+use crate::gpu::{Fabric, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote};
 use crate::sku::Sku;
 
 use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
 
-/// Buses of its switches.
+/// PCI buses of the `NVSwitches`.
 const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
 
 pub(super) fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
@@ -49,7 +49,7 @@ pub(super) fn nvlink(
         let bus = SWITCH_BUSES[(number % sku.switches.max(1)) as usize % SWITCH_BUSES.len()];
         let switched = sku.switches > 0;
         Link {
-            // Without a switch nobody knows who would be at the other end.
+            // Without a switch the remote device is unknown.
             active: switched,
             remote: if switched { Remote::Switch } else { Remote::Unknown },
             remote_address: if switched {
@@ -64,7 +64,7 @@ pub(super) fn nvlink(
             transmitted_kib: 0,
             received_kib: 0,
             speed_mb_per_s: None,
-            fifth: FifthGeneration::default(),
+            fifth: NvLink5Counters::default(),
         }
     };
     NvLink {
@@ -78,7 +78,7 @@ pub(super) fn nvlink(
 }
 
 pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
-    // GPUs register with the fabric from Hopper on.
+    // GPUs register with the fabric since Hopper.
     let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
     registers.then(|| Fabric {
         state: 3,
@@ -90,21 +90,21 @@ pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Opti
 }
 
 pub(super) fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
-    let known = facts.mig.as_ref()?;
-    // The names say what each share is sold as: `1g.18gb` is the smallest, `7g.141gb` the whole.
-    let sold = |slices: &str| {
-        let named =
-            known.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
-        named.and_then(|gigabytes| gigabytes.parse().ok())
+    let mig = facts.mig.as_ref()?;
+    // Profile names hold the nominal size: `1g.18gb` is the smallest, `7g.141gb` the whole GPU.
+    let nominal_gb = |slices: &str| {
+        let nominal =
+            mig.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
+        nominal.and_then(|gigabytes| gigabytes.parse().ok())
     };
     let share = |eighths: u32, slices: &str| {
-        let mib = match sku.slices_mib.iter().find(|(known, _)| *known == eighths) {
+        let mib = match sku.slices_mib.iter().find(|(share, _)| *share == eighths) {
             Some((_, mib)) => *mib,
             None => sku.memory_mib * u64::from(eighths) / 8,
         };
-        MigMemory { eighths, mib, sold_gb: sold(slices).unwrap_or((mib + 512) / 1024) }
+        MigMemory { eighths, mib, sold_gb: nominal_gb(slices).unwrap_or((mib + 512) / 1024) }
     };
     let memory = [(1, "1g."), (2, "2g."), (4, "3g."), (8, "7g.")];
     let memory = memory.into_iter().map(|(eighths, slices)| share(eighths, slices)).collect();
-    Some(Mig { enabled: false, pending: false, instances_max: known.instances_max, memory })
+    Some(Mig { enabled: false, pending: false, instances_max: mig.instances_max, memory })
 }

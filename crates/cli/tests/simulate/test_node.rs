@@ -1,4 +1,4 @@
-//! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
+//! A simulated node in a temporary directory, and a Python environment with NVML clients.
 
 use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
@@ -8,35 +8,34 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Ran, run};
 
-/// The clients, pinned: what they print is part of the tests.
+/// Pinned client versions, since the tests check their output.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
-/// A simulated node that goes away with the test.
-pub(crate) struct World {
+/// A simulated node that is removed with the test.
+pub(crate) struct TestNode {
     folder: tempfile::TempDir,
 }
 
-impl World {
-    /// A node of these words.
-    pub(crate) fn with(words: &[&str]) -> Self {
-        let world = Self { folder: tempfile::tempdir().unwrap() };
-        let dir = world.dir();
-        let mut all = vec!["simulate", "node", &dir];
-        all.extend(words);
-        let made = run(&all);
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        world
+impl TestNode {
+    /// Creates a node with these arguments of `simulate node`.
+    pub(crate) fn with_args(args: &[&str]) -> Self {
+        let node = Self { folder: tempfile::tempdir().unwrap() };
+        let dir = node.dir();
+        let mut command = vec!["simulate", "node", &dir];
+        command.extend(args);
+        let output = run(&command);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        node
     }
 
-    /// A node with these GPUs.
-    pub(crate) fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+    pub(crate) fn new(sku: &str, gpus: u32, driver: &str) -> Self {
         let count = gpus.to_string();
-        Self::with(&["--sku", sku, "--gpus", &count, "--driver", driver])
+        Self::with_args(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
-    /// Eight H100.
-    pub(crate) fn of_eight() -> Self {
-        Self::of("H100-SXM5-80GB", 8, "580.95.05")
+    /// A node with eight H100.
+    pub(crate) fn eight_h100() -> Self {
+        Self::new("H100-SXM5-80GB", 8, "580.95.05")
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -47,17 +46,16 @@ impl World {
         self.path().to_str().unwrap().to_owned()
     }
 
-    /// Injects, and expects that it worked.
-    pub(crate) fn inject(&self, words: &[&str]) -> Ran {
+    /// Injects a fault and expects success.
+    pub(crate) fn inject(&self, args: &[&str]) -> Ran {
         let dir = self.dir();
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
-        ran
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(args);
+        let output = run(&command);
+        assert_eq!(output.code, 0, "{args:?}: {}", output.stderr);
+        output
     }
 
-    /// Changes a JSON file of the node in place.
     pub(crate) fn edit(&self, file: &str, change: impl FnOnce(&mut serde_json::Value)) {
         let path = self.path().join(file);
         let mut value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -65,11 +63,11 @@ impl World {
         fs::write(&path, serde_json::to_string_pretty(&value).unwrap()).unwrap();
     }
 
-    /// A client that sees the node as its machine.
-    pub(crate) fn client(&self, python: &Path, words: &[&str]) -> Command {
+    /// A command that loads the node's NVML library.
+    pub(crate) fn client(&self, python: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(python);
         command
-            .args(words)
+            .args(args)
             .env("LD_LIBRARY_PATH", self.path().join("lib"))
             .env_remove("FARRIER_SIM_NODE")
             .env("NO_COLOR", "1")
@@ -79,7 +77,7 @@ impl World {
         command
     }
 
-    /// Runs Python source against the node; gives what it printed.
+    /// Runs Python source against the node and returns its output.
     pub(crate) fn python(&self, python: &Path, source: &str) -> String {
         let source = format!("{PRELUDE}\n{source}");
         let output = self.client(python, &["-c", &source]).output().unwrap();
@@ -89,17 +87,17 @@ impl World {
     }
 
     /// Starts Python source against the node.
-    pub(crate) fn spawn(&self, python: &Path, source: &str) -> Client {
+    pub(crate) fn spawn(&self, python: &Path, source: &str) -> PythonClient {
         let source = format!("{PRELUDE}\n{source}");
         let mut command = self.client(python, &["-u", "-c", &source]);
-        Client(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
+        PythonClient(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
     }
 }
 
-/// A client that does not outlive its test, however that ends.
-pub(crate) struct Client(Child);
+/// A client process that is killed when the test ends.
+pub(crate) struct PythonClient(Child);
 
-impl Deref for Client {
+impl Deref for PythonClient {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -107,20 +105,20 @@ impl Deref for Client {
     }
 }
 
-impl DerefMut for Client {
+impl DerefMut for PythonClient {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Client {
+impl Drop for PythonClient {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What every piece of Python begins with.
+/// Prepended to all Python source.
 const PRELUDE: &str = "
 import json, os, sys, time
 from pynvml import *
@@ -134,8 +132,11 @@ def code(call, *arguments):
         return err.value
 ";
 
-/// Waits for a child for so long; `None` when it still runs.
-pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+/// Waits for a child. `None` if it is still running after `limit`.
+pub(crate) fn wait_with_timeout(
+    child: &mut Child,
+    limit: Duration,
+) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < limit {
         if let Some(status) = child.try_wait().unwrap() {
@@ -146,21 +147,20 @@ pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<std::pr
     None
 }
 
-/// `target/debug` or `target/release`.
 fn profile_folder() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap().to_owned()
 }
 
-/// A Python with the clients, installed once and kept below `target`. Without a network or Python the test is
-/// skipped and says so; with `CI=true` that is a failure.
+/// A Python with the clients, installed once in `target`. Without network or Python the test is
+/// skipped with a message; with `CI=true` it fails.
 pub(crate) fn python() -> Option<PathBuf> {
     let folder = profile_folder().parent().unwrap().join("python-clients");
     match install(&folder) {
         Ok(()) => Some(folder.join("bin/python")),
-        Err(why) => {
+        Err(err) => {
             let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!on_ci, "the Python clients are needed on CI: {why}");
-            eprintln!("SKIPPED: the Python clients cannot be installed: {why}");
+            assert!(!on_ci, "the Python clients are needed on CI: {err}");
+            eprintln!("SKIPPED: the Python clients cannot be installed: {err}");
             None
         }
     }
@@ -170,8 +170,8 @@ fn install(folder: &Path) -> Result<(), String> {
     let lock = File::create(folder.with_extension("lock")).map_err(|err| err.to_string())?;
     lock.lock().map_err(|err| err.to_string())?;
     let marker = folder.join("installed");
-    let wanted = CLIENTS.join("\n");
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let required = CLIENTS.join("\n");
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(());
     }
     let step = |command: &mut Command| {
@@ -188,5 +188,5 @@ fn install(folder: &Path) -> Result<(), String> {
             .args(["-m", "pip", "install", "--quiet"])
             .args(CLIENTS),
     )?;
-    fs::write(&marker, wanted).map_err(|err| err.to_string())
+    fs::write(&marker, required).map_err(|err| err.to_string())
 }

@@ -1,9 +1,9 @@
-//! A kernel module as far as `modinfo` reads it: an ELF file with a section `.modinfo`.
+//! A kernel module with only what `modinfo` reads: an ELF file with a `.modinfo` section.
 
-/// Length of an ELF header and of a section header, both of 64 bits.
+/// Size of an ELF64 header, and of an ELF64 section header.
 const HEADER: usize = 0x40;
 
-/// The module of these strings, such as `version=580.95.05`.
+/// Builds a module with these `.modinfo` strings, such as `version=580.95.05`.
 pub(super) fn module(strings: &[String]) -> Vec<u8> {
     let mut modinfo = Vec::new();
     for string in strings {
@@ -12,7 +12,7 @@ pub(super) fn module(strings: &[String]) -> Vec<u8> {
     }
     let names = b"\0.modinfo\0.shstrtab\0";
     let mut bytes = vec![0; HEADER];
-    // Magic, 64 bits, little-endian, version.
+    // Magic, 64-bit, little-endian, version.
     bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     bytes.extend_from_slice(&modinfo);
     let names_at = bytes.len();
@@ -26,7 +26,7 @@ pub(super) fn module(strings: &[String]) -> Vec<u8> {
         header[0x20..0x28].copy_from_slice(&(length as u64).to_le_bytes());
         bytes.extend_from_slice(&header);
     }
-    // Relocatable, for x86-64; where the sections are, how long a header is, how many, and which holds the names.
+    // Relocatable, x86-64; section table offset, header size and count, index of the name section.
     bytes[0x10..0x12].copy_from_slice(&1_u16.to_le_bytes());
     bytes[0x12..0x14].copy_from_slice(&62_u16.to_le_bytes());
     bytes[0x28..0x30].copy_from_slice(&table.to_le_bytes());

@@ -1,12 +1,13 @@
-//! Numbers from a seed: `SplitMix64`, which is small, fast and the same on every machine.
+//! `SplitMix64`: small, fast and identical on every machine.
 
-/// A stream of numbers that its seed decides.
+/// A seeded random number generator.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRng(u64);
 
-impl Random {
-    /// The stream of one thing of one node; `name` keeps streams apart so that adding one changes no other.
-    pub(crate) fn of(seed: u64, name: &str) -> Self {
+impl SeededRng {
+    /// Creates the stream `name` of a seed. Separate streams keep a new consumer from changing the
+    /// numbers of the others.
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -22,12 +23,12 @@ impl Random {
         value ^ (value >> 31)
     }
 
-    /// A number below `bound`, which is not nought.
+    /// A number below `bound`. Panics if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// Thirty-two hexadecimal digits in the groups of a UUID.
+    /// A random UUID string, without the version and variant bits.
     pub(crate) fn uuid(&mut self) -> String {
         let digits = format!("{:016x}{:016x}", self.next(), self.next());
         let groups =
@@ -41,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_and_the_name_decide() {
-        let first = Random::of(1, "gpu 0").uuid();
-        assert_eq!(first, Random::of(1, "gpu 0").uuid());
-        assert_ne!(first, Random::of(1, "gpu 1").uuid());
-        assert_ne!(first, Random::of(2, "gpu 0").uuid());
+    fn streams_depend_on_seed_and_name() {
+        let first = SeededRng::new(1, "gpu 0").uuid();
+        assert_eq!(first, SeededRng::new(1, "gpu 0").uuid());
+        assert_ne!(first, SeededRng::new(1, "gpu 1").uuid());
+        assert_ne!(first, SeededRng::new(2, "gpu 0").uuid());
         assert_eq!(first.len(), 36);
     }
 }

@@ -1,21 +1,21 @@
-//! What the driver shows while it is loaded.
+//! Files of the loaded NVIDIA driver.
 
 use crate::gpu::{Gpu, Remote};
 use crate::node::Node;
 
-use super::Tree;
+use super::RootFs;
 
-/// Whether the modules are the open ones, which is what a plain install gives from branch 560 on.
+/// Whether the node has the open kernel modules, the default since branch 560.
 pub(super) fn open_modules(node: &Node) -> bool {
     node.driver_numbers()[0] >= 560
 }
 
-/// What the driver calls its kind of module.
-pub(super) fn module_words(open: bool) -> &'static str {
+/// Module flavour as the driver prints it.
+pub(super) fn module_flavour(open: bool) -> &'static str {
     if open { "Open Kernel Module for x86_64" } else { "x86_64 Kernel Module" }
 }
 
-/// The addresses of the switches that the GPUs are linked to, as the kernel writes them.
+/// PCI addresses of the linked `NVSwitches`, as the kernel prints them.
 pub(super) fn switches(gpus: &[&Gpu]) -> Vec<String> {
     let mut found: Vec<String> = gpus
         .iter()
@@ -41,13 +41,13 @@ const PARAMS: &str = "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFi
      CoherentGPUMemoryMode: \"\"\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\nRmMsg: \"\"\nGpuBlacklist: \"\"\n\
      TemporaryFilePath: \"\"\nExcludedGpus: \"\"\n";
 
-pub(super) fn add(tree: &mut Tree, node: &Node, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
     if !node.driver_loaded {
-        tree.add("proc/modules", OTHER_MODULES);
+        rootfs.add_file("proc/modules", OTHER_MODULES);
         return;
     }
-    let kind = module_words(open_modules(node));
-    tree.add(
+    let kind = module_flavour(open_modules(node));
+    rootfs.add_file(
         "proc/driver/nvidia/version",
         format!(
             "NVRM version: NVIDIA UNIX {kind}  {}  Release Build  (dvs-builder@U22-I3-B03-01-5)  Tue Sep 23 10:05:20 UTC 2025\n\
@@ -55,23 +55,23 @@ pub(super) fn add(tree: &mut Tree, node: &Node, gpus: &[&Gpu]) {
             node.driver
         ),
     );
-    tree.add("proc/driver/nvidia/params", PARAMS);
+    rootfs.add_file("proc/driver/nvidia/params", PARAMS);
     for gpu in gpus {
-        device(tree, node, gpu);
+        device(rootfs, node, gpu);
     }
     for address in switches(gpus) {
-        tree.add(format!("proc/driver/nvidia-nvswitch/devices/{address}"), "");
+        rootfs.add_file(format!("proc/driver/nvidia-nvswitch/devices/{address}"), "");
     }
     for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
-        tree.add(format!("dev/{name}"), "");
+        rootfs.add_file(format!("dev/{name}"), "");
     }
     let users = gpus.len() * 2;
     for (module, users) in [("nvidia", users), ("nvidia_uvm", 0)] {
-        tree.value(format!("sys/module/{module}/version"), &node.driver);
-        tree.value(format!("sys/module/{module}/refcnt"), users);
-        tree.value(format!("sys/module/{module}/initstate"), "live");
+        rootfs.add_value(format!("sys/module/{module}/version"), &node.driver);
+        rootfs.add_value(format!("sys/module/{module}/refcnt"), users);
+        rootfs.add_value(format!("sys/module/{module}/initstate"), "live");
     }
-    tree.add(
+    rootfs.add_file(
         "proc/modules",
         format!(
             "nvidia_uvm 4935680 0 - Live 0xffffffffc2a00000 (O)\n\
@@ -82,9 +82,9 @@ pub(super) fn add(tree: &mut Tree, node: &Node, gpus: &[&Gpu]) {
     );
 }
 
-fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
+fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
     let address = gpu.pci.address();
-    tree.add(
+    rootfs.add_file(
         format!("proc/driver/nvidia/gpus/{address}/information"),
         format!(
             "Model: \t\t {}\nIRQ:   \t\t {}\nGPU UUID: \t {}\nVideo BIOS: \t {}\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n\
@@ -92,10 +92,10 @@ fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
             gpu.name, gpu.pci.irq, gpu.uuid, gpu.board.vbios, gpu.minor, node.driver
         ),
     );
-    tree.add(
+    rootfs.add_file(
         format!("proc/driver/nvidia/gpus/{address}/power"),
         "Runtime D3 status:          Disabled by default\nTegra iGPU Rail-Gating:     Disabled\nVideo Memory:               Active\n",
     );
-    // Where a real node has a device there is a plain file: enough for what only looks whether it is there.
-    tree.add(format!("dev/nvidia{}", gpu.minor), "");
+    // A plain file instead of a device node: enough for readers that only check existence.
+    rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");
 }

@@ -1,28 +1,27 @@
-//! The kernel log, in the form of `/dev/kmsg`.
+//! The kernel log in `/dev/kmsg` format.
 
 use crate::gpu::Gpu;
 use crate::node::Node;
 
-use super::driver::{module_words, open_modules};
+use super::driver::{module_flavour, open_modules};
 
-/// A record that the kernel writes.
+/// A kernel log record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// From 0, the worst, to 7; the driver's Xids are 3, errors.
+pub struct KernelRecord {
+    /// Syslog level from 0 (emergency) to 7 (debug). Xids have level 3 (error).
     pub level: u8,
-    /// What it says.
     pub text: String,
 }
 
-impl Record {
-    /// An error.
+impl KernelRecord {
+    /// A record of level 3 (error).
     pub fn error(text: impl Into<String>) -> Self {
         Self { level: 3, text: text.into() }
     }
 }
 
-/// One line of `/dev/kmsg`. What is not printable is escaped, as the kernel does.
-pub fn format_record(record: &Record, sequence: u64, uptime_us: u64) -> String {
+/// Formats one line of `/dev/kmsg`. Control characters are escaped as the kernel does.
+pub fn format_record(record: &KernelRecord, sequence: u64, uptime_us: u64) -> String {
     let mut line = format!("{},{sequence},{uptime_us},-;", record.level);
     for character in record.text.chars() {
         match character {
@@ -37,9 +36,9 @@ pub fn format_record(record: &Record, sequence: u64, uptime_us: u64) -> String {
     line
 }
 
-/// What is in the log of a node that has just been made.
+/// The kernel log after boot.
 pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
-    let record = |level: u8, text: String| Record { level, text };
+    let record = |level: u8, text: String| KernelRecord { level, text };
     let mut records = vec![
         record(5, format!("Linux version {} (buildd@lcy02-amd64-026)", node.kernel)),
         record(4, "nvidia: loading out-of-tree module taints kernel.".to_owned()),
@@ -52,7 +51,7 @@ pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
         let text = format!("nvidia {}: enabling device (0140 -> 0142)", gpu.pci.address());
         records.push(record(6, text));
     }
-    let kind = module_words(open_modules(node));
+    let kind = module_flavour(open_modules(node));
     let text = format!("NVRM: loading NVIDIA UNIX {kind}  {}  Release Build", node.driver);
     records.push(record(6, text));
     (0_u64..)
@@ -66,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_one_line() {
-        let record = Record { level: 4, text: "a\nb\\c".to_owned() };
+    fn record_is_escaped_to_one_line() {
+        let record = KernelRecord { level: 4, text: "a\nb\\c".to_owned() };
         assert_eq!(format_record(&record, 7, 12), "4,7,12,-;a\\x0ab\\x5cc\n");
     }
 }

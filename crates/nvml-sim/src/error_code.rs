@@ -1,12 +1,12 @@
-//! What a call returns.
+//! NVML return codes.
 
 use std::ffi::{CStr, c_int};
 
-/// A return code other than success.
+/// An NVML return code other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Code(pub(crate) u32);
+pub(crate) struct ErrorCode(pub(crate) u32);
 
-impl Code {
+impl ErrorCode {
     pub(crate) const SUCCESS: c_int = 0;
     pub(crate) const UNINITIALISED: Self = Self(1);
     pub(crate) const INVALID_ARGUMENT: Self = Self(2);
@@ -26,17 +26,16 @@ impl Code {
     pub(crate) const NOT_READY: Self = Self(27);
     pub(crate) const UNKNOWN: Self = Self(999);
 
-    /// As C sees it.
     pub(crate) fn number(self) -> c_int {
         c_int::try_from(self.0).unwrap_or(999)
     }
 }
 
-/// What a call's body gives.
-pub(crate) type Answer = Result<(), Code>;
+/// Result of a call's body.
+pub(crate) type NvmlResult = Result<(), ErrorCode>;
 
-/// The driver's words for a code.
-pub(crate) fn words(code: c_int) -> &'static CStr {
+/// Text of `nvmlErrorString`.
+pub(crate) fn error_string(code: c_int) -> &'static CStr {
     match code {
         0 => c"Success",
         1 => c"Uninitialized",

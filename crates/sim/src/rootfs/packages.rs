@@ -1,37 +1,37 @@
-//! What is installed: packages, libraries, kernels and their modules, services. All of it is of the driver on
-//! disk, which an upgrade under a loaded driver changes.
+//! Installed software: packages, libraries, kernels and modules, services. Versions are those of
+//! the driver on disk, which an upgrade changes while the old driver stays loaded.
 
 use crate::gpu::Gpu;
 use crate::node::Node;
 
 use super::driver::{open_modules, switches};
-use super::{Tree, elf};
+use super::{RootFs, elf};
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-pub(super) fn add(tree: &mut Tree, node: &Node, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
     let has_switches = !switches(gpus).is_empty();
-    packages(tree, node, has_switches);
+    packages(rootfs, node, has_switches);
     let driver = node.driver_on_disk();
     for name in ["libnvidia-ml.so", "libcuda.so"] {
-        tree.add(format!("{LIBRARIES}/{name}.{driver}"), "");
-        tree.link(format!("{LIBRARIES}/{name}.1"), format!("{name}.{driver}"));
+        rootfs.add_file(format!("{LIBRARIES}/{name}.{driver}"), "");
+        rootfs.add_symlink(format!("{LIBRARIES}/{name}.1"), format!("{name}.{driver}"));
     }
-    // The running driver loaded its firmware from its own folder, which an upgrade removes.
+    // An upgrade removes the firmware folder of the running driver.
     for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
-        tree.add(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
+        rootfs.add_file(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
     }
-    kernel(tree, node);
-    services(tree, has_switches);
-    tree.add("usr/bin/containerd", "");
-    tree.add("usr/bin/nvidia-ctk", "");
-    tree.add(
+    kernel(rootfs, node);
+    services(rootfs, has_switches);
+    rootfs.add_file("usr/bin/containerd", "");
+    rootfs.add_file("usr/bin/nvidia-ctk", "");
+    rootfs.add_file(
         "etc/cdi/nvidia.yaml",
         format!("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits:\n  mounts:\n  - hostPath: /{LIBRARIES}/libcuda.so.{driver}\n"),
     );
 }
 
-fn packages(tree: &mut Tree, node: &Node, has_switches: bool) {
+fn packages(rootfs: &mut RootFs, node: &Node, has_switches: bool) {
     let driver = node.driver_on_disk();
     let branch = driver.split('.').next().unwrap_or_default();
     let open = if open_modules(node) { "-open" } else { "" };
@@ -46,15 +46,15 @@ fn packages(tree: &mut Tree, node: &Node, has_switches: bool) {
     ];
     if has_switches {
         names.push(format!("nvidia-fabricmanager-{branch}"));
-        tree.add(
+        rootfs.add_file(
             "usr/share/nvidia/nvswitch/fabricmanager.cfg",
             "LOG_LEVEL=4\nLOG_FILE_NAME=/var/log/fabricmanager.log\nDAEMONIZE=1\nFABRIC_MODE=0\nFABRIC_MODE_RESTART=0\n",
         );
     }
     let mut status = String::new();
-    let mut add = |wanted: &str, name: &str, version: &str| {
+    let mut add = |selection: &str, name: &str, version: &str| {
         status.push_str(&format!(
-            "Package: {name}\nStatus: {wanted} ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\n\
+            "Package: {name}\nStatus: {selection} ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\n\
              Architecture: amd64\nVersion: {version}\nDescription: {name}\n\n"
         ));
     };
@@ -63,13 +63,13 @@ fn packages(tree: &mut Tree, node: &Node, has_switches: bool) {
     }
     add("install", "nvidia-container-toolkit", "1.19.1-1");
     add("hold", &format!("linux-image-{}", node.kernel), &node.kernel);
-    tree.add("var/lib/dpkg/status", status);
+    rootfs.add_file("var/lib/dpkg/status", status);
 }
 
-fn kernel(tree: &mut Tree, node: &Node) {
+fn kernel(rootfs: &mut RootFs, node: &Node) {
     let driver = node.driver_on_disk();
     for file in ["vmlinuz", "initrd.img", "config", "System.map"] {
-        tree.add(format!("boot/{file}-{}", node.kernel), "");
+        rootfs.add_file(format!("boot/{file}-{}", node.kernel), "");
     }
     let modules = format!("lib/modules/{}", node.kernel);
     let licence = if open_modules(node) { "Dual MIT/GPL" } else { "NVIDIA" };
@@ -81,23 +81,26 @@ fn kernel(tree: &mut Tree, node: &Node) {
             format!("name={}", module.replace('-', "_")),
             format!("vermagic={} SMP preempt mod_unload modversions ", node.kernel),
         ];
-        tree.add(format!("{modules}/updates/dkms/{module}.ko"), elf::module(&strings));
+        rootfs.add_file(format!("{modules}/updates/dkms/{module}.ko"), elf::module(&strings));
     }
-    tree.add(
+    rootfs.add_file(
         format!("{modules}/modules.dep"),
         "updates/dkms/nvidia.ko:\nupdates/dkms/nvidia-uvm.ko: updates/dkms/nvidia.ko\nupdates/dkms/nvidia-modeset.ko: updates/dkms/nvidia.ko\nupdates/dkms/nvidia-drm.ko: updates/dkms/nvidia-modeset.ko updates/dkms/nvidia.ko\n",
     );
-    tree.add(format!("{modules}/build/Makefile"), "");
-    tree.add(format!("var/lib/dkms/nvidia/{driver}/{}/x86_64/module/nvidia.ko", node.kernel), "");
+    rootfs.add_file(format!("{modules}/build/Makefile"), "");
+    rootfs.add_file(
+        format!("var/lib/dkms/nvidia/{driver}/{}/x86_64/module/nvidia.ko", node.kernel),
+        "",
+    );
 }
 
-/// Units that are installed and start with the host; whether they run is in the control groups.
-fn services(tree: &mut Tree, has_switches: bool) {
+/// Enabled systemd units. Whether they run is in the cgroup files.
+fn services(rootfs: &mut RootFs, has_switches: bool) {
     let manager = has_switches.then_some("nvidia-fabricmanager");
     for name in ["nvidia-persistenced"].into_iter().chain(manager) {
         let unit = format!("{name}.service");
-        tree.add(format!("lib/systemd/system/{unit}"), "[Service]\n");
-        tree.link(
+        rootfs.add_file(format!("lib/systemd/system/{unit}"), "[Service]\n");
+        rootfs.add_symlink(
             format!("etc/systemd/system/multi-user.target.wants/{unit}"),
             format!("/lib/systemd/system/{unit}"),
         );

@@ -1,4 +1,4 @@
-//! A node from the facts of its GPUs: pure, and the same for the same seed.
+//! Builds a node from GPU facts. Pure: the same seed gives the same node.
 
 mod links;
 
@@ -7,57 +7,55 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Gpu, Held, Memory, Modes, Pci, Power, Rates,
-    Reason, Remap, RetiredPages, Temperature, Utilisation,
+    BoardInfo, ClockEvents, ClockRates, Clocks, Ecc, EccCounts, Gpu, Memory, Modes, Pci, Power,
+    Remap, RemapBanks, RetiredPages, Temperature, ThrottleReason, ThrottledTime, Utilisation,
 };
 use crate::node::Node;
-use crate::random::Random;
+use crate::rng::SeededRng;
 use crate::sku::Sku;
 
-/// How warm an idle GPU is.
+/// Temperature of an idle GPU.
 pub(crate) const IDLE_GPU_C: i32 = 35;
-/// How warm its memory is.
+/// Memory temperature of an idle GPU.
 pub(crate) const IDLE_MEMORY_C: i32 = 39;
-/// An idle card draws about a tenth of its limit (a real H200: 79 W of 700 W).
+/// An idle GPU draws about a tenth of its limit (a real H200: 79 W of 700 W).
 pub(crate) const IDLE_POWER_SHARE: u32 = 9;
 
-/// What an idle H200 sends to the host and receives.
+/// Transmit and receive rate of an idle H200.
 pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
-/// Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
+/// Not degraded, no recovery, routes healthy, no access timeouts, correct configuration.
 pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
-/// What a data centre sets.
+/// Modes as set in data centres.
 pub(crate) const MODES: Modes = Modes { persistence: true, compute: 0, accounting: false };
 
-/// How long a new node has been up: a day, so that its kernel log has a past.
+/// Uptime of a new node: one day, so that its kernel log has a past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
 
-/// The most GPUs of one node: what the PCI buses below have room for.
+/// Maximum GPUs per node, limited by the PCI buses below.
 pub const GPUS_MAX: u32 = 16;
 
-/// Buses of the GPUs of an eight-GPU baseboard; a second eight follows on the next bus each.
+/// PCI buses of an eight-GPU baseboard. GPUs 8 to 15 use the next bus each.
 const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
 
-/// The node that is wanted.
+/// Specification of a node to build.
 #[derive(Debug, Clone)]
-pub struct Spec {
-    /// Any name of the GPU.
+pub struct NodeSpec {
+    /// Any name or alias of the GPU model.
     pub sku: String,
-    /// How many.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// The driver.
     pub driver: String,
-    /// What decides UUIDs and serial numbers.
+    /// Seed of UUIDs and serial numbers.
     pub seed: u64,
-    /// The kernel that runs.
     pub kernel: String,
-    /// Now, milliseconds of the Unix clock; the node was started a day before.
+    /// Current time, Unix milliseconds. The node booted one day earlier.
     pub now_unix_ms: u64,
 }
 
-impl Spec {
-    /// A node with the defaults of everything but its GPUs.
-    pub fn of(sku: &str, gpus: u32) -> Self {
+impl NodeSpec {
+    /// A node with defaults for everything but the GPUs.
+    pub fn new(sku: &str, gpus: u32) -> Self {
         Self {
             sku: sku.to_owned(),
             gpus,
@@ -69,62 +67,51 @@ impl Spec {
     }
 }
 
-/// Why there is no such node.
+/// Why a node could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MakeError {
-    /// No GPU of this name.
-    #[error("there is no gpu `{sku}` in the data")]
+pub enum BuildError {
+    #[error("unknown GPU `{sku}`")]
     UnknownSku {
-        /// Asked for.
         sku: String,
-        /// Names that may have been meant.
-        near: Vec<String>,
+        /// Similar names.
+        suggestions: Vec<String>,
     },
-    /// None, or too many.
     #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
-    Gpus {
-        /// Asked for.
-        gpus: u32,
-    },
-    /// Not a driver version.
+    GpuCount { gpus: u32 },
     #[error("`{driver}` is not a driver version")]
-    Driver {
-        /// Asked for.
-        driver: String,
-    },
-    /// The branch is not in the data, so its CUDA is not known.
-    #[error("there is no driver branch {branch} in the data")]
-    UnknownBranch {
-        /// Asked for.
-        branch: u32,
-    },
+    InvalidDriver { driver: String },
+    /// The driver branch is not in the facts, so its CUDA version is unknown.
+    #[error("unknown driver branch {branch}")]
+    UnknownBranch { branch: u32 },
 }
 
-/// The node and its GPUs.
-pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError> {
+/// Builds the node and its GPUs.
+pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), BuildError> {
     if spec.gpus == 0 || spec.gpus > GPUS_MAX {
-        return Err(MakeError::Gpus { gpus: spec.gpus });
+        return Err(BuildError::GpuCount { gpus: spec.gpus });
     }
-    let Some(named) = facts.gpus.by_name(&spec.sku) else {
-        let known = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
-        let near = farrier_facts::names::nearest(&spec.sku, known)
+    let Some(found) = facts.gpus.by_name(&spec.sku) else {
+        let names = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
+        let suggestions = farrier_facts::names::nearest(&spec.sku, names)
             .into_iter()
             .map(str::to_owned)
             .collect();
-        return Err(MakeError::UnknownSku { sku: spec.sku.clone(), near });
+        return Err(BuildError::UnknownSku { sku: spec.sku.clone(), suggestions });
     };
-    let driver: DriverVersion =
-        spec.driver.parse().map_err(|_| MakeError::Driver { driver: spec.driver.clone() })?;
+    let driver: DriverVersion = spec
+        .driver
+        .parse()
+        .map_err(|_| BuildError::InvalidDriver { driver: spec.driver.clone() })?;
     let branch = facts
         .drivers
         .branch(driver.branch())
-        .ok_or(MakeError::UnknownBranch { branch: driver.branch().0 })?;
-    let hostname = format!("sim-{:04x}", Random::of(spec.seed, "hostname").below(0x1_0000));
-    // A module for a baseboard that is alone was passed through to a virtual machine: it has no peers to link to.
-    let virtual_machine = spec.gpus == 1 && named.gpu.form_factor == FormFactor::Sxm;
+        .ok_or(BuildError::UnknownBranch { branch: driver.branch().0 })?;
+    let hostname = format!("sim-{:04x}", SeededRng::new(spec.seed, "hostname").below(0x1_0000));
+    // A single SXM module is simulated as passed through to a virtual machine: it has no peers.
+    let virtual_machine = spec.gpus == 1 && found.gpu.form_factor == FormFactor::Sxm;
     let node = Node {
         format: crate::FORMAT,
-        sku: named.gpu.id.clone(),
+        sku: found.gpu.id.clone(),
         seed: spec.seed,
         hostname,
         kernel: spec.kernel.clone(),
@@ -139,22 +126,22 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
         virtual_machine,
         faults: Vec::new(),
     };
-    let gpus = (0..spec.gpus).map(|number| gpu(named.gpu, spec, number, virtual_machine)).collect();
+    let gpus = (0..spec.gpus).map(|number| gpu(found.gpu, spec, number, virtual_machine)).collect();
     Ok((node, gpus))
 }
 
-fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu {
-    let sku = Sku::of(facts);
-    let mut random = Random::of(spec.seed, &format!("gpu {number}"));
+fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) -> Gpu {
+    let sku = Sku::for_gpu(facts);
+    let mut rng = SeededRng::new(spec.seed, &format!("gpu {number}"));
     let capability = facts.compute_capability;
     let remap = capability.major >= 8;
     Gpu {
         format: crate::FORMAT,
         name: facts.nvml_names.first().unwrap_or(&facts.id).clone(),
-        uuid: format!("GPU-{}", random.uuid()),
-        serial: format!("165{:010}", random.below(10_000_000_000)),
+        uuid: format!("GPU-{}", rng.uuid()),
+        serial: format!("165{:010}", rng.below(10_000_000_000)),
         minor: number,
-        board: board(facts, &sku, number, random.next()),
+        board: board(facts, &sku, number, rng.next()),
         pci: pci(facts, &sku, number, virtual_machine),
         lost: false,
         gone: false,
@@ -165,15 +152,15 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             reserved_bytes: sku.reserved_kib << 10,
             used_bytes: 0,
             bar1_total_bytes: sku.bar1_mib << 20,
-            // As an idle H200 has.
+            // As on an idle H200.
             bar1_used_bytes: 1_703_936,
             bus_width_bits: sku.bus_width_bits,
         },
         clocks: clocks(&sku),
         clock_events: ClockEvents {
-            reasons: vec![Reason::GpuIdle],
+            reasons: vec![ThrottleReason::GpuIdle],
             since_unix_ms: spec.now_unix_ms,
-            held_us: Held::default(),
+            throttled_us: ThrottledTime::default(),
         },
         temperature: Temperature {
             gpu_c: IDLE_GPU_C,
@@ -220,7 +207,10 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             uncorrected_rows: 0,
             pending: false,
             failed: false,
-            banks: Banks { max: if remap { sku.remap_banks } else { 0 }, ..Banks::default() },
+            banks: RemapBanks {
+                max: if remap { sku.remap_banks } else { 0 },
+                ..RemapBanks::default()
+            },
         },
         retired_pages: (!remap).then(RetiredPages::default),
         pcie: links::pcie(facts, spec.now_unix_ms),
@@ -235,9 +225,9 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
     }
 }
 
-fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
+fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
     let device_id = facts.pci_device_ids.first().map_or("0000", String::as_str).to_uppercase();
-    Board {
+    BoardInfo {
         architecture: facts.architecture.clone(),
         compute_capability: [facts.compute_capability.major, facts.compute_capability.minor],
         cores: sku.multiprocessors * sku.cores_per_multiprocessor,
@@ -249,7 +239,7 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
         inforom_oem: sku.inforom_oem.to_owned(),
         inforom_ecc: sku.inforom_ecc.to_owned(),
         inforom_valid: true,
-        // Baseboards count their modules from one.
+        // Module IDs start at 1.
         module_id: 1 + number % 8,
         pdi,
     }
@@ -257,7 +247,7 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
 
 fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
     let bus = BUSES[(number % 8) as usize] + number / 8;
-    let far = number % 8 >= 4;
+    let is_second_socket = number % 8 >= 4;
     let (bus, device) = if virtual_machine { (0, 6) } else { (bus, 0) };
     Pci {
         domain: 0,
@@ -265,8 +255,8 @@ fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
         device,
         device_id: facts.pci_device_ids.first().map_or("0000", String::as_str).to_owned(),
         subsystem_id: sku.subsystem_id.to_owned(),
-        numa_node: u32::from(far),
-        cpus: match (virtual_machine, far) {
+        numa_node: u32::from(is_second_socket),
+        cpus: match (virtual_machine, is_second_socket) {
             (true, _) => "0-15",
             (false, false) => "0-47",
             (false, true) => "48-95",
@@ -279,13 +269,13 @@ fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
 fn clocks(sku: &Sku) -> Clocks {
     let memory = sku.memory_mhz.first().copied().unwrap_or(0);
     Clocks {
-        current_mhz: Rates {
+        current_mhz: ClockRates {
             graphics: sku.idle_graphics_mhz,
             sm: sku.idle_graphics_mhz,
             memory,
             video: sku.idle_video_mhz,
         },
-        max_mhz: Rates {
+        max_mhz: ClockRates {
             graphics: sku.max_graphics_mhz,
             sm: sku.max_graphics_mhz,
             memory,
@@ -331,12 +321,11 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
     }
 }
 
-/// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where
-/// the call is answered.
+/// Calls that the model never supports. Support that depends on arguments is decided in the call.
 fn unsupported(facts: &GpuFacts) -> Vec<String> {
     let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
-        // Came with Hopper: margins, per-device identifiers, modules, confidential computing.
+        // Calls supported since Hopper.
         calls.extend([
             "nvmlDeviceGetMarginTemperature",
             "nvmlDeviceGetModuleId",
@@ -354,16 +343,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_gpu_of_the_data_can_be_simulated() {
+    fn every_gpu_model_can_be_simulated() {
         let facts = FactSet::embedded();
         for gpu in &facts.gpus.gpu {
-            let (node, gpus) = super::node(facts, &Spec::of(&gpu.id, 2)).unwrap();
+            let (node, gpus) = build_node(facts, &NodeSpec::new(&gpu.id, 2)).unwrap();
             assert_eq!(node.sku, gpu.id);
-            for made in &gpus {
-                assert!(made.memory.total_bytes > made.memory.reserved_bytes, "{}", gpu.id);
-                assert!(made.power.min_limit_mw <= made.power.default_limit_mw, "{}", gpu.id);
-                assert!(made.power.default_limit_mw <= made.power.max_limit_mw, "{}", gpu.id);
-                assert!(made.nvlink.links.len() <= 18, "{}", gpu.id);
+            for built in &gpus {
+                assert!(built.memory.total_bytes > built.memory.reserved_bytes, "{}", gpu.id);
+                assert!(built.power.min_limit_mw <= built.power.default_limit_mw, "{}", gpu.id);
+                assert!(built.power.default_limit_mw <= built.power.max_limit_mw, "{}", gpu.id);
+                assert!(built.nvlink.links.len() <= 18, "{}", gpu.id);
             }
             let text = serde_json::to_string(&gpus[0]).unwrap();
             assert_eq!(serde_json::from_str::<Gpu>(&text).unwrap(), gpus[0], "{}", gpu.id);
@@ -371,32 +360,38 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn the_seed_determines_the_node() {
         let facts = FactSet::embedded();
-        let spec = Spec::of("H100-SXM5-80GB", 8);
-        assert_eq!(node(facts, &spec), node(facts, &spec));
-        let other = node(facts, &Spec { seed: 2, ..spec.clone() }).unwrap();
-        assert_ne!(node(facts, &spec).unwrap().1[0].uuid, other.1[0].uuid);
-        let (_, gpus) = node(facts, &spec).unwrap();
+        let spec = NodeSpec::new("H100-SXM5-80GB", 8);
+        assert_eq!(build_node(facts, &spec), build_node(facts, &spec));
+        let other = build_node(facts, &NodeSpec { seed: 2, ..spec.clone() }).unwrap();
+        assert_ne!(build_node(facts, &spec).unwrap().1[0].uuid, other.1[0].uuid);
+        let (_, gpus) = build_node(facts, &spec).unwrap();
         let mut buses: Vec<u32> = gpus.iter().map(|gpu| gpu.pci.bus).collect();
         buses.dedup();
         assert_eq!(buses.len(), 8);
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_specs_are_rejected() {
         let facts = FactSet::embedded();
-        let unknown = node(facts, &Spec::of("H100-SXM5-81GB", 8)).unwrap_err();
-        assert!(matches!(unknown, MakeError::UnknownSku { near, .. } if !near.is_empty()));
+        let unknown = build_node(facts, &NodeSpec::new("H100-SXM5-81GB", 8)).unwrap_err();
+        assert!(
+            matches!(unknown, BuildError::UnknownSku { suggestions, .. } if !suggestions.is_empty())
+        );
         assert!(matches!(
-            node(facts, &Spec::of("H100-SXM5-80GB", 0)),
-            Err(MakeError::Gpus { gpus: 0 })
+            build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 0)),
+            Err(BuildError::GpuCount { gpus: 0 })
         ));
-        let driver = |driver: &str| Spec { driver: driver.to_owned(), ..Spec::of("T4", 1) };
-        assert!(matches!(node(facts, &driver("latest")), Err(MakeError::Driver { .. })));
+        let driver =
+            |driver: &str| NodeSpec { driver: driver.to_owned(), ..NodeSpec::new("T4", 1) };
         assert!(matches!(
-            node(facts, &driver("12.34")),
-            Err(MakeError::UnknownBranch { branch: 12 })
+            build_node(facts, &driver("latest")),
+            Err(BuildError::InvalidDriver { .. })
+        ));
+        assert!(matches!(
+            build_node(facts, &driver("12.34")),
+            Err(BuildError::UnknownBranch { branch: 12 })
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! The agent's collectors and engine on a simulated node, in a time that the test makes.
+//! The agent's collectors and rule engine on a simulated node, in simulated time.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ use farrier_sim::NodeDir;
 use jiff::Timestamp;
 
 use crate::support::run;
-use crate::world::World;
+use crate::test_node::TestNode;
 
-/// A node and those who look at it.
-pub(crate) struct Rehearsal {
-    world: World,
+/// A simulated node with its collectors and rule engine.
+pub(crate) struct RuleCase {
+    test_node: TestNode,
     node: NodeDir,
     facts: &'static FactSet,
     engine: Engine,
@@ -37,10 +37,9 @@ pub(crate) struct Rehearsal {
     kernel_after: Option<u64>,
     kernel_bytes: u64,
     lost: u64,
-    /// Whether the kernel log is read.
-    hears: bool,
-    begun_unix_ms: u64,
-    /// Since the node was made, and since the last boot.
+    reads_kernel_log: bool,
+    start_unix_ms: u64,
+    /// Seconds since the node was created; `boot_s` counts since the last boot.
     elapsed_s: u64,
     boot_s: u64,
     boots: u32,
@@ -48,55 +47,58 @@ pub(crate) struct Rehearsal {
     changes: Vec<Change>,
 }
 
-impl Rehearsal {
-    pub(crate) fn on(sku: &str, efa: bool) -> Self {
-        let mut words = vec!["--sku", sku, "--gpus", "4"];
+impl RuleCase {
+    pub(crate) fn new(sku: &str, efa: bool) -> Self {
+        let mut args = vec!["--sku", sku, "--gpus", "4"];
         if efa {
-            words.extend(["--efa", "2"]);
+            args.extend(["--efa", "2"]);
         }
-        let world = World::with(&words);
-        let node = NodeDir::at(world.path());
-        let begun_unix_ms = node.node().unwrap().booted_unix_ms + 86_400_000;
-        node.set_clock(begun_unix_ms, |_| Some(begun_unix_ms)).unwrap();
+        let test_node = TestNode::with_args(&args);
+        let node = NodeDir::new(test_node.path());
+        let start_unix_ms = node.node().unwrap().booted_unix_ms + 86_400_000;
+        node.set_clock(start_unix_ms, |_| Some(start_unix_ms)).unwrap();
         let facts = FactSet::embedded();
-        let (watcher, host) = lookers(&node);
-        let mut rehearsal = Self {
+        let (watcher, host) = start_collectors(&node);
+        let mut case = Self {
             engine: engine(facts),
             watcher,
             host,
             decoder: Decoder::new(&facts.xids),
-            world,
+            test_node,
             node,
             facts,
             kernel_after: None,
             kernel_bytes: 0,
             lost: 0,
-            hears: true,
-            begun_unix_ms,
+            reads_kernel_log: true,
+            start_unix_ms,
             elapsed_s: 0,
             boot_s: 0,
             boots: 1,
             remembered: Vec::new(),
             changes: Vec::new(),
         };
-        rehearsal.second(1);
-        rehearsal
+        case.advance(1);
+        case
     }
 
     pub(crate) fn end(self) {
         self.watcher.shutdown();
     }
 
-    /// Does the steps. What opened, changed and cleared meanwhile.
-    pub(crate) fn perform(&mut self, steps: &[String]) -> Result<Vec<Change>, String> {
+    /// Runs the steps and returns the finding changes they caused.
+    pub(crate) fn run_steps(&mut self, steps: &[String]) -> Result<Vec<Change>, String> {
         let mut at = 0;
         while at < steps.len() {
             let step = steps[at].as_str();
             if let Some(times) = step.strip_prefix("repeat ") {
                 let times: u32 = number(times)?;
-                let length = steps[at..].iter().position(|step| step == "end").ok_or("no `end`")?;
+                let length = steps[at..]
+                    .iter()
+                    .position(|step| step == "end")
+                    .ok_or("`repeat` without `end`")?;
                 for _ in 0..times {
-                    let changes = self.perform(&steps[at + 1..at + length])?;
+                    let changes = self.run_steps(&steps[at + 1..at + length])?;
                     self.changes.extend(changes);
                 }
                 at += length;
@@ -113,20 +115,20 @@ impl Rehearsal {
         match verb {
             "run" | "slow" => {
                 let seconds: u64 = number(rest)?;
-                // Long times need not be lived second by second: every reading is there, only fewer of the fast ones.
+                // Long runs advance 10 s at a time, which only thins out the fast tier.
                 let stride = if verb == "slow" || seconds > 60 { 10 } else { 1 };
                 for _ in 0..seconds.div_ceil(stride) {
-                    self.second(stride);
+                    self.advance(stride);
                 }
             }
             "inject" => {
-                let dir = self.world.dir();
-                let words = words(rest);
-                let mut all = vec!["simulate", "inject", &dir];
-                all.extend(words.iter().map(String::as_str));
-                let ran = run(&all);
-                if ran.code != 0 {
-                    return Err(format!("`{step}`: {}", ran.stderr));
+                let dir = self.test_node.dir();
+                let arguments = split_words(rest);
+                let mut args = vec!["simulate", "inject", &dir];
+                args.extend(arguments.iter().map(String::as_str));
+                let output = run(&args);
+                if output.code != 0 {
+                    return Err(format!("`{step}`: {}", output.stderr));
                 }
             }
             "set" => {
@@ -134,7 +136,7 @@ impl Rehearsal {
                 let signal = Signal::from_str(signal).map_err(|err| err.to_string())?;
                 let subject =
                     if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
-                // A counter stands at nought before it grows.
+                // A counter needs a first sample of 0 to increase from.
                 let before = Sample {
                     subject: subject.clone(),
                     signal,
@@ -149,22 +151,22 @@ impl Rehearsal {
                     samples: vec![Sample { subject, signal, reading, note: None }],
                     ..Batch::default()
                 });
-                self.hold(signal, number(value)?);
+                self.repeat_sample(signal, number(value)?);
             }
             "check" => {
                 let (items, _) = check::look(&self.node.path().join("root"), self.facts);
                 self.observe(&Batch { checks: Some(items), ..Batch::default() });
             }
             "reboot" => self.reboot(),
-            "deaf" => self.hears = false,
+            "deaf" => self.reads_kernel_log = false,
             "efa" => {}
-            other => return Err(format!("there is no step `{other}`")),
+            other => return Err(format!("unknown step `{other}`")),
         }
         Ok(())
     }
 
-    /// A value of the agent's own holds for some minutes, as it would be observed again and again.
-    fn hold(&mut self, signal: Signal, value: f64) {
+    /// Repeats an agent or node sample for two minutes, as if it were observed each second.
+    fn repeat_sample(&mut self, signal: Signal, value: f64) {
         let subject = if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
         for _ in 0..120 {
             self.elapsed_s += 1;
@@ -180,15 +182,15 @@ impl Rehearsal {
     }
 
     fn now(&self) -> Moment {
-        let wall_ms = self.begun_unix_ms + self.elapsed_s * 1000;
+        let wall_ms = self.start_unix_ms + self.elapsed_s * 1000;
         Moment {
             steady_ms: i64::try_from(self.boot_s).unwrap() * 1000,
             wall: Timestamp::from_millisecond(i64::try_from(wall_ms).unwrap()).unwrap(),
         }
     }
 
-    /// So many seconds later, everything that is due is read.
-    fn second(&mut self, stride: u64) {
+    /// Advances the clock and reads everything that is due.
+    fn advance(&mut self, stride: u64) {
         let tiers = [(Tier::Fast, 1), (Tier::Medium, 10), (Tier::Slow, 60), (Tier::Rare, 3600)];
         let due: Vec<Tier> = tiers
             .into_iter()
@@ -199,32 +201,32 @@ impl Rehearsal {
             .collect();
         self.elapsed_s += stride;
         self.boot_s += stride;
-        let now_unix_ms = self.begun_unix_ms + self.elapsed_s * 1000;
+        let now_unix_ms = self.start_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
-        for said in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
-            match said {
-                ProbeEvent::Report(report) => {
+        for message in self.watcher.until(Duration::from_secs(self.boot_s)) {
+            match message {
+                ProbeSaid::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
                     batch.inventory = report.inventory.or(batch.inventory);
                     batch.samples.extend(report.samples);
                 }
-                // What it says of the node it says in reports as well.
-                ProbeEvent::Refused { .. } | ProbeEvent::Hung { .. } | ProbeEvent::Recovered => {}
+                // The reports contain the same information.
+                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
                 other => panic!("{other:?}"),
             }
         }
         for tier in due {
             batch.samples.extend(self.host.read(tier));
         }
-        self.kernel(&mut batch);
+        self.read_kernel_log(&mut batch);
         self.observe(&batch);
     }
 
-    fn kernel(&mut self, batch: &mut Batch) {
-        if !self.hears {
+    fn read_kernel_log(&mut self, batch: &mut Batch) {
+        if !self.reads_kernel_log {
             return;
         }
         let bytes = std::fs::metadata(self.node.kernel_log_path()).unwrap().size();
@@ -233,31 +235,31 @@ impl Rehearsal {
         }
         let settings = KmsgSettings::below(&self.node.path().join("root"), self.kernel_after);
         let stop = AtomicBool::new(false);
-        let mut said = Vec::new();
-        kmsg::run(&settings, &stop, &mut |it| {
-            stop.store(it == KernelLog::CaughtUp, std::sync::atomic::Ordering::Relaxed);
-            said.push(it);
+        let mut events = Vec::new();
+        kmsg::run(&settings, &stop, &mut |event| {
+            stop.store(event == KernelLog::CaughtUp, std::sync::atomic::Ordering::Relaxed);
+            events.push(event);
         });
         let (now, boot) = (self.now(), self.boots.to_string());
-        for it in said {
-            match it {
+        for event in events {
+            match event {
                 KernelLog::Record { seq, mut text, .. } => {
                     self.kernel_after = Some(seq);
                     text.push(b'\n');
-                    let seen = |event| {
+                    let observed = |event| {
                         let line = String::from_utf8_lossy(&text).into_owned();
                         let source = EventSource::KernelLog { line };
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
-                    self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
-                    self.decoder.flush_pending(|event| batch.kernel.push(seen(event)));
+                    self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
+                    self.decoder.settle(|event| batch.kernel.push(observed(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
                 KernelLog::CaughtUp => {}
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "some dozen lines")]
+        #[expect(clippy::cast_precision_loss, reason = "a few dozen lines")]
         let lost = Reading::Value(self.lost as f64);
         let signal = Signal::AgentKernelLinesLost;
         batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost, note: None });
@@ -269,7 +271,7 @@ impl Rehearsal {
         self.changes.extend(decision.changes);
     }
 
-    /// The node starts anew, and the agent goes on from what it kept.
+    /// Reboots the node; the agent restores its saved state.
     fn reboot(&mut self) {
         let saved = Saved {
             findings: self.engine.findings().cloned().collect(),
@@ -277,14 +279,14 @@ impl Rehearsal {
             boot: self.boots.to_string(),
             ..Saved::default()
         };
-        let (watcher, host) = lookers(&self.node);
-        std::mem::replace(&mut self.watcher, watcher).shutdown();
+        let (watcher, host) = start_collectors(&self.node);
+        std::mem::replace(&mut self.watcher, watcher).end();
         self.host = host;
         (self.boots, self.boot_s) = (self.boots + 1, 0);
         self.engine = engine(self.facts);
         let changes = self.engine.restore(saved, &self.boots.to_string(), self.now());
         self.changes.extend(changes);
-        self.second(1);
+        self.advance(1);
     }
 }
 
@@ -292,7 +294,7 @@ fn engine(facts: &'static FactSet) -> Engine {
     Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
 }
 
-fn lookers(node: &NodeDir) -> (Watcher, HostCollector) {
+fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
     let library: PathBuf = node.library_path();
     let watcher = Watcher::new(WatchSettings::new(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
@@ -304,11 +306,11 @@ fn lookers(node: &NodeDir) -> (Watcher, HostCollector) {
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("`{text}` is no number"))
+    text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-/// Words as a shell has them: quotes keep spaces.
-fn words(text: &str) -> Vec<String> {
+/// Splits words like a shell, with quotes.
+fn split_words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in text.chars() {
         match (quote, letter) {

@@ -1,4 +1,4 @@
-//! The files below `root/` of a simulated node: what follows from its JSON, and its kernel log.
+//! Writing `root/`: the files derived from the JSON, and the kernel log.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -6,31 +6,31 @@ use std::path::Path;
 
 use super::{NodeDir, StoreError};
 use crate::gpu::Gpu;
-use crate::state::State;
-use crate::tree::{self, Content, Tree};
+use crate::rootfs::{self, FileContent, RootFs};
+use crate::state::SimState;
 
 impl NodeDir {
-    /// Writes the files of a node that nobody reads yet.
-    pub(super) fn write_new(&self, tree: &Tree) -> Result<(), StoreError> {
-        let mut made = None;
-        for (path, content) in tree.iter() {
+    /// Writes all files of a new node, which has no readers yet.
+    pub(super) fn write_new(&self, rootfs: &RootFs) -> Result<(), StoreError> {
+        let mut last_folder = None;
+        for (path, content) in rootfs.iter() {
             let path = self.path.join("root").join(path);
             let failed = |err| StoreError::Write { path: path.clone(), err };
-            // Paths come in order, so that most are in the folder of the one before.
+            // Paths are sorted, so most files share the folder of the previous one.
             let folder = path.parent().map(Path::to_owned);
-            if let Some(folder) = folder.as_ref().filter(|_| folder != made) {
+            if let Some(folder) = folder.as_ref().filter(|_| folder != last_folder) {
                 fs::create_dir_all(folder).map_err(failed)?;
             }
-            made = folder;
+            last_folder = folder;
             write(&path, content).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Writes what is new or changed, and removes what is gone with the folders that it leaves empty.
-    pub(super) fn write_difference(&self, before: &Tree, after: &Tree) -> Result<(), StoreError> {
-        // Beside the tree, so that no reader of a folder sees it: then in the place of the old.
-        let beside = self.path.join(format!(".new.{}", std::process::id()));
+    /// Writes new and changed files, and removes obsolete files and the folders this leaves empty.
+    pub(super) fn write_changes(&self, before: &RootFs, after: &RootFs) -> Result<(), StoreError> {
+        // Written outside of `root/` and renamed, so that no reader lists a partial file.
+        let temp_path = self.path.join(format!(".new.{}", std::process::id()));
         let changed = after.iter().filter(|(path, content)| before.get(path) != Some(content));
         for (path, content) in changed {
             let path = self.path.join("root").join(path);
@@ -38,10 +38,10 @@ impl NodeDir {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder).map_err(failed)?;
             }
-            // One that a killed writer left would be in the way of a link.
-            let _ = fs::remove_file(&beside);
-            write(&beside, content).map_err(failed)?;
-            fs::rename(&beside, &path).map_err(failed)?;
+            // A file left by a killed writer would make `symlink` fail.
+            let _ = fs::remove_file(&temp_path);
+            write(&temp_path, content).map_err(failed)?;
+            fs::rename(&temp_path, &path).map_err(failed)?;
         }
         for (path, _) in before.iter().filter(|(path, _)| after.get(path).is_none()) {
             self.remove(Path::new(path))?;
@@ -57,7 +57,7 @@ impl NodeDir {
             }
             _ => {}
         }
-        // The first that is not empty ends it.
+        // `remove_dir` fails at the first folder that is not empty.
         for folder in path.ancestors().skip(1).filter(|folder| folder.components().count() > 1) {
             if fs::remove_dir(root.join(folder)).is_err() {
                 break;
@@ -66,7 +66,7 @@ impl NodeDir {
         Ok(())
     }
 
-    /// The number after that of the last record in the kernel log.
+    /// Sequence number for the next kernel log record.
     pub(super) fn next_sequence(&self) -> Result<u64, StoreError> {
         /// Longer than any record.
         const TAIL: u64 = 16 * 1024;
@@ -84,12 +84,16 @@ impl NodeDir {
         Ok(last.map_or(0, |last| last.saturating_add(1)))
     }
 
-    /// Adds the records to the kernel log of the tree.
-    pub(super) fn log(&self, state: &State, now_unix_ms: u64) -> Result<(), StoreError> {
+    /// Appends the pending records to the kernel log.
+    pub(super) fn append_kernel_log(
+        &self,
+        state: &SimState,
+        now_unix_ms: u64,
+    ) -> Result<(), StoreError> {
         let path = self.kernel_log_path();
-        if state.log_begins_anew {
+        if state.resets_kernel_log {
             let gpus: Vec<Gpu> = state.gpus.values().cloned().collect();
-            fs::write(&path, tree::boot_log(&state.node, &gpus))
+            fs::write(&path, rootfs::boot_log(&state.node, &gpus))
                 .map_err(|err| StoreError::Write { path: path.clone(), err })?;
         }
         if state.records.is_empty() {
@@ -99,7 +103,7 @@ impl NodeDir {
         let first = state.next_sequence.max(state.host.kernel_sequence);
         let more: String = (first..)
             .zip(&state.records)
-            .map(|(sequence, record)| tree::format_record(record, sequence, uptime_us))
+            .map(|(sequence, record)| rootfs::format_record(record, sequence, uptime_us))
             .collect();
         let failed = |err| StoreError::Write { path: path.clone(), err };
         let mut file = File::options().append(true).open(&path).map_err(failed)?;
@@ -107,9 +111,9 @@ impl NodeDir {
     }
 }
 
-fn write(path: &Path, content: &Content) -> io::Result<()> {
+fn write(path: &Path, content: &FileContent) -> io::Result<()> {
     match content {
-        Content::File(bytes) => fs::write(path, bytes),
-        Content::Link(target) => std::os::unix::fs::symlink(target, path),
+        FileContent::File(bytes) => fs::write(path, bytes),
+        FileContent::Symlink(target) => std::os::unix::fs::symlink(target, path),
     }
 }

@@ -1,58 +1,61 @@
-//! `/sys/bus/pci`: GPUs, switches, and the bridges above the GPUs.
+//! `/sys/bus/pci`: GPUs, `NVSwitches` and the bridges above the GPUs.
 
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
 
-use super::Tree;
+use super::RootFs;
 use super::driver::switches;
 
-pub(super) fn add(tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
     for gpu in gpus {
         if !node.virtual_machine {
-            bridge(tree, gpu, host.acs);
+            bridge(rootfs, gpu, host.acs);
         }
         if !gpu.gone {
-            device(tree, node, gpu);
+            device(rootfs, node, gpu);
         }
     }
     for address in switches(gpus) {
         let folder = format!("sys/bus/pci/devices/{address}");
-        tree.value(format!("{folder}/vendor"), "0x10de");
-        tree.value(format!("{folder}/device"), "0x22a3");
-        tree.value(format!("{folder}/class"), "0x068000");
+        rootfs.add_value(format!("{folder}/vendor"), "0x10de");
+        rootfs.add_value(format!("{folder}/device"), "0x22a3");
+        rootfs.add_value(format!("{folder}/class"), "0x068000");
         if node.driver_loaded {
-            tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia-nvswitch");
+            rootfs.add_symlink(
+                format!("{folder}/driver"),
+                "../../../bus/pci/drivers/nvidia-nvswitch",
+            );
         }
     }
 }
 
-fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
+fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
     let folder = format!("sys/bus/pci/devices/{}", gpu.pci.address());
-    tree.value(format!("{folder}/vendor"), "0x10de");
-    tree.value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
-    tree.value(format!("{folder}/subsystem_vendor"), "0x10de");
-    tree.value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
-    tree.value(format!("{folder}/class"), "0x030200");
-    // A device that does not answer reads as ones, which is no speed and 63 lanes.
+    rootfs.add_value(format!("{folder}/vendor"), "0x10de");
+    rootfs.add_value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
+    rootfs.add_value(format!("{folder}/subsystem_vendor"), "0x10de");
+    rootfs.add_value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
+    rootfs.add_value(format!("{folder}/class"), "0x030200");
+    // A lost device reads as all ones, which decodes to an unknown speed and 63 lanes.
     let (speed, width) =
-        if gpu.lost { ("Unknown", 63) } else { (speed_words(gpu.pcie.generation), gpu.pcie.width) };
-    tree.value(format!("{folder}/current_link_speed"), speed);
-    tree.value(format!("{folder}/current_link_width"), width);
-    tree.value(format!("{folder}/max_link_speed"), speed_words(gpu.pcie.max_generation));
-    tree.value(format!("{folder}/max_link_width"), gpu.pcie.max_width);
-    tree.value(
+        if gpu.lost { ("Unknown", 63) } else { (link_speed(gpu.pcie.generation), gpu.pcie.width) };
+    rootfs.add_value(format!("{folder}/current_link_speed"), speed);
+    rootfs.add_value(format!("{folder}/current_link_width"), width);
+    rootfs.add_value(format!("{folder}/max_link_speed"), link_speed(gpu.pcie.max_generation));
+    rootfs.add_value(format!("{folder}/max_link_width"), gpu.pcie.max_width);
+    rootfs.add_value(
         format!("{folder}/numa_node"),
         if node.virtual_machine { -1 } else { i64::from(gpu.pci.numa_node) },
     );
-    tree.value(format!("{folder}/local_cpulist"), &gpu.pci.cpus);
-    tree.value(format!("{folder}/irq"), gpu.pci.irq);
-    tree.value(format!("{folder}/enable"), 1);
+    rootfs.add_value(format!("{folder}/local_cpulist"), &gpu.pci.cpus);
+    rootfs.add_value(format!("{folder}/irq"), gpu.pci.irq);
+    rootfs.add_value(format!("{folder}/enable"), 1);
     let driver = if node.driver_loaded { "DRIVER=nvidia\n" } else { "" };
     if node.driver_loaded {
-        tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia");
+        rootfs.add_symlink(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia");
     }
-    tree.add(
+    rootfs.add_file(
         format!("{folder}/uevent"),
         format!(
             "{driver}PCI_CLASS=30200\nPCI_ID=10DE:{}\nPCI_SUBSYS_ID=10DE:{}\nPCI_SLOT_NAME={}\n",
@@ -67,11 +70,11 @@ fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
         let device = u16::from_str_radix(&gpu.pci.device_id, 16).unwrap_or(0);
         config(0x10de, device, 0x03_02_00, 0)
     };
-    tree.add(format!("{folder}/config"), config);
-    error_counters(tree, &folder, gpu);
+    rootfs.add_file(format!("{folder}/config"), config);
+    error_counters(rootfs, &folder, gpu);
 }
 
-fn speed_words(generation: u32) -> &'static str {
+fn link_speed(generation: u32) -> &'static str {
     match generation {
         1 => "2.5 GT/s PCIe",
         2 => "5.0 GT/s PCIe",
@@ -105,19 +108,19 @@ const UNCORRECTABLE: [&str; 18] = [
 const CORRECTABLE: [&str; 8] =
     ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"];
 
-/// The kernel's counters of bus errors by severity and kind.
-fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
+/// AER counters by severity and error type.
+fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
     let errors = &gpu.pcie.errors;
     let named = errors.bad_tlp.saturating_add(errors.bad_dllp).saturating_add(gpu.pcie.replays);
     let correctable = |kind: &str| match kind {
         "BadTLP" => errors.bad_tlp,
         "BadDLLP" => errors.bad_dllp,
-        // A packet is sent again when its timer runs out.
+        // Replays happen on a replay timer timeout.
         "Timeout" => gpu.pcie.replays,
         "RxErr" => errors.correctable.saturating_sub(named),
         _ => 0,
     };
-    // The usual kinds: a read that got no answer, and a link that broke its protocol.
+    // Typical error types: completion timeout, and data link protocol error.
     let non_fatal = |kind: &str| if kind == "CmpltTO" { errors.non_fatal } else { 0 };
     let fatal = |kind: &str| if kind == "DLP" { errors.fatal } else { 0 };
     let mut write =
@@ -127,33 +130,34 @@ fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
                 text.push_str(&format!("{kind} {}\n", count(kind)));
             }
             text.push_str(&format!("{} {}\n", total.0, total.1));
-            tree.add(format!("{folder}/aer_dev_{name}"), text);
+            rootfs.add_file(format!("{folder}/aer_dev_{name}"), text);
         };
     write("correctable", &CORRECTABLE, ("TOTAL_ERR_COR", errors.correctable), &correctable);
     write("fatal", &UNCORRECTABLE, ("TOTAL_ERR_FATAL", errors.fatal), &fatal);
     write("nonfatal", &UNCORRECTABLE, ("TOTAL_ERR_NONFATAL", errors.non_fatal), &non_fatal);
 }
 
-/// The switch port above a GPU. GPUs of a second baseboard sit below the next device of the same bus.
-fn bridge(tree: &mut Tree, gpu: &Gpu, acs: bool) {
+/// The PCIe switch port above a GPU. Ports of a second baseboard use the next device number on the
+/// same bus.
+fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
     let board = gpu.minor / 8;
     let bus = gpu.pci.bus.saturating_sub(1 + board);
     let folder = format!("sys/bus/pci/devices/0000:{bus:02x}:{board:02x}.0");
-    tree.value(format!("{folder}/vendor"), "0x1000");
-    tree.value(format!("{folder}/device"), "0xc030");
-    tree.value(format!("{folder}/class"), "0x060400");
-    tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
+    rootfs.add_value(format!("{folder}/vendor"), "0x1000");
+    rootfs.add_value(format!("{folder}/device"), "0xc030");
+    rootfs.add_value(format!("{folder}/class"), "0x060400");
+    rootfs.add_symlink(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
     let mut bytes = config(0x1000, 0xc030, 0x06_04_00, 6);
     access_control(&mut bytes, acs);
-    tree.add(format!("{folder}/config"), bytes);
+    rootfs.add_file(format!("{folder}/config"), bytes);
 }
 
-/// The first bytes of a device's configuration space with its PCI Express capability; `port` is its type there.
+/// Start of the PCI configuration space with a PCI Express capability; `port` is the port type.
 fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
     let mut bytes = vec![0; 256];
     bytes[0x00..0x02].copy_from_slice(&vendor.to_le_bytes());
     bytes[0x02..0x04].copy_from_slice(&device.to_le_bytes());
-    // Memory, bus master; a list of capabilities.
+    // Memory space and bus master enabled; capability list present.
     bytes[0x04..0x08].copy_from_slice(&[0x06, 0x04, 0x10, 0x00]);
     bytes[0x09..0x0c].copy_from_slice(&class.to_le_bytes()[..3]);
     bytes[0x0e] = u8::from(port != 0);
@@ -162,11 +166,12 @@ fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
     bytes
 }
 
-/// Adds the extended capability Access Control Services (PCI Express Base Specification 7.7.11) as the first one.
+/// Adds Access Control Services (PCI Express Base Specification 7.7.11) as the first extended
+/// capability.
 fn access_control(bytes: &mut Vec<u8>, on: bool) {
-    /// Everything but egress control.
+    /// All but egress control.
     const CAPABLE: u16 = 0x5f;
-    /// Source validation, request and completion redirect, upstream forwarding: what kernels switch on.
+    /// Source validation, request and completion redirect, upstream forwarding, as Linux enables.
     const ENABLED: u16 = 0x1d;
     bytes.resize(4096, 0);
     bytes[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());

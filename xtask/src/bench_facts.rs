@@ -1,4 +1,4 @@
-//! `cargo xtask bench facts`: speed of check and decode, each against a peer in the same run.
+//! `cargo xtask bench facts`: speed of check and decode, each interleaved with a reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,54 +10,54 @@ use anyhow::{Context, bail};
 
 use crate::bench_log;
 use crate::bench_size::Size;
-use crate::process::Running;
+use crate::process::ChildProcess;
 use crate::python::target;
-use crate::shell::{command, say};
+use crate::shell::{command, print_status};
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct FactsParams {
     log_bytes: u64,
-    /// Cold starts measured of each program.
+    /// Cold starts of each program.
     starts: usize,
     /// Passes over the log of each program.
     passes: usize,
 }
 
-/// What the budgets are stated for.
-const FULL: Sizes = Sizes { log_bytes: 1 << 30, starts: 200, passes: 5 };
-const QUICK: Sizes = Sizes { log_bytes: 16 << 20, starts: 10, passes: 2 };
+/// The sizes that the budgets refer to.
+const FULL: FactsParams = FactsParams { log_bytes: 1 << 30, starts: 200, passes: 5 };
+const QUICK: FactsParams = FactsParams { log_bytes: 16 << 20, starts: 10, passes: 2 };
 
-/// The words of the check that is timed.
+/// Arguments of the timed check.
 const CHECK: [&str; 7] = ["check", "--gpu", "H100", "--driver", "550.54.15", "--cuda", "12.8"];
 
-/// Measures and writes `bench/facts.md`.
-pub(crate) fn facts(size: Size) -> anyhow::Result<()> {
+/// Runs the benchmark and writes `bench/facts.md`.
+pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.build(&[])?;
-    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
-    let cold = cold_starts(&farrier, sizes.starts)?;
+    let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
+    let cold = cold_starts(&farrier, params.starts)?;
     let in_process = in_process(size)?;
-    let decode = decode(&farrier, sizes)?;
-    size.publish("facts", &report(sizes, &cold, &in_process, &decode)?)?;
+    let decode = decode(&farrier, params)?;
+    size.publish("facts", &report(params, &cold, &in_process, &decode)?)?;
     let mut over = Vec::new();
     if cold[0].median_ms() > COLD_MS_MAX {
-        over.push("a cold check".to_owned());
+        over.push("cold start of check".to_owned());
     }
     if decode.times[0].median_ms() / decode.times[1].median_ms() > DECODE_RATIO_MAX {
-        over.push("decode beside grep".to_owned());
+        over.push("decode compared with grep".to_owned());
     }
     size.judge(&over)
 }
 
-/// Budgets: an answer "at once", and a log read as fast as a person would grep it.
+/// Budgets: an instant answer, and decoding at about the speed of grep.
 const COLD_MS_MAX: f64 = 5.0;
 const DECODE_RATIO_MAX: f64 = 1.5;
 
-/// Times of one program, sorted.
-pub(crate) struct Times(Vec<Duration>);
+/// Sorted timings of one program.
+pub(crate) struct Timings(Vec<Duration>);
 
-impl Times {
-    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
+impl Timings {
+    pub(crate) fn new(mut times: Vec<Duration>) -> Self {
         times.sort();
         Self(times)
     }
@@ -66,44 +66,45 @@ impl Times {
         self.0[self.0.len() / 2].as_secs_f64() * 1e3
     }
 
-    pub(crate) fn worst_of_ninety_nine_percent_ms(&self) -> f64 {
+    pub(crate) fn p99_ms(&self) -> f64 {
         self.0[self.0.len() * 99 / 100].as_secs_f64() * 1e3
     }
 
-    pub(crate) fn worst_ms(&self) -> f64 {
+    pub(crate) fn max_ms(&self) -> f64 {
         self.0[self.0.len() - 1].as_secs_f64() * 1e3
     }
 }
 
-/// Runs the commands by turns, so that what else the machine does falls on all alike.
-fn interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Times>> {
+/// Runs the commands in turn, so that other load on the machine affects all of them alike.
+fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Timings>> {
     let mut times = vec![Vec::new(); commands.len()];
     for _ in 0..rounds {
         for (command, times) in commands.iter_mut().zip(&mut times) {
             let start = Instant::now();
-            // A pipe, not /dev/null: grep stops at the first match when nobody reads on.
+            // A pipe, since grep stops at the first match if stdout is /dev/null.
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-            let mut output = child.stdout.take().context("the child has a pipe")?;
+            let mut output = child.stdout.take().context("the child has no pipe")?;
             std::io::copy(&mut output, &mut std::io::sink())?;
             let status = child.wait()?;
             times.push(start.elapsed());
-            // `farrier` exits with 1 for a finding, and `grep` for no match; 2 is an error of either.
+            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of
+            // either.
             if status.code().is_none_or(|code| code >= 2) {
                 bail!("{command:?} failed ({status})");
             }
         }
     }
-    Ok(times.into_iter().map(Times::of).collect())
+    Ok(times.into_iter().map(Timings::new).collect())
 }
 
-fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Times>> {
+fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Timings>> {
     let mut check = command(farrier);
     check.args(CHECK);
-    interleaved(starts, &mut [check, command("true")])
+    run_interleaved(starts, &mut [check, command("true")])
 }
 
-/// What the in-process benchmark prints: microseconds a check. A quick run makes one round of the dev
-/// build, which is what `cargo test` does with a benchmark.
+/// Runs the in-process benchmark, which prints microseconds per check. A quick run makes a single
+/// round of the dev build, as `cargo test` does with benchmarks.
 fn in_process(size: Size) -> anyhow::Result<String> {
     let full = ["bench", "--package", "farrier-facts"];
     let quick = ["test", "--workspace", "--exclude=xtask"];
@@ -118,35 +119,35 @@ fn in_process(size: Size) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Times of decode and of its peer, and the memory of decode.
-struct Decode {
-    times: Vec<Times>,
+/// Timings of decode and grep, and decode's memory.
+struct DecodeTimings {
+    times: Vec<Timings>,
     resident_kib: [(u64, u64); 2],
 }
 
-fn decode(farrier: &Path, sizes: Sizes) -> anyhow::Result<Decode> {
-    let (bytes, small_bytes) = (sizes.log_bytes, sizes.log_bytes / 16);
+fn decode(farrier: &Path, params: FactsParams) -> anyhow::Result<DecodeTimings> {
+    let (bytes, small_bytes) = (params.log_bytes, params.log_bytes / 16);
     let (log, small) = (log_file(bytes)?, log_file(small_bytes)?);
     let decode = || {
         let mut decode = command(farrier);
         decode.args(["decode", "--output", "json"]);
         decode
     };
-    let mut of_file = decode();
-    of_file.arg(&log);
+    let mut decode_file = decode();
+    decode_file.arg(&log);
     let mut grep = command("grep");
     grep.env("LC_ALL", "C").args(["-F", "NVRM"]).arg(&log);
-    // Once over the file, so that neither pays for the disk.
+    // Reads the file once, so that it is in the page cache.
     std::io::copy(&mut File::open(&log)?, &mut std::io::sink())?;
-    let times = interleaved(sizes.passes, &mut [of_file, grep])?;
+    let times = run_interleaved(params.passes, &mut [decode_file, grep])?;
     let resident_kib = [
         (small_bytes, peak_resident_kib(decode(), &small)?),
         (bytes, peak_resident_kib(decode(), &log)?),
     ];
-    Ok(Decode { times, resident_kib })
+    Ok(DecodeTimings { times, resident_kib })
 }
 
-/// A log of that size under target/, made once.
+/// A log of this size in target/, created once.
 fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench");
     std::fs::create_dir_all(&folder)?;
@@ -154,73 +155,73 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     if std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= bytes) {
         return Ok(path);
     }
-    say(&format!("--- writing {}", path.display()));
+    print_status(&format!("--- writing {}", path.display()));
     bench_log::write(File::create(&path)?, bytes)?;
     Ok(path)
 }
 
-/// The peak memory of a command that reads this log from standard input. It is read when all of the
-/// log is in, and before the end of the input lets the process exit.
+/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte and
+/// before EOF lets the process exit.
 fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut input = child.stdin.take().context("the child has a pipe")?;
-    let mut output = child.stdout.take().context("the child has a pipe")?;
-    let mut process = Running(child);
+    let mut input = child.stdin.take().context("the child has no pipe")?;
+    let mut output = child.stdout.take().context("the child has no pipe")?;
+    let mut process = ChildProcess(child);
     let drain = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     std::io::copy(&mut File::open(log)?, &mut input)?;
     let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
     drop(input);
     let status = process.0.wait()?;
-    drain.join().map_err(|_| anyhow::anyhow!("the reader of decode's output panicked"))??;
+    drain.join().map_err(|_| anyhow::anyhow!("the thread reading decode's output panicked"))??;
     if status.code().is_none_or(|code| code >= 2) {
         bail!("{command:?} failed ({status})");
     }
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next());
-    kib.and_then(|kib| kib.parse().ok()).context("the memory of decode could not be read")
+    kib.and_then(|kib| kib.parse().ok()).context("no VmHWM in the status of decode")
 }
 
 fn report(
-    sizes: Sizes,
-    cold: &[Times],
+    params: FactsParams,
+    cold: &[Timings],
     in_process: &str,
-    decode: &Decode,
+    decode: &DecodeTimings,
 ) -> anyhow::Result<String> {
     let (check, peer) = (&cold[0], &cold[1]);
     let (ours, grep) = (&decode.times[0], &decode.times[1]);
     let ratio = ours.median_ms() / grep.median_ms();
     let mut text = String::new();
     writeln!(text, "# Speed of check and decode\n")?;
-    writeln!(text, "Made by `cargo xtask bench facts` on {}: {}.\n", today()?, machine()?)?;
+    writeln!(text, "Generated by `cargo xtask bench facts` on {}: {}.\n", today()?, machine()?)?;
     writeln!(text, "| what | measured | budget |")?;
     writeln!(text, "|---|---|---|")?;
     writeln!(
         text,
-        "| `farrier {}`, cold process, median of {} (99 %: {:.2} ms; `true`, by turns: {:.2} ms) \
+        "| `farrier {}`, cold process, median of {} (P99: {:.2} ms; `true`, interleaved: {:.2} ms) \
          | {:.2} ms | 5 ms |",
         CHECK.join(" "),
-        sizes.starts,
-        check.worst_of_ninety_nine_percent_ms(),
+        params.starts,
+        check.p99_ms(),
         peer.median_ms(),
         check.median_ms()
     )?;
     for line in in_process.lines() {
-        let (name, time) = line.split_once('\t').context("the benchmark prints name and time")?;
+        let (name, time) = line.split_once('\t').context("expected a name and a time")?;
         writeln!(text, "| {name} | {time} µs | 20 µs |")?;
     }
     writeln!(
         text,
-        "| `farrier decode --output json` of a log of {} MiB, median of {}, by turns with \
+        "| `farrier decode --output json` on a {} MiB log, median of {}, interleaved with \
          `grep -F NVRM` ({:.0} ms) | {:.0} ms, ratio {ratio:.2} | ratio 1.5 |",
-        sizes.log_bytes >> 20,
-        sizes.passes,
+        params.log_bytes >> 20,
+        params.passes,
         grep.median_ms(),
         ours.median_ms()
     )?;
     for (bytes, kib) in decode.resident_kib {
         writeln!(
             text,
-            "| peak memory of decode, {} MiB of log | {:.1} MiB | the same for any size |",
+            "| peak memory of decode, {} MiB log | {:.1} MiB | independent of the log size |",
             bytes >> 20,
             f64::from(u32::try_from(kib)?) / 1024.0
         )?;
