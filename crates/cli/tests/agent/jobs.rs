@@ -101,9 +101,9 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
         "; taken 20",
         "of step 8",
         "out of GPU memory once, last 20",
-        "by rank 1, which wanted 2.0 GiB",
+        "by rank 1, requested 2.0 GiB",
         "took 3.00 s for step 7, 20 % more than the median of 2.50 s",
-        "no rank is connected since",
+        "no rank connected since",
         "; shown until",
     ] {
         assert!(after.contains(part), "{part}: {after}");

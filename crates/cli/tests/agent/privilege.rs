@@ -45,7 +45,7 @@ fn without_root_it_says_what_it_cannot_see() {
     assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
     let table = world.status_ran(&[]);
     assert_eq!(table.code, 1);
-    assert!(table.stdout.contains("Not seen"), "{}", table.stdout);
+    assert!(table.stdout.contains("Coverage gaps"), "{}", table.stdout);
     assert_eq!(agent.get("/healthz").0, 503);
 }
 

@@ -168,7 +168,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     agent.until_found("gpu.lost");
     let said = world.status_ran(&[]);
     for part in
-        ["NOT CONNECTED as gpu-1 since ", "the rest waits here", "until the node enrols anew"]
+        ["NOT CONNECTED as gpu-1 since ", "the rest is queued", "until the node enrols again"]
     {
         assert!(said.stdout.replace("\n        ", " ").contains(part), "{}", said.stdout);
     }

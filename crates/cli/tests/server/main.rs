@@ -44,7 +44,11 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server-1.log");
     let refused = server.enrol("gpu-1", &world.text("identity"), "fjoin_wrong");
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("hint: `farrier server token create`"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("hint: create another with `farrier server token create`"),
+        "{}",
+        refused.stderr
+    );
     let secret = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &secret);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);

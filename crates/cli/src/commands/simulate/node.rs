@@ -8,9 +8,9 @@ use farrier_sim::builder::{self, BuildError, NodeSpec};
 use farrier_sim::host::NicConfig;
 use farrier_sim::{Host, NodeDir, StoreError};
 
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// File name of the library as built by cargo.
 const LIBRARY_FILE: &str = "libfarrier_nvml_sim.so";
@@ -62,8 +62,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (mut node, gpus) =
-        builder::build_node(&sets::active(), &spec).map_err(|err| with_hint(&err))?;
+    let (mut node, gpus) = make::node(&fact_sets::active(), &spec).map_err(|err| hinted(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
     let nic_config = NicConfig { ports: args.adapters, ethernet: args.roce, efa: args.efa };
     let host = Host::new(&node, nic_config);
