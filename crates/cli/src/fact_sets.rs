@@ -141,7 +141,7 @@ fn read(entry: &Installed) -> anyhow::Result<FactSet> {
     if checksum(&bytes) != entry.checksum {
         bail!("`{}` does not match its checksum", entry.path.display());
     }
-    let set = FactSet::read(&bytes)?;
+    let set = FactSet::parse(&bytes)?;
     if set.set != entry.id {
         bail!("`{}` contains `{}` of {}", entry.path.display(), set.set.name, set.set.date);
     }

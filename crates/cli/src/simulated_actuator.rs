@@ -19,7 +19,7 @@ struct SimulatedActuator {
 /// The actuator for the simulated node with this root; `None` if the root is not a simulated
 /// node's.
 pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
-    let directory = NodeDir::at(root.parent()?);
+    let directory = NodeDir::new(root.parent()?);
     directory.node().ok()?;
     Some(Box::new(SimulatedActuator { directory, tuner }))
 }

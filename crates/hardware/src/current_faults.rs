@@ -6,11 +6,11 @@ use crate::host::nics;
 use crate::kmsg;
 use crate::root::Root;
 
-pub(crate) fn read(root: &Root) -> HostNow {
-    HostNow { ports: ports(root), xid_lines: xid_lines(root) }
+pub(crate) fn read(root: &Root) -> HostHealth {
+    HostHealth { ports: ports(root), xid_lines: xid_lines(root) }
 }
 
-fn ports(root: &Root) -> Reading<Vec<PortNow>> {
+fn ports(root: &Root) -> Reading<Vec<PortHealth>> {
     nics::read_once(root)
 }
 

@@ -26,11 +26,11 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let spec = NodeSpec { now_unix_ms: NOW_UNIX_MS, ..NodeSpec::new("H100-SXM5-80GB", 8) };
         let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
         let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
-        let directory = NodeDir::new(folder.path());
+        let directory = NodeDir::new(dir.path());
         directory.create(&node, &host, &gpus, true).unwrap();
         let inventory: Vec<GpuIdentity> = (0..)
             .zip(&gpus)

@@ -77,7 +77,7 @@ impl NodeEyes {
     fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
         let root = Root::unrecorded(&self.root);
         let seen = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
-        let report = node::judge(self.facts, &seen, today(), false);
+        let report = node::evaluate(self.facts, &seen, today(), false);
         let mut right = 0;
         for item in report.items.into_iter().filter(|item| is_judged(item, devices)) {
             match item.verdict {

@@ -118,7 +118,7 @@ fn read(
         let Some(chunk) = chunk else {
             decoder.finish(&mut emit);
             handled?;
-            if let Err(err) = content.verdict() {
+            if let Err(err) = content.finish() {
                 let err = unreadable(err, &log.name, log.path.as_deref());
                 if events == 0 {
                     return Err(err);
@@ -139,7 +139,7 @@ fn read(
 }
 
 /// The error for a file that is not a text log, with a command that converts it.
-fn unreadable(err: Unreadable, name: &str, path: Option<&Path>) -> anyhow::Error {
+fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Error {
     // Only quote a path that needs no shell escaping.
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))

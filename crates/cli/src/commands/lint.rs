@@ -267,7 +267,7 @@ fn lint_bytes(
     if memchr::memchr(0, head).is_some() {
         return Err(Hinted::error(format!("`{name}` is a binary file"), "lint reads text"));
     }
-    let Some(language) = language.or_else(|| Language::of(name, head)) else {
+    let Some(language) = language.or_else(|| Language::detect(name, head)) else {
         let names = Language::ALL.map(Language::name).join(", ");
         return Err(Hinted::error(
             format!("cannot detect the language of `{name}`"),
@@ -282,7 +282,7 @@ fn lint_bytes(
             "a notebook is a JSON document; for a script give --language python",
         ));
     }
-    let parse_error = fault(language, &text).map(|(line, what)| {
+    let parse_error = syntax_error(language, &text).map(|(line, what)| {
         Hinted::error(
             format!("`{name}` does not parse as {}: line {line}: {what}", language.name()),
             "the rest of the file was not checked; fix it, or set --language",
@@ -332,7 +332,7 @@ fn print(findings: &[FileFinding], scope: &str, printer: &mut Printer) -> std::i
         file = &finding.file;
         print_finding(finding, printer)?;
     }
-    let notes = findings.iter().filter(|finding| finding.level == Level::Note).count();
+    let notes = findings.iter().filter(|finding| finding.level == LintLevel::Note).count();
     let count = findings.len() - notes;
     if !findings.is_empty() {
         printer.line("")?;

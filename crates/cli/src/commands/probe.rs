@@ -76,7 +76,7 @@ fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
 
 fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
-    let answer = nvml::read(library, &mut |line: &Line| {
+    let answer = nvml::read(library, &mut |line: &ProbeMessage| {
         // Flush before the call: if it hangs, this line names it.
         let written = printer.json_line(line).and_then(|()| printer.finish());
         failed = failed.take().or(written.err());

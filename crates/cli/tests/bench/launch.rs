@@ -35,7 +35,11 @@ fn a_missing_library_is_an_error() {
     }
     let ran = launch(folder.path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"),
+        "{}",
+        ran.stderr
+    );
     assert!(
         ran.stderr.contains("hint: this needs a machine with the NVIDIA driver"),
         "{}",

@@ -14,11 +14,10 @@ use crate::support::wait::TEST_TIMEOUT;
 use crate::test_node::TestNode;
 use crate::tiers::gpu;
 use crate::watch::{ProbeChild, TestWatch, command, library};
-use crate::world::World;
 
 #[test]
 fn a_gpu_is_lost_and_recovers() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     for request in ["fast", "medium", "slow", "rare"] {
@@ -54,7 +53,7 @@ fn a_gpu_is_lost_and_recovers() {
 
 #[test]
 fn a_gpu_lost_before_the_child_started_is_in_the_inventory() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut first = ProbeChild::spawn(&world);
     let known = first.ask("inventory").json["inventory"].clone();
     world.inject(&["lost", "--gpu", "6"]);
@@ -76,7 +75,7 @@ fn a_gpu_lost_before_the_child_started_is_in_the_inventory() {
 
 #[test]
 fn a_gpu_that_nvml_cannot_open_is_retried() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let known = ProbeChild::spawn(&world).ask("inventory").json["inventory"].clone();
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
     let with_known = format!(r#"inventory {{"known":{known}}}"#);
@@ -104,7 +103,7 @@ fn a_gpu_that_nvml_cannot_open_is_retried() {
 
 #[test]
 fn a_failed_gpu_count_is_a_refusal() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let call = "nvmlDeviceGetCount_v2";
@@ -117,7 +116,7 @@ fn a_failed_gpu_count_is_a_refusal() {
 
 #[test]
 fn an_unreadable_link_count_is_reported() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
@@ -144,7 +143,7 @@ fn an_unreadable_link_count_is_reported() {
 
 #[test]
 fn a_gpu_without_links_retracts_the_unknown_one() {
-    let world = World::of("L40S", 1, "580.95.05");
+    let world = TestNode::new("L40S", 1, "580.95.05");
     world.inject(&["error", "field:91", "UNKNOWN"]);
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
@@ -156,7 +155,7 @@ fn a_gpu_without_links_retracts_the_unknown_one() {
 
 #[test]
 fn an_xid_triggers_a_read_of_the_recovery_action() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["recovery-action", "2", "--gpu", "3"]);
@@ -170,14 +169,14 @@ fn an_xid_triggers_a_read_of_the_recovery_action() {
 
 #[test]
 fn readings_of_an_unlisted_gpu_are_unknown() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut watcher = Watcher::new(WatchSettings::new({
         let library = library(&world);
         move || command(&library)
     }));
-    let samples = |messages: Vec<ProbeSaid>| -> Vec<Sample> {
+    let samples = |messages: Vec<ProbeEvent>| -> Vec<Sample> {
         let reports = messages.into_iter().filter_map(|message| match message {
-            ProbeSaid::Report(report) => Some(report.samples),
+            ProbeEvent::Report(report) => Some(report.samples),
             _ => None,
         });
         reports.flatten().collect()
@@ -189,7 +188,7 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
     for second in (10..=180).step_by(10) {
         after.extend(samples(watcher.run_until(Duration::from_secs(second))));
     }
-    watcher.end();
+    watcher.shutdown();
     let is_of_gpu = |sample: &&Sample| match &sample.subject {
         Subject::Gpu(gpu) | Subject::Link { gpu, .. } => gpu.0 == uuid,
         _ => false,
@@ -208,15 +207,16 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
 
 #[test]
 fn an_unreadable_identity_is_unknown() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
     world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
     let library = library(&world);
     let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
-    let inventory = watcher.until(Duration::ZERO).into_iter().find_map(|message| match message {
-        ProbeSaid::Report(report) => report.inventory,
-        _ => None,
-    });
+    let inventory =
+        watcher.run_until(Duration::ZERO).into_iter().find_map(|message| match message {
+            ProbeEvent::Report(report) => report.inventory,
+            _ => None,
+        });
     watcher.shutdown();
     let inventory = inventory.unwrap();
     assert_eq!((&inventory[2].pci, &inventory[2].name), (&None, &None));
@@ -225,7 +225,7 @@ fn an_unreadable_identity_is_unknown() {
 
 #[test]
 fn a_required_reset_is_reported() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
@@ -253,20 +253,20 @@ fn reading(report: &ProbeReport, signal: Signal) -> Option<&Reading<f64>> {
     report.samples.iter().find(|sample| sample.signal == signal).map(|sample| &sample.reading)
 }
 
-fn hung(message: &ProbeSaid) -> Option<String> {
+fn hung(message: &ProbeEvent) -> Option<String> {
     match message {
-        ProbeSaid::Hung { during, .. } => Some(during.clone()),
+        ProbeEvent::Hung { during, .. } => Some(during.clone()),
         _ => None,
     }
 }
 
-fn back(message: &ProbeSaid) -> Option<()> {
-    (*message == ProbeSaid::Back).then_some(())
+fn back(message: &ProbeEvent) -> Option<()> {
+    (*message == ProbeEvent::Recovered).then_some(())
 }
 
 #[test]
 fn a_hung_call_is_named_and_the_next_child_continues() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
@@ -302,15 +302,15 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
 
 #[test]
 fn the_driver_is_replaced() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = TestWatch::spawn(&world);
     let first = watch.report(|report| report.inventory.is_some());
     assert_eq!(first.driver.as_deref(), Some("580.95.05"));
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["driver-unloaded"]);
-    let refused = |message: &ProbeSaid| match message {
-        ProbeSaid::Refused { error } => Some(*error),
+    let refused = |message: &ProbeEvent| match message {
+        ProbeEvent::Refused { error } => Some(*error),
         _ => None,
     };
     let (error, before) = watch.until(refused);
@@ -331,7 +331,7 @@ fn the_driver_is_replaced() {
 
 #[test]
 fn a_version_mismatch_is_a_refusal() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["module-on-disk", "590.48.01"]);
@@ -342,7 +342,7 @@ fn a_version_mismatch_is_a_refusal() {
 }
 
 /// PID of the child on this node.
-fn pid_of(world: &World) -> Option<u32> {
+fn pid_of(world: &TestNode) -> Option<u32> {
     let is_child = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&command).into_owned();
@@ -355,13 +355,13 @@ fn pid_of(world: &World) -> Option<u32> {
 
 #[test]
 fn a_killed_child_is_replaced() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     let pid = pid_of(&world).unwrap();
     crate::kill::kill("-KILL", &pid.to_string());
     let (why, _) = watch.until(|message| match message {
-        ProbeSaid::Died { why } => Some(why.clone()),
+        ProbeEvent::Died { why } => Some(why.clone()),
         _ => None,
     });
     assert!(why.contains("signal: 9"), "{why}");
@@ -372,7 +372,7 @@ fn a_killed_child_is_replaced() {
 
 #[test]
 fn the_child_ends_with_the_watch() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     assert!(pid_of(&world).is_some());
@@ -382,12 +382,12 @@ fn the_child_ends_with_the_watch() {
 
 #[test]
 fn a_missing_library_is_reported_repeatedly() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     fs::remove_file(world.path().join("lib/libnvidia-ml.so.1")).unwrap();
     let watch = TestWatch::spawn(&world);
     for _ in 0..2 {
         let (why, _) = watch.until(|message| match message {
-            ProbeSaid::NoLibrary { why } => Some(why.clone()),
+            ProbeEvent::NoLibrary { why } => Some(why.clone()),
             _ => None,
         });
         assert!(why.contains("libnvidia-ml.so.1"), "{why}");
@@ -396,7 +396,7 @@ fn a_missing_library_is_reported_repeatedly() {
 
 #[test]
 fn a_pause_unloads_nvml() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let library_path = library(&world).canonicalize().unwrap().display().to_string();
     let processes = || {
         let maps =
@@ -410,7 +410,7 @@ fn a_pause_unloads_nvml() {
     let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let pause = Hold::take(&watch.hold, PATIENCE).unwrap();
+    let pause = ProbePause::acquire(&watch.hold, TEST_TIMEOUT).unwrap();
     assert_eq!(processes(), 0);
     drop(pause);
     while processes() == 0 {

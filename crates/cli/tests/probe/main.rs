@@ -16,6 +16,3 @@ mod support;
 mod test_node;
 mod tiers;
 mod watch;
-#[path = "../simulate/world.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod world;

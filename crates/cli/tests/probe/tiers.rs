@@ -5,8 +5,8 @@ use std::fs;
 use farrier_fleet::health::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::test_node::TestNode;
 use crate::watch::{ProbeChild, Readings};
-use crate::world::World;
 
 pub(crate) fn gpu(world: &TestNode, number: usize) -> Value {
     let path = world.path().join(format!("gpus/{number}.json"));
@@ -89,7 +89,7 @@ const RARE: &[(Signal, &str, f64)] = &[
 
 #[test]
 fn every_tier_matches_the_files() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
     world.inject(&["temperature", "71", "--gpu", "1"]);
     world.inject(&["power", "650", "--gpu", "1"]);
@@ -137,7 +137,7 @@ fn every_tier_matches_the_files() {
 
 #[test]
 fn derived_readings() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
     world.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
     world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
@@ -197,7 +197,7 @@ fn derived_readings() {
 
 #[test]
 fn links_are_read_individually() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     world.inject(&["nvlink-down", "7", "--gpu", "1"]);
     let errors = ["nvlink-errors", "6", "--crc", "9", "--replay", "3", "--recovery", "2"];
     world.inject(&[&errors[..], &["--gpu", "1"]].concat());
@@ -244,7 +244,7 @@ fn an_older_driver_has_other_field_numbers() {
 
 #[test]
 fn power_limits_fall_back_to_calls() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     // Without `nvmlDeviceGetFieldValues`, readings with a call of their own are still known.
     world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
     let mut child = ProbeChild::spawn(&world);
@@ -263,7 +263,7 @@ fn power_limits_fall_back_to_calls() {
 
 #[test]
 fn unsupported_readings_are_absent() {
-    let absent = |world: &World| {
+    let absent = |world: &TestNode| {
         let mut child = ProbeChild::spawn(world);
         child.ask("inventory");
         let mut readings = Readings::new();
@@ -293,7 +293,7 @@ fn unsupported_readings_are_absent() {
 
 #[test]
 fn an_unconnected_link_is_absent_not_down() {
-    let world = World::of("A100-PCIe-80GB", 2, "580.95.05");
+    let world = TestNode::new("A100-PCIe-80GB", 2, "580.95.05");
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let active = |child: &mut ProbeChild, gpu: usize| {
@@ -330,7 +330,7 @@ fn a_fifth_generation_link_has_more_counters() {
 
 #[test]
 fn a_mig_gpu_reports_what_it_can() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
@@ -352,7 +352,7 @@ fn a_mig_gpu_reports_what_it_can() {
 
 #[test]
 fn memory_use_is_bounded() {
-    let world = World::of_eight();
+    let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     for request in ["inventory", "fast", "medium", "slow", "rare"] {
         child.ask(request);
@@ -370,7 +370,7 @@ fn memory_use_is_bounded() {
 
 #[test]
 fn interactive_use_reads_more_and_skips_expensive_calls() {
-    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    let world = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
     world.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
     let mut agent = ProbeChild::spawn(&world);
     let inventory = agent.ask("inventory");

@@ -46,7 +46,7 @@ pub(crate) struct ProbeAnswer {
 }
 
 impl ProbeChild {
-    pub(crate) fn spawn(world: &World) -> Self {
+    pub(crate) fn spawn(world: &TestNode) -> Self {
         let mut child = command(&library(world))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -125,16 +125,16 @@ fn put(values: &Value, prefix: &str, readings: &mut Readings) {
 /// A watch in a background thread.
 pub(crate) struct TestWatch {
     /// Pauses the watch.
-    pub(crate) hold: Arc<Hold>,
+    pub(crate) hold: Arc<ProbePause>,
     stop: Arc<AtomicBool>,
-    messages: Receiver<ProbeSaid>,
+    messages: Receiver<ProbeEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TestWatch {
     /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next
     /// child to start on a busy machine.
-    pub(crate) fn spawn(world: &World) -> Self {
+    pub(crate) fn spawn(world: &TestNode) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || command(&library));
         settings.avoid = Duration::from_secs(15);
@@ -153,8 +153,11 @@ impl TestWatch {
     }
 
     /// Waits for a message that `select` accepts; returns it and all messages before.
-    pub(crate) fn until<T>(&self, select: impl Fn(&ProbeSaid) -> Option<T>) -> (T, Vec<ProbeSaid>) {
-        let end = Instant::now() + PATIENCE;
+    pub(crate) fn until<T>(
+        &self,
+        select: impl Fn(&ProbeEvent) -> Option<T>,
+    ) -> (T, Vec<ProbeEvent>) {
+        let end = Instant::now() + TEST_TIMEOUT;
         let mut before = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -170,7 +173,7 @@ impl TestWatch {
     /// Waits for a report that `accept` accepts.
     pub(crate) fn report(&self, accept: impl Fn(&ProbeReport) -> bool) -> ProbeReport {
         let selected = self.until(|message| match message {
-            ProbeSaid::Report(report) if accept(report) => Some(report.clone()),
+            ProbeEvent::Report(report) if accept(report) => Some(report.clone()),
             _ => None,
         });
         selected.0

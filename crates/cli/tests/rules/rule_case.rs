@@ -204,9 +204,9 @@ impl RuleCase {
         let now_unix_ms = self.start_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
-        for message in self.watcher.until(Duration::from_secs(self.boot_s)) {
+        for message in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
             match message {
-                ProbeSaid::Report(report) => {
+                ProbeEvent::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
@@ -214,7 +214,7 @@ impl RuleCase {
                     batch.samples.extend(report.samples);
                 }
                 // The reports contain the same information.
-                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
+                ProbeEvent::Refused { .. } | ProbeEvent::Hung { .. } | ProbeEvent::Recovered => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -252,7 +252,7 @@ impl RuleCase {
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
-                    self.decoder.settle(|event| batch.kernel.push(observed(event)));
+                    self.decoder.flush_pending(|event| batch.kernel.push(observed(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
@@ -280,7 +280,7 @@ impl RuleCase {
             ..Saved::default()
         };
         let (watcher, host) = start_collectors(&self.node);
-        std::mem::replace(&mut self.watcher, watcher).end();
+        std::mem::replace(&mut self.watcher, watcher).shutdown();
         self.host = host;
         (self.boots, self.boot_s) = (self.boots + 1, 0);
         self.engine = engine(self.facts);
@@ -294,7 +294,7 @@ fn engine(facts: &'static FactSet) -> Engine {
     Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
 }
 
-fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
+fn start_collectors(node: &NodeDir) -> (Watcher, HostCollector) {
     let library: PathBuf = node.library_path();
     let watcher = Watcher::new(WatchSettings::new(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));

@@ -35,7 +35,7 @@ fn busy_gpu_is_skipped_without_force() {
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("GPU 1 is in use by process 4711"), "{}", ran.stderr);
     assert!(ran.stderr.contains("hint: tests use all GPU memory"), "{}", ran.stderr);
-    let ran = diag(&world, &["--gpu", "1", "--force"]);
+    let ran = diag(&node, &["--gpu", "1", "--force"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("note: GPU 1 is in use by process 4711"), "{}", ran.stdout);
     // The other GPU is idle.

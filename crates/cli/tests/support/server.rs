@@ -156,6 +156,15 @@ pub(crate) struct TestUser {
 
 impl TestUser {
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// Starts a command and discards its output.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
         command

@@ -56,7 +56,7 @@ enum CounterDir {
 }
 
 /// One-shot view of the ports, without monitoring.
-pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortNow>> {
+pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortHealth>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
         let port = |(name, port): (&PortName, &Port)| PortHealth {

@@ -10,8 +10,8 @@ use super::watch::fields;
 use super::watch::links::{LINKS_MAX, REMOTE_UNKNOWN, STATE};
 
 impl Caller<'_> {
-    pub(super) fn current_faults(&mut self, device: Device) -> DeviceNow {
-        DeviceNow {
+    pub(super) fn current_faults(&mut self, device: Device) -> DeviceHealth {
+        DeviceHealth {
             ecc_uncorrected: self.field(device, fields::ECC_UNCORRECTED_VOLATILE, 0).map(to_u64),
             clock_reasons: self.clock_reasons(device),
             pcie: self.pcie(device),
@@ -76,7 +76,7 @@ impl Caller<'_> {
     }
 
     /// Which links are up, and which are down although a remote device is connected.
-    fn links(&mut self, device: Device) -> Reading<LinksNow> {
+    fn links(&mut self, device: Device) -> Reading<NvlinkHealth> {
         let count = match self.field(device, fields::LINK_COUNT, 0) {
             Reading::Value(count) => to_u64(count).min(u64::from(LINKS_MAX)),
             Reading::Absent => return Reading::Absent,

@@ -23,7 +23,8 @@ pub fn read_settings(
     is_machine: bool,
 ) -> Readings {
     let hidden = host_hidden_reason(root);
-    let kinds = profile.setting.iter().filter_map(|setting| Kind::of(&setting.name).ok());
+    let kinds =
+        profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
     let file = |path: String| {
         // Job environment files may well be the container's own.

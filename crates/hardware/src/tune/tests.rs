@@ -704,7 +704,7 @@ fn binary_content_is_restored() {
     node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
     assert_eq!(node_under_test.revert(false), [Given::Back]);
     assert_eq!(fs::read(node_under_test.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
-    assert!(matches!(Content::of(vec![0, 255]), Content::Hex(_)));
+    assert!(matches!(Content::from_bytes(vec![0, 255]), Content::Hex(_)));
 }
 
 #[test]

@@ -75,9 +75,9 @@ fn with_hint(err: CudaError) -> anyhow::Error {
         }
         CudaError::NoSuchGpu { .. } => "--gpu counts from 0",
         CudaError::OutOfMemory
-        | CudaError::Withheld { .. }
-        | CudaError::Refused { .. }
-        | CudaError::Lost { .. } => {
+        | CudaError::Unavailable { .. }
+        | CudaError::CallFailed { .. }
+        | CudaError::LaunchCountMismatch { .. } => {
             "`farrier check` and `farrier decode` show GPU faults; another process may use its memory"
         }
     };
@@ -98,7 +98,7 @@ fn report(times: &LaunchTimes, repeats: u32) -> LaunchReport<'_> {
     }
 }
 
-fn cost(timed: &Timed) -> Option<LaunchCost> {
+fn cost(timed: &LaunchTiming) -> Option<LaunchCost> {
     let us = |seconds: &[f64]| Some(Stats::from_samples(seconds.iter().copied())?.scaled(1e6));
     Some(LaunchCost {
         name: timed.name,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn costs_are_microseconds_per_operation() {
-        let timed = Timed {
+        let timed = LaunchTiming {
             name: "stream",
             what: "a kernel",
             pieces: 1000,
@@ -159,7 +159,7 @@ mod tests {
         let cost = cost(&timed).unwrap();
         assert!((cost.submit_us.unwrap().median - 3.0).abs() < 1e-9);
         assert_eq!(cost.total_us.format_with(significant), "5.00");
-        let synchronous = Timed { submit_s: None, ..timed };
+        let synchronous = LaunchTiming { submit_s: None, ..timed };
         assert!(super::cost(&synchronous).unwrap().submit_us.is_none());
     }
 }

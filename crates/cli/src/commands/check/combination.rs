@@ -47,7 +47,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     let set = fact_sets::active();
     let on = args.on.unwrap_or_else(fact_sets::today);
-    let query = Query::read(&set, &args.request(gpu, driver), on).map_err(refusal)?;
+    let query = Query::parse(&set, &args.request(gpu, driver), on).map_err(refusal)?;
     let report = check(&set, &query);
     match args.output {
         Output::Json => printer.json(&report)?,

@@ -36,8 +36,8 @@ impl OpenError {
 pub(super) struct TestChild {
     child: Child,
     input: Option<ChildStdin>,
-    lines: Receiver<Said>,
-    pub(super) about: About,
+    lines: Receiver<TestEvent>,
+    pub(super) about: GpuInfo,
     /// Factor by which timeouts of a simulated GPU are shortened.
     speedup: f64,
     /// Whether a test timed out.
@@ -63,7 +63,7 @@ impl TestChild {
             command.env("CUDA_MODULE_LOADING", "EAGER");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        tether(&mut command);
+        kill_on_parent_exit(&mut command);
         let mut child = command
             .spawn()
             .map_err(|err| failed(format!("failed to start the child process: {err}")))?;
@@ -85,17 +85,19 @@ impl TestChild {
             child,
             input: Some(input),
             lines,
-            about: About::default(),
+            about: GpuInfo::default(),
             speedup,
             hung: false,
         };
         match child.lines.recv_timeout(OPEN_TIMEOUT) {
-            Ok(Said::Opened(about)) => {
+            Ok(TestEvent::Opened(about)) => {
                 child.about = about;
                 Ok(child)
             }
-            Ok(Said::Closed { why, is_of_gpu }) => Err(OpenError { why, is_gpu_fault: is_of_gpu }),
-            Ok(Said::Beat(_) | Said::Done(_)) => {
+            Ok(TestEvent::OpenFailed { why, implicates_gpu: is_of_gpu }) => {
+                Err(OpenError { why, is_gpu_fault: is_of_gpu })
+            }
+            Ok(TestEvent::Progress(_) | TestEvent::Done(_)) => {
                 Err(failed("unexpected message from the child process".to_owned()))
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -134,11 +136,11 @@ impl TestChild {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(Said::Beat(now)) => beat(now),
+                Ok(TestEvent::Progress(now)) => beat(now),
                 // After an error the CUDA context is unusable.
-                Ok(Said::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
-                Ok(Said::Done(outcome)) => return Ok(outcome),
-                Ok(Said::Opened(_) | Said::Closed { .. }) => {
+                Ok(TestEvent::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
+                Ok(TestEvent::Done(outcome)) => return Ok(outcome),
+                Ok(TestEvent::Opened(_) | TestEvent::OpenFailed { .. }) => {
                     return failed("unexpected message from the child process".to_owned());
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -210,7 +212,7 @@ impl Drop for TestChild {
 }
 
 /// Many times the duration of the test on the slowest GPU.
-fn deadline(test: Test, effort: &Effort) -> Duration {
+fn deadline(test: Test, effort: &TestBudget) -> Duration {
     let seconds = match (test, test.level()) {
         (_, Level::One) => 30.0,
         (Test::MemoryPatterns, _) => 240.0,

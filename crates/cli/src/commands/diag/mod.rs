@@ -114,9 +114,10 @@ const DEFAULT_MINUTES: f64 = 10.0;
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (began, clock) = (Timestamp::now(), Instant::now());
     if let Some(parent) = args.ends_with {
-        tether_to(parent).context("failed to bind to the lifetime of the parent process")?;
+        kill_self_on_parent_exit(parent)
+            .context("failed to bind to the lifetime of the parent process")?;
     }
-    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
+    let level = Level::from_number(args.level).context("a level is 1, 2 or 3")?;
     let minutes = args.minutes.unwrap_or(DEFAULT_MINUTES);
     let plan = Plan::new(level, &args.only, minutes, args.simulated.is_some());
     if args.minutes.is_some() && plan.level() != Level::Three {

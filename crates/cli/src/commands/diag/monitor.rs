@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, Severity, Signal, Subject};
-use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, WatchSettings};
+use farrier_hardware::nvml::watch::{self, NvmlProcess, ProbeEvent, ProbeReport, WatchSettings};
 use jiff::Timestamp;
 
 use crate::local_engine::LocalEngine;
@@ -79,7 +79,7 @@ struct MonitorState {
     tiers: [bool; 4],
     /// Findings before the tests by GPU; `None` until every tier was read once.
     before: Option<BTreeMap<String, Vec<PriorFinding>>>,
-    processes: Option<Vec<GpuProcess>>,
+    processes: Option<Vec<NvmlProcess>>,
     gpus: BTreeMap<String, GpuTelemetry>,
     failure: Option<String>,
 }
@@ -113,18 +113,18 @@ impl NvmlMonitor {
                 let (state, changed) = &*shared;
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 match message {
-                    ProbeSaid::Report(report) => {
+                    ProbeEvent::Report(report) => {
                         state.record_prior_findings(&report, engine.as_mut());
                         state.record(report, started.elapsed().as_secs_f64());
                     }
-                    ProbeSaid::Hung { during, .. } => {
+                    ProbeEvent::Hung { during, .. } => {
                         state.failure = Some(format!("NVML hangs in {during}"));
                     }
-                    ProbeSaid::Died { why } | ProbeSaid::NoLibrary { why } => {
+                    ProbeEvent::Died { why } | ProbeEvent::NoLibrary { why } => {
                         state.failure = Some(why);
                     }
-                    ProbeSaid::Refused { error } => state.failure = Some(error.to_string()),
-                    ProbeSaid::Back => state.failure = None,
+                    ProbeEvent::Refused { error } => state.failure = Some(error.to_string()),
+                    ProbeEvent::Recovered => state.failure = None,
                 }
                 changed.notify_all();
             });
@@ -133,7 +133,7 @@ impl NvmlMonitor {
     }
 
     /// Processes on the GPUs; waits for up to `timeout`. `Err` with the reason if unknown.
-    pub(super) fn processes(&self, timeout: Duration) -> Result<Vec<GpuProcess>, String> {
+    pub(super) fn processes(&self, timeout: Duration) -> Result<Vec<NvmlProcess>, String> {
         let guard = self.wait_while(timeout, |state| state.processes.is_none());
         match (&guard.processes, &guard.failure) {
             (Some(processes), _) => Ok(processes.clone()),

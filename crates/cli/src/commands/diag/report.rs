@@ -1,6 +1,6 @@
 //! The report: results of all tests of all GPUs.
 
-use farrier_facts::diag::{Grade, Least, Test, Unit, remedy};
+use farrier_facts::diag::{Baseline, Grade, Test, Unit, remedy};
 use farrier_hardware::cuda::GpuInfo;
 use serde::{Serialize, Serializer};
 
@@ -41,7 +41,7 @@ pub(super) struct GpuReport {
     /// What to do about the worst result.
     pub(super) remedy: Option<String>,
     /// Device properties from CUDA; `None` if it was not opened.
-    pub(super) about: Option<About>,
+    pub(super) about: Option<GpuInfo>,
     pub(super) tests: Vec<TestRow>,
     /// From NVML: seconds and value.
     pub(super) series: Vec<SignalSeries>,
@@ -143,7 +143,7 @@ fn missing(rows: &[TestRow]) -> Vec<Test> {
             RowKind::Test(test) => Some(test),
             RowKind::Telemetry => None,
         })
-        .filter(|test| !(own_gemm_counts && test.is_by_library()))
+        .filter(|test| !(own_gemm_counts && test.uses_library()))
         .collect()
 }
 
@@ -209,7 +209,7 @@ mod tests {
         let own = |least: Option<f64>| TestRow {
             grade: Grade::Pass,
             value: Some(300.0),
-            least: least.map(|value| Least { value, from: "test".to_owned() }),
+            least: least.map(|value| Baseline { value, from: "test".to_owned() }),
             ..TestRow::not_run(Test::GemmOwn, "")
         };
         let bf16 = || TestRow::not_run(Test::GemmBf16, "no library");

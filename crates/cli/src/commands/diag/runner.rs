@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use farrier_facts::FactSet;
-use farrier_facts::diag::{Grade, History, Least, Level, Outcome, Test, Unit, judge};
-use farrier_hardware::cuda::About;
-use farrier_hardware::cuda::exam::Effort;
+use farrier_facts::diag::{Baseline, Grade, History, Level, Outcome, Test, Unit, evaluate};
+use farrier_hardware::cuda::GpuInfo;
+use farrier_hardware::cuda::gpu_tests::TestBudget;
 use jiff::Timestamp;
 
 use super::child::{OpenError, TestChild};
@@ -25,7 +25,7 @@ use crate::printer::Printer;
 /// Which tests to run, and the budget of each.
 pub(super) struct Plan {
     tests: Vec<Test>,
-    effort: Effort,
+    effort: TestBudget,
 }
 
 /// Share of `--minutes` for steady load; the rest searches for corruption.
@@ -39,7 +39,7 @@ impl Plan {
         } else {
             tests.filter(|test| only.contains(test)).collect()
         };
-        let mut effort = Effort::whole(minutes * 60.0);
+        let mut effort = TestBudget::full(minutes * 60.0);
         if is_simulated {
             // The host simulates the GPU: use little memory.
             effort.transfer_bytes = 1 << 20;
@@ -52,9 +52,9 @@ impl Plan {
         self.tests.iter().map(|test| test.level()).max().unwrap_or(Level::One)
     }
 
-    fn effort(&self, test: Test) -> Effort {
+    fn effort(&self, test: Test) -> TestBudget {
         let share = if test == Test::Soak { SOAK_SHARE } else { 1.0 - SOAK_SHARE };
-        Effort { soak_s: self.effort.soak_s * share, ..self.effort }
+        TestBudget { soak_s: self.effort.soak_s * share, ..self.effort }
     }
 }
 
@@ -93,7 +93,7 @@ struct GpuRun {
 impl GpuRun {
     fn new(
         target: &DiagTarget,
-        about: Option<About>,
+        about: Option<GpuInfo>,
         rows: Vec<TestRow>,
         series: Vec<SignalSeries>,
     ) -> Self {
@@ -270,7 +270,7 @@ impl Runner<'_> {
         took_s: f64,
     ) -> TestRow {
         let values = history.map(|history| history.values(test, self.driver)).unwrap_or_default();
-        let verdict = judge(test, outcome, self.baseline(target, test), History(&values));
+        let verdict = evaluate(test, outcome, self.baseline(target, test), History(&values));
         let (value, samples, detail) = match outcome {
             Outcome::Done { value, samples, detail } => (*value, samples.clone(), detail.clone()),
             _ => (None, Vec::new(), String::new()),
@@ -287,12 +287,12 @@ impl Runner<'_> {
             least: verdict.least,
             usual: verdict.usual,
             took_s,
-            applies: !matches!(outcome, Outcome::HasNot { .. }),
+            applies: !matches!(outcome, Outcome::Unsupported { .. }),
             remedy: None,
         }
     }
 
-    fn baseline(&self, target: &DiagTarget, test: Test) -> Option<Least> {
+    fn baseline(&self, target: &DiagTarget, test: Test) -> Option<Baseline> {
         let part = target.part.as_ref()?;
         let gpu = self.set.gpus.gpu.iter().find(|gpu| gpu.id == *part)?;
         self.set.diag.least(gpu, test, target.place)
@@ -398,7 +398,7 @@ fn stop_reason(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
 
 fn gpu_report(
     target: &DiagTarget,
-    about: Option<About>,
+    about: Option<GpuInfo>,
     tests: Vec<TestRow>,
     series: Vec<SignalSeries>,
 ) -> GpuReport {

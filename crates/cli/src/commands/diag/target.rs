@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_facts::diag::{Link, PeerWay, Place, Test};
+use farrier_facts::diag::{GpuPlacement, PcieCapability, PeerPath, Test};
 use farrier_facts::node::{NvmlDevice, NvmlStatus, ReadError, Reading};
 use farrier_hardware::cuda::SimulatedGpu;
 use farrier_hardware::nvml;
@@ -24,7 +24,7 @@ pub(super) struct DiagTarget {
     /// Id of the GPU model in the fact set, if known.
     pub(super) part: Option<String>,
     /// Best PCIe link of card and slot, and the path to peer GPUs.
-    pub(super) place: Place,
+    pub(super) place: GpuPlacement,
     /// Set if it cannot be tested.
     pub(super) untestable: Option<Untestable>,
     /// For a simulated GPU: the file and the index in it.
@@ -89,9 +89,9 @@ const NVML_DEADLINE: Duration = Duration::from_secs(20);
 pub(super) fn from_nvml(set: &FactSet, library: &Path) -> anyhow::Result<DiagTargets> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["probe", "nvml", "--library"]).arg(library);
-    let reading = nvml::ask(command, NVML_DEADLINE);
+    let reading = nvml::probe(command, NVML_DEADLINE);
     let Some(answers) = reading.answered() else {
-        let why = reading.why_silent().unwrap_or_default();
+        let why = reading.failure_reason().unwrap_or_default();
         return Err(Hinted::error(
             format!("no GPU can be tested: {why}"),
             "this needs a machine with the NVIDIA driver; `farrier check` diagnoses it",
@@ -112,8 +112,11 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
         uuid: device.uuid.value().cloned().unwrap_or_default(),
         name: name.unwrap_or_else(|| "unnamed GPU".to_owned()),
         part,
-        place: Place {
-            link: pcie.map(|link| Link { generation: link.generation_max, width: link.width_max }),
+        place: GpuPlacement {
+            link: pcie.map(|link| PcieCapability {
+                generation: link.generation_max,
+                width: link.width_max,
+            }),
             peers: peers(device),
         },
         untestable: untestable(device),
@@ -123,12 +126,12 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
 
 /// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges join
 /// only some pairs with some of the links, and which ones is not read from NVML.
-fn peers(device: &NvmlDevice) -> PeerWay {
+fn peers(device: &NvmlDevice) -> PeerPath {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);
     let has_joined =
         device.fabric.value().is_some_and(|fabric| fabric.state == 3 && fabric.status == 0);
-    if has_links && has_joined { PeerWay::Switch } else { PeerWay::Other }
+    if has_links && has_joined { PeerPath::Switch } else { PeerPath::Other }
 }
 
 fn untestable(device: &NvmlDevice) -> Option<Untestable> {
@@ -177,7 +180,10 @@ pub(super) fn simulated(set: &FactSet, file: &Path) -> anyhow::Result<DiagTarget
         uuid: format!("GPU-simulated-{index}"),
         part: set.gpus.by_name(&gpu.name).map(|matched| matched.gpu.id.clone()),
         name: gpu.name,
-        place: Place { link: Some(Link { generation: 5, width: 16 }), peers: PeerWay::Switch },
+        place: GpuPlacement {
+            link: Some(PcieCapability { generation: 5, width: 16 }),
+            peers: PeerPath::Switch,
+        },
         untestable: None,
         simulated: Some((file.to_owned(), index)),
     };
@@ -195,7 +201,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
         return Err(Hinted::error(format!("`{}` lists no GPU", file.display()), hint));
     }
     for (index, gpu) in gpus.iter().enumerate() {
-        if let Some(invalid) = gpu.nonsense() {
+        if let Some(invalid) = gpu.invalid_field() {
             let what = format!("`{}`, GPU {index}: {invalid}", file.display());
             return Err(Hinted::error(what, hint));
         }

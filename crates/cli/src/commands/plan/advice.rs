@@ -6,7 +6,7 @@ use farrier_planner::gpu::{Accelerator, plannable};
 use farrier_planner::run::{TrainingRun, TrainingTask};
 use farrier_planner::search::{self, Constraints};
 
-use super::request::Asked;
+use super::request::PlanRequest;
 use crate::fact_sets;
 use crate::failure::Hinted;
 
@@ -40,10 +40,12 @@ const MAX_GPUS: u32 = 1 << 21;
 pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few: u32) -> String {
     let run = &request.run;
     let found: Vec<String> = [
-        more(run, axes, few).map(|gpus| format!("{gpus} of them do")),
-        larger(&fact_sets::active(), run, axes, few).map(|gpu| format!("{few} of `{gpu}` do")),
-        adapters(run, axes, few).then(|| "adapters do (`--lora`)".to_owned()),
-        free(run, axes, few).then(|| "a split without the numbers given does".to_owned()),
+        more_gpus(run, constraints, few).map(|gpus| format!("{gpus} GPUs fit")),
+        larger_gpu(&fact_sets::active(), run, constraints, few)
+            .map(|gpu| format!("{few} × `{gpu}` fit")),
+        lora_fits(run, constraints, few).then(|| "LoRA fits (`--lora`)".to_owned()),
+        relaxed_fits(run, constraints, few)
+            .then(|| "a parallelism config without the fixed values fits".to_owned()),
     ]
     .into_iter()
     .flatten()

@@ -62,10 +62,10 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = fact_sets::active();
-    let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
-        (_, Some(usd), ..) => Equal::UsdPerHour(usd),
-        (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },
-        (Some(gpus), ..) => Equal::Gpus(gpus),
+    let basis = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
+        (_, Some(usd), ..) => Basis::UsdPerHour(usd),
+        (_, _, Some(days), Some(tokens)) => Basis::Days { days, tokens },
+        (Some(gpus), ..) => Basis::Gpus(gpus),
         _ => {
             return Err(Hinted::error(
                 "specify what to hold equal",

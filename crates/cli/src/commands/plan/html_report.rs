@@ -12,7 +12,7 @@ use farrier_planner::plan::TrainingPlan;
 use farrier_planner::run::TrainingTask;
 use farrier_planner::search;
 
-use super::figures::{count, grouped, number, percent, usd};
+use super::format::{count, grouped, number, percent, usd};
 use crate::charts::{escape, head_with_colours};
 
 /// Days and cost of the run on a number of GPUs.

@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (mut node, gpus) = make::node(&fact_sets::active(), &spec).map_err(|err| hinted(&err))?;
+    let (mut node, gpus) =
+        builder::build_node(&fact_sets::active(), &spec).map_err(|err| with_hint(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
     let nic_config = NicConfig { ports: args.adapters, ethernet: args.roce, efa: args.efa };
     let host = Host::new(&node, nic_config);

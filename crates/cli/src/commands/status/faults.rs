@@ -61,7 +61,9 @@ fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> a
             format!("{}: the same reboot as for {other}.", first.action)
         }
         // The text is more specific than the action "investigate".
-        (Action::Investigate, _) if first.text != first.action.asks() => format!("{}.", first.text),
+        (Action::Investigate, _) if first.text != first.action.instruction() => {
+            format!("{}.", first.text)
+        }
         (action, _) => format!("{action}: {}.", first.text),
     };
     if first.action_by == ActionBy::Driver {

@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     // Written after the changes, so that no drift is reported during them; and also without
     // changes: from here on drift from this profile is reported.
-    let applied_profile = Kept { profile: profile.into_owned(), unverified };
+    let applied_profile = AppliedProfile { profile: profile.into_owned(), unverified };
     let written =
         if becomes_node_profile { applied_profile.write(&args.node.state()) } else { Ok(()) };
     drop(journal);

@@ -67,7 +67,7 @@ impl NodeArgs {
     }
 
     /// Access to its files and GPUs.
-    pub(super) fn actuator(&self) -> anyhow::Result<NodeHands> {
+    pub(super) fn actuator(&self) -> anyhow::Result<NodeSettingActuator> {
         let root = match self.folder() {
             None => Root::unrecorded("/"),
             Some(folder) if capture::is_capture(folder) => {
@@ -85,8 +85,10 @@ impl NodeArgs {
             Some(folder) => Root::unrecorded(folder),
         };
         let program = std::env::current_exe().context("failed to find this program")?;
-        let patience = self.nvml_deadline.map(|limit_s| Patience::of(Duration::from_secs(limit_s)));
-        let controls = Controls::of_node(
+        let patience = self
+            .nvml_deadline
+            .map(|limit_s| ControlTimeouts::uniform(Duration::from_secs(limit_s)));
+        let controls = GpuControls::for_node(
             &program,
             self.nvml.as_deref(),
             self.folder().is_none(),
@@ -103,7 +105,7 @@ impl NodeArgs {
 
     /// Opens its journal for writing.
     pub(super) fn journal(&self) -> anyhow::Result<Journal> {
-        Journal::open(&self.state(), Interrupt::from_environment())
+        Journal::open(&self.state(), Failpoint::from_environment())
             .map_err(|err| journal_error(err, &self.state()))
     }
 
@@ -164,12 +166,12 @@ impl NodeArgs {
 
     /// Name of the node's profile, if it is not this one.
     pub(super) fn other_node_profile(&self, profile: &Profile) -> Option<String> {
-        let applied = Kept::read(&self.state()).ok().flatten()?;
+        let applied = AppliedProfile::read(&self.state()).ok().flatten()?;
         (applied.profile != *profile).then_some(applied.profile.name)
     }
 
     /// The profile that was applied last, against which drift is measured.
-    pub(super) fn applied_profile(&self) -> anyhow::Result<Option<Kept>> {
+    pub(super) fn applied_profile(&self) -> anyhow::Result<Option<AppliedProfile>> {
         let folder = self.state();
         AppliedProfile::read(&folder).map_err(|err| {
             let hint = if err.err.kind() == std::io::ErrorKind::PermissionDenied {
@@ -216,10 +218,10 @@ impl WhichArgs {
         &self,
         profile: &Profile,
         unverified: bool,
-        actuator: &mut NodeHands,
+        actuator: &mut NodeSettingActuator,
     ) -> anyhow::Result<Vec<Step>> {
         let options = Options { only: self.only.clone(), unverified };
-        let readings = actuator.look(profile);
+        let readings = actuator.read_settings(profile);
         let steps = plan(&fact_sets::active(), profile, &readings, &options).map_err(refusal)?;
         if let Some(name) = self
             .only

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct RevertReport<'a> {
     v: u32,
-    reverted: &'a [Reverted],
+    reverted: &'a [RevertedChange],
     /// The profile from which drift is no longer reported.
     forgotten: Option<&'a str>,
 }
@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 /// The node's profile, for messages; also if it is unreadable, as it can still be removed.
 fn node_profile(args: &Args) -> Option<String> {
-    match Kept::read(&args.node.state()) {
+    match AppliedProfile::read(&args.node.state()) {
         Ok(applied) => applied.map(|applied| format!("`{}`", applied.profile.name)),
         Err(err) => {
             failure::warn(&anyhow::Error::new(err));
@@ -110,13 +110,16 @@ fn node_profile(args: &Args) -> Option<String> {
 }
 
 /// NVML's indexes of GPUs, if a change concerns one.
-fn gpu_indexes(changes: &[Open], actuator: &mut NodeHands) -> BTreeMap<String, u32> {
-    let is_gpu = |change: &Open| matches!(change.target, Target::Gpu { .. });
-    if changes.iter().any(is_gpu) { actuator.gpu_numbers() } else { BTreeMap::new() }
+fn gpu_indexes(
+    changes: &[OpenChange],
+    actuator: &mut NodeSettingActuator,
+) -> BTreeMap<String, u32> {
+    let is_gpu = |change: &OpenChange| matches!(change.target, Target::Gpu { .. });
+    if changes.iter().any(is_gpu) { actuator.gpu_indices() } else { BTreeMap::new() }
 }
 
 fn print_plan(
-    changes: &[Open],
+    changes: &[OpenChange],
     indexes: &BTreeMap<String, u32>,
     node: &str,
     printer: &mut Printer,
@@ -126,7 +129,7 @@ fn print_plan(
         return Ok(());
     }
     printer.line(&format!("Revert: {} on {node}, newest first:", counted(changes.len())))?;
-    let newest_first: Vec<&Open> = changes.iter().rev().collect();
+    let newest_first: Vec<&OpenChange> = changes.iter().rev().collect();
     for group in newest_first.chunk_by(|one, other| is_same_change(one, other)) {
         let Some(change) = group.first() else { continue };
         let name = describe_targets(group, indexes);
@@ -136,10 +139,10 @@ fn print_plan(
 }
 
 /// What reverting a change does.
-fn describe_revert(change: &Open) -> String {
+fn describe_revert(change: &OpenChange) -> String {
     let target = &change.target;
     let old = target.words(&change.old);
-    if change.is_beside {
+    if change.is_side_effect {
         return format!("{old}, if the service changed it");
     }
     let new = target.words(change.made.as_ref().unwrap_or(&change.new));
@@ -147,7 +150,7 @@ fn describe_revert(change: &Open) -> String {
 }
 
 /// Whether two changes do the same to two GPUs, and share a line.
-fn is_same_change(one: &Open, other: &Open) -> bool {
+fn is_same_change(one: &OpenChange, other: &OpenChange) -> bool {
     match (&one.target, &other.target) {
         (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
             control == same && describe_revert(one) == describe_revert(other)
@@ -157,13 +160,13 @@ fn is_same_change(one: &Open, other: &Open) -> bool {
 }
 
 /// The targets of equal changes: several GPUs by index, if all are known.
-fn describe_targets(changes: &[&Open], indexes: &BTreeMap<String, u32>) -> String {
-    let index = |change: &&Open| match &change.target {
+fn describe_targets(changes: &[&OpenChange], indexes: &BTreeMap<String, u32>) -> String {
+    let index = |change: &&OpenChange| match &change.target {
         Target::Gpu { uuid, .. } => indexes.get(uuid).copied(),
         _ => None,
     };
     let known: Option<Vec<u32>> = changes.iter().map(index).collect();
-    if let ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
+    if let ([OpenChange { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
         (changes, known)
     {
         known.sort_unstable();
@@ -176,7 +179,7 @@ fn describe_targets(changes: &[&Open], indexes: &BTreeMap<String, u32>) -> Strin
 }
 
 fn print_results(
-    reverted: &[Reverted],
+    reverted: &[RevertedChange],
     indexes: &BTreeMap<String, u32>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {

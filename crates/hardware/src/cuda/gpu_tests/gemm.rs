@@ -42,7 +42,7 @@ pub(super) fn run(
 }
 
 fn not_run(UnsupportedGemm { why, is_hardware }: UnsupportedGemm) -> Outcome {
-    if is_hardware { Outcome::HasNot { why } } else { Outcome::NotRun { why } }
+    if is_hardware { Outcome::Unsupported { why } } else { Outcome::NotRun { why } }
 }
 
 /// The largest GEMM up to `side` that fits into memory.

@@ -189,7 +189,7 @@ pub(super) fn peers(
 ) -> Result<Outcome, CudaError> {
     let peers = backend.peers();
     if peers.is_empty() {
-        return Ok(Outcome::HasNot { why: "no peer GPU is directly accessible".to_owned() });
+        return Ok(Outcome::Unsupported { why: "no peer GPU is directly accessible".to_owned() });
     }
     let mut slowest: Option<(f64, Vec<f64>, String)> = None;
     for (index, name) in peers.iter().enumerate() {

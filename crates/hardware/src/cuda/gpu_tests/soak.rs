@@ -30,7 +30,9 @@ pub(super) fn soak(
 ) -> Result<Outcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let Some((gemm, how)) = any_gemm(&mut gpu, budget)? else {
-        return Ok(Outcome::HasNot { why: "this GPU has no supported tensor cores".to_owned() });
+        return Ok(Outcome::Unsupported {
+            why: "this GPU has no supported tensor cores".to_owned(),
+        });
     };
     let once_s = gpu.run_timed(&[Work::Gemm(gemm)])?;
     let runs = runs_in(PROGRESS_S, once_s);

@@ -159,7 +159,7 @@ fn unsupported_tests_give_a_reason() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
         Outcome::NotRun { why } => (why, false),
-        Outcome::HasNot { why } => (why, true),
+        Outcome::Unsupported { why } => (why, true),
         other => panic!("{test}: {other:?}"),
     };
     assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));

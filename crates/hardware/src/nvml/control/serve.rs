@@ -17,7 +17,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
             return respond(output, &ControlResponse::NoNvml(format!("no NVML library: {why}")));
         }
     };
-    if let Some(why) = caller.init().and_then(|refusal| refusal.why_silent()) {
+    if let Some(why) = caller.init().and_then(|refusal| refusal.failure_reason()) {
         return respond(output, &ControlResponse::NoNvml(why));
     }
     let mut line = String::new();

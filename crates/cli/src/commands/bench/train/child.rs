@@ -51,7 +51,7 @@ pub(crate) fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::from(File::create(&stdout)?))
         .stderr(Stdio::from(File::create(&stderr)?));
-    farrier_hardware::tether(&mut command);
+    farrier_hardware::kill_on_parent_exit(&mut command);
     let started = Instant::now();
     let mut child = command.spawn()?;
     let end = loop {

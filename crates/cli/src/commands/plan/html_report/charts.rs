@@ -5,8 +5,8 @@ use farrier_planner::memory::MemoryBreakdown;
 use farrier_planner::plan::TrainingPlan;
 use farrier_planner::roofline::OpKind;
 
-use super::super::figures::{grouped, number, percent, usd};
-use super::{Point, bound_words};
+use super::super::format::{grouped, number, percent, usd};
+use super::{CostPoint, bound_label};
 use crate::charts::{
     Colour, RooflineChart, RooflinePoint, ScatterPlot, ScatterPoint, StackedBar, StackedBars,
     Waterfall, WaterfallBar, escape, legend, marker, roofline_chart, scatter_plot, stacked_bars,
@@ -62,7 +62,7 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
         each: if staged { "pipeline stage" } else { "every GPU" },
         colours: &colours,
         bars: columns.collect(),
-        limit: (plan.capacity_gib, format!("a GPU has {}", number(plan.capacity_gib))),
+        limit: (plan.capacity_gib, format!("capacity {}", number(plan.capacity_gib))),
     });
     let shown = PARTS
         .iter()
@@ -94,7 +94,7 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
     } else {
         (1.0, "s", "seconds")
     };
-    let bars = estimate.phases.iter().map(|phase| WaterfallBar {
+    let falls = estimate.phases.iter().map(|phase| WaterfallBar {
         label: phase.phase.name().to_owned(),
         value: phase.seconds * factor,
         text: format!("{} {unit} · {}", number(phase.seconds * factor), percent(phase.share)),
@@ -106,7 +106,7 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
     let plot = waterfall(&Waterfall {
         title,
         unit: axis,
-        bars: bars.collect(),
+        bars: falls.collect(),
         sum: "step",
         sum_text: format!("{} {unit}", number(whole)),
         sum_range: (
@@ -152,7 +152,7 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
         ),
         colour: kind_colour(work.kind),
     });
-    let title = "Roofline: what each kind of work reaches of the GPU";
+    let title = "Roofline: achieved rate of each kind of operation";
     let plot = roofline_chart(&RooflineChart {
         title,
         peak: (peak, format!("{} TFLOP/s in {}", number(peak), plan.precision)),

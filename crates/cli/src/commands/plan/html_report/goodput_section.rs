@@ -2,8 +2,8 @@
 
 use farrier_planner::goodput::{Goodput, GoodputReport, LostTime, MarginalValue, SpareChoice};
 
-use super::super::figures::{duration, number, percent, usd};
-use super::tables::Table;
+use super::super::format::{duration, number, percent, usd};
+use super::tables::HtmlTable;
 use crate::charts::{Bar, bar_chart, escape};
 use crate::stats::Stats;
 

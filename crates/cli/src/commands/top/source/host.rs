@@ -113,7 +113,7 @@ impl HostReader {
     }
 
     fn identify(&self, pid: u32, started_ticks: Option<u64>) -> ProcessIdentity {
-        let holder = holder::holder(&self.root, pid);
+        let holder = process_owner::process_owner(&self.root, pid);
         ProcessIdentity {
             started_ticks,
             user: holder.login_uid.or(holder.uid).map(|uid| self.user(uid)),
@@ -126,7 +126,7 @@ impl HostReader {
     }
 
     fn uptime_s(&self) -> Option<u64> {
-        let text = self.root.word("/proc/uptime");
+        let text = self.root.trimmed("/proc/uptime");
         let seconds = text.value()?.split(['.', ' ']).next()?.to_owned();
         seconds.parse().ok()
     }

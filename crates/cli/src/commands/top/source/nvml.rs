@@ -41,19 +41,19 @@ pub(in crate::commands::top) fn run(
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
-    watch_settings.pace = Pace::Watched(settings.interval);
+    watch_settings.pace = Pace::Interactive(settings.interval);
     watch_settings.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = HostReader::new(Root::unrecorded(&settings.root));
     let mut state = NvmlNodeState::new(node_name(&settings.root));
     let mut engine = LocalEngine::new();
     watch::run(watch_settings, stop, &mut |message| {
         let at = Timestamp::now();
-        let is_fast = matches!(&message, ProbeSaid::Report(report) if report.tier == Tier::Fast);
-        let is_new = is_fast || !matches!(message, ProbeSaid::Report(_));
+        let is_fast = matches!(&message, ProbeEvent::Report(report) if report.tier == Tier::Fast);
+        let is_new = is_fast || !matches!(message, ProbeEvent::Report(_));
         if is_fast {
             state.node.host = host.sample();
         }
-        if let (Some(engine), ProbeSaid::Report(report)) = (&mut engine, &message) {
+        if let (Some(engine), ProbeEvent::Report(report)) = (&mut engine, &message) {
             engine.observe(at, report.inventory.as_ref(), &report.samples, &report.xids);
             state.node.findings = Some(findings(engine));
         }
@@ -128,11 +128,11 @@ impl NvmlNodeState {
         Self { node, progress: Progress::default(), links: Vec::new() }
     }
 
-    fn apply(&mut self, message: ProbeSaid, at: Timestamp, host: &mut HostReader) {
+    fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {
         let mut waited = Duration::ZERO;
         let (why, hint) = match message {
-            ProbeSaid::Report(report) => return self.apply_report(report, at, host),
-            ProbeSaid::Back => {
+            ProbeEvent::Report(report) => return self.apply_report(report, at, host),
+            ProbeEvent::Recovered => {
                 self.node.outage = None;
                 self.progress.is_unavailable = false;
                 return;
@@ -143,8 +143,8 @@ impl NvmlNodeState {
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
                 (why, Some("farrier decode /dev/kmsg: an Xid may explain it"))
             }
-            ProbeSaid::Died { why } => (format!("the NVML child process died: {why}"), None),
-            ProbeSaid::NoLibrary { why } => {
+            ProbeEvent::Died { why } => (format!("the NVML child process died: {why}"), None),
+            ProbeEvent::NoLibrary { why } => {
                 let hint =
                     "farrier check: the driver may be missing; --nvml PATH names another library";
                 (format!("no NVML library: {why}"), Some(hint))
@@ -174,12 +174,12 @@ impl NvmlNodeState {
         for sample in report.samples {
             self.apply_sample(sample);
         }
-        for details in &report.close {
+        for details in &report.detailed {
             self.apply_details(details);
         }
         if let Some(processes) = report.processes {
             let mut processes: Vec<ProcessSample> =
-                processes.iter().map(|process| process_sample(process, &report.close)).collect();
+                processes.iter().map(|process| process_sample(process, &report.detailed)).collect();
             host.describe(&mut processes);
             self.node.processes = Some(processes);
         }
@@ -259,7 +259,7 @@ impl NvmlNodeState {
         }
     }
 
-    fn apply_details(&mut self, details: &CloseLook) {
+    fn apply_details(&mut self, details: &DetailedSample) {
         let gpu = self.node.gpus.iter_mut().find(|gpu| gpu.identity.uuid == details.gpu);
         if let Some(gpu) = gpu {
             gpu.performance_state = details.performance_state.clone();
@@ -275,7 +275,7 @@ fn is_unanswered(sample: &Sample) -> bool {
     sample.signal == Signal::NodeNvmlAnswers && sample.reading == Reading::Value(0.0)
 }
 
-fn process_sample(process: &GpuProcess, all_details: &[CloseLook]) -> ProcessSample {
+fn process_sample(process: &NvmlProcess, all_details: &[DetailedSample]) -> ProcessSample {
     let details = all_details.iter().find(|details| details.gpu == process.gpu);
     let share = details.and_then(|details| details.shares.value()).map(|shares| {
         let share = shares.iter().find(|share| share.pid == process.pid);
@@ -346,9 +346,9 @@ mod tests {
         let gpu = || Subject::Gpu(GpuUuid("GPU-1".to_owned()));
         let at = Timestamp::UNIX_EPOCH;
         let power = vec![sample(gpu(), Signal::GpuPower, 300.0)];
-        state.apply(ProbeSaid::Report(report(Tier::Fast, power)), at, &mut host);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, power)), at, &mut host);
         let limit = vec![sample(gpu(), Signal::GpuPowerLimit, 700.0)];
-        state.apply(ProbeSaid::Report(report(Tier::Medium, limit)), at, &mut host);
+        state.apply(ProbeEvent::Report(report(Tier::Medium, limit)), at, &mut host);
         let gpu = &state.node.gpus[0];
         assert_eq!(gpu.value(Signal::GpuPower), Some(300.0));
         assert_eq!(gpu.value(Signal::GpuPowerLimit), Some(700.0));
@@ -360,15 +360,15 @@ mod tests {
     fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
         let (mut state, mut host) = state();
         let at = |second| Timestamp::from_second(second).unwrap();
-        let refused = || ProbeSaid::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
+        let refused = || ProbeEvent::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
         state.apply(refused(), at(10), &mut host);
         state.apply(refused(), at(20), &mut host);
         let outage = state.node.outage.clone().unwrap();
         assert_eq!((outage.since, outage.hint.as_deref()), (at(10), Some("farrier check")));
         let answers = sample(Subject::Node, Signal::NodeNvmlAnswers, 0.0);
-        state.apply(ProbeSaid::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
         assert_eq!(state.node.processes, None, "the processes are unknown");
-        state.apply(ProbeSaid::Back, at(30), &mut host);
+        state.apply(ProbeEvent::Recovered, at(30), &mut host);
         assert_eq!(state.node.outage, None);
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let (mut state, mut host) = state();
         let at = |second| Timestamp::from_second(second).unwrap();
         let after = Duration::from_secs(30);
-        let hung = || ProbeSaid::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
+        let hung = || ProbeEvent::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
         state.apply(hung(), at(37), &mut host);
         assert_eq!(state.node.outage.as_ref().unwrap().since, at(7));
         state.apply(hung(), at(70), &mut host);
@@ -394,7 +394,7 @@ mod tests {
             sample(link(1), Signal::LinkActive, 0.0),
         ];
         state.apply(
-            ProbeSaid::Report(report(Tier::Medium, samples)),
+            ProbeEvent::Report(report(Tier::Medium, samples)),
             Timestamp::UNIX_EPOCH,
             &mut host,
         );
@@ -403,7 +403,7 @@ mod tests {
         assert!((links.bytes_per_s.unwrap() - 26.562e9).abs() < 1.0);
         // The total is unknown if a link does not report its speed.
         let samples = vec![sample(link(1), Signal::LinkActive, 1.0)];
-        let message = ProbeSaid::Report(report(Tier::Medium, samples));
+        let message = ProbeEvent::Report(report(Tier::Medium, samples));
         state.apply(message, Timestamp::UNIX_EPOCH, &mut host);
         let links = state.node.gpus[0].links;
         assert_eq!((links.up, links.bytes_per_s), (2, None));
