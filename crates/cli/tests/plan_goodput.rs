@@ -102,7 +102,11 @@ fn one_spare_is_a_node() {
 fn goodput_blames_planned_stops_that_take_the_time() {
     let ran = goodput(&["--search", "--planned-stops", "1000"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("1000 planned stops per day do not fit into a day"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("1000 planned stops per day do not fit into a day"),
+        "{}",
+        ran.stderr
+    );
     let ran = goodput(&["--search", "--recovery", "5", "--planned-stops", "260"]);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -176,7 +180,10 @@ fn goodput_blames_the_interval_and_not_the_gpus() {
     let ran = goodput(&words);
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("is too rare for a failure every 180.0 min; the best interval is "), "{said}");
+    assert!(
+        said.contains("is too rare for a failure every 180.0 min; the best interval is "),
+        "{said}"
+    );
     assert!(!said.contains("GPUs or fewer"), "{said}");
 }
 

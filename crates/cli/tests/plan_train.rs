@@ -118,10 +118,18 @@ fn only_what_was_tried_is_advised() {
         "256",
         &["--search", "--tp", "1", "--pp", "1", "--zero", "1"],
     );
-    assert!(flat(&ran.stdout).contains("a parallelism config without the fixed values fits"), "{}", ran.stdout);
+    assert!(
+        flat(&ran.stdout).contains("a parallelism config without the fixed values fits"),
+        "{}",
+        ran.stdout
+    );
     // What `--search` would not find is not said to be found.
     let ran = train("llama3-70b", "H100", "64", "256", &["--tp", "3"]);
-    assert!(ran.stderr.contains("`--search` finds a parallelism config that works, without"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("`--search` finds a parallelism config that works, without"),
+        "{}",
+        ran.stderr
+    );
     let ran = train("llama3.1-405b", "H100", "8", "64", &["--tp", "3"]);
     assert!(!ran.stderr.contains("--search"), "{}", ran.stderr);
 }
@@ -132,9 +140,8 @@ fn where_nothing_helps_that_is_said() {
     let ran = train("llama3.1-405b", "H100", "8", "1", &more);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(
-        flat(&ran.stdout).contains(
-            "possible: tried more GPUs, GPUs with more memory and LoRA: none fits"
-        ),
+        flat(&ran.stdout)
+            .contains("possible: tried more GPUs, GPUs with more memory and LoRA: none fits"),
         "{}",
         ran.stdout
     );
