@@ -136,11 +136,7 @@ async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_cer
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     let site = Site::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
+    let mut member = connected(&site).await;
     site.store().revoke(&node("a"), Timestamp::now()).unwrap();
     let mut agents = raw(&site, &member).await;
     let renewed = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
@@ -343,6 +339,16 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
         member.acked(0).await;
         member.disconnect();
     }
+}
+
+/// Node `a`, enrolled and connected. It waits long before it reconnects.
+pub(crate) async fn connected(site: &Site) -> Member {
+    let mut member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    member.fixed_wait = Some(LONG);
+    member.connect(site);
+    member.acked(0).await;
+    member
 }
 
 pub(crate) async fn raw(site: &Site, member: &Member) -> client::Agents {

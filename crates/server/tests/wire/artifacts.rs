@@ -9,17 +9,13 @@ use sha2::{Digest, Sha256};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::access::raw;
-use crate::world::{LONG, Member, Site, node, until};
+use crate::access::{connected, raw};
+use crate::world::{Site, node, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
     let site = Site::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
+    let member = connected(&site).await;
     let what = Ask::Errand { node: node("a"), what: OrderKind::CollectLogs };
     let brain = site.running().brain();
     brain.take(Actor::Person("ops".into()), Event::Asked { what }).await.unwrap();

@@ -8,7 +8,8 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::{Answer, Event, OrderKind, Policy, Standing};
 
-use crate::world::{LONG, Member, Site, node, until};
+use crate::access::connected;
+use crate::world::{Member, Site, node, until};
 
 fn answers(site: &Site) -> Vec<(u64, Answer)> {
     let entries = site.entries().into_iter();
@@ -129,11 +130,7 @@ async fn silence_is_noticed_and_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retired_node_is_cut_and_not_let_in() {
     let site = Site::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
+    let mut member = connected(&site).await;
     let retired = Event::Retired { node: node("a"), why: "sold".to_owned() };
     site.running().brain().take(Actor::Person("ops".into()), retired).await.unwrap();
     until("the stream is cut", || member.must_enrol()).await;
