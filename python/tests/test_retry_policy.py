@@ -44,8 +44,8 @@ def check_climb(options, fitting):
     last = plans[-1]
     assert last.rows == (1 if options.split else options.rows)
     assert (last.recompute, last.offload, last.without_reserve) == (options.recompute, options.offload, options.reserve)
-    rungs = {step.retry_step for step in steps}
-    assert (RetryStep.SPLIT in rungs) == (options.split and options.rows > 1)
+    retry_steps = {step.retry_step for step in steps}
+    assert (RetryStep.SPLIT in retry_steps) == (options.split and options.rows > 1)
     for before, after in itertools.pairwise(plans):
         assert after.rows <= before.rows
         assert (after.recompute, after.offload) >= (before.recompute, before.offload)

@@ -323,7 +323,7 @@ mod tests {
             (error(|run| run.precision = Precision::Nvfp4), "`nvfp4` needs blackwell or newer"),
             (
                 error(|run| {
-                    (run.parallelism.schedule, run.parallelism.pp) = (Schedule::DualPipe, 5)
+                    (run.parallelism.schedule, run.parallelism.pp) = (Schedule::DualPipe, 5);
                 }),
                 "an even PP",
             ),

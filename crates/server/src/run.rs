@@ -294,7 +294,7 @@ fn configure_tls(
 }
 
 fn open_artifacts(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
-    let opened = ArtifactStore::open(dir);
+    let opened = ArtifactStore::open(dir, jiff::Timestamp::now());
     opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
 }
 

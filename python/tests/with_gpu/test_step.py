@@ -655,7 +655,7 @@ def test_a_gpu_bound_step_stays_eager_with_a_reason():
 
     policy = Policy(warmups=4, min_speedup=1.2)
     _, _, graphed = both(heavy, list(batches(8)), policy=policy)
-    assert "waits for the GPU" in graphed.report.reason.cause
+    assert "bound by the GPU" in graphed.report.reason.cause
 
 
 def test_a_launch_bound_step_is_faster_as_a_graph():

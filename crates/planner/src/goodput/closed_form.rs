@@ -12,8 +12,8 @@
 //!
 //! A failure costs detection and the wait for a node, during which nothing else can fail, and a
 //! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0 this
-//! is the expected time of Daly (2006) and of Bougeret et al. (2011), `e^(λR) (1/λ + D) (e^(λ(τ+δ))
-//! - 1)`.
+//! is the expected time of Daly (2006) and of Bougeret et al. (2011),
+//! `e^(λR) (1/λ + D) (e^(λ(τ+δ)) - 1)`.
 //!
 //! With in-memory checkpoints, a share of failures falls back to storage. From the view of storage,
 //! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second

@@ -63,7 +63,7 @@ fn alternatives_equal_a_search_with_that_value_fixed() {
         let pinned = alternative.value.pin(&Constraints::default());
         match (alternative.slower, slower(&pinned)) {
             (Some(reported), Ok(with)) => {
-                assert!((reported - with).abs() < 1e-9, "{alternative:?} {with}")
+                assert!((reported - with).abs() < 1e-9, "{alternative:?} {with}");
             }
             (None, Err(_)) => {}
             (reported, with) => panic!("{alternative:?}: {reported:?} and {with:?}"),

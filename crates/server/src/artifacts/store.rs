@@ -163,7 +163,7 @@ impl ArtifactStore {
     }
 
     /// Deletes those of a node that was retired, with the entry with which it had enrolled.
-    pub(crate) fn forget(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
+    pub(crate) fn delete_node(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
         let mut retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         retired.insert(node.clone(), first_seq);
         match fs::remove_dir_all(self.folder(node)) {
@@ -409,7 +409,7 @@ mod tests {
         put(&store, "a", 7, 10);
         assert_eq!(store.list(&node, 10, START).unwrap().len(), 4);
         assert!(newer.exists());
-        store.forget(&node, 10).unwrap();
+        store.delete_node(&node, 10).unwrap();
         assert!(store.list(&node, 10, START).unwrap().is_empty() && !store.folder(&node).exists());
         // The next node of that name has its own.
         put(&store, "a", 1, 11);

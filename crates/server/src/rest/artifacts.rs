@@ -8,6 +8,7 @@ use farrier_fleet::fleet::NodeId;
 use farrier_wire::rest::{ArtifactList, ArtifactRow, HintCode};
 use hyper::body::Bytes;
 use jiff::Timestamp;
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::Call;
@@ -21,7 +22,8 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let caller = call.caller()?.clone();
-    let mut listed = with_store(&call, move |store| store.list(&node, first_seq)).await?;
+    let mut listed =
+        with_store(&call, move |store| store.list(&node, first_seq, Timestamp::now())).await?;
     listed.retain(|row| caller.sees(&row.location));
     let artifacts = listed.into_iter().map(row).collect();
     Reply::json(&ArtifactList { artifacts })
@@ -35,7 +37,9 @@ fn row(record: ArtifactRecord) -> ArtifactRow {
 pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let generation = call.path.number("generation").unwrap_or_default();
-    let found = with_store(&call, move |store| store.read(&node, first_seq, generation)).await?;
+    let read =
+        move |store: &ArtifactStore| store.read(&node, first_seq, generation, Timestamp::now());
+    let found = with_store(&call, read).await?;
     let caller = call.caller()?.clone();
     let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.location)) else {
         let text = "there is no such artifact, or it is from before the node entered your scope";
@@ -81,8 +85,8 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
 }
 
 /// Deletes the artifacts of a retired node. If that fails, they stay hidden and expire.
-pub(super) async fn delete(call: &Call, node: NodeId) {
-    let _ = with_store(call, move |store| store.delete_node(&node)).await;
+pub(super) async fn delete(call: &Call, node: NodeId, first_seq: u64) {
+    let _ = with_store(call, move |store| store.delete_node(&node, first_seq)).await;
 }
 
 /// The node in the path, if visible to the caller, and the entry of its enrolment.

@@ -160,20 +160,20 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
         // Locked until the name is free, so that no node enrols under it.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
-        let is_visible = call.app.controller.read(move |state| {
+        let visible = call.app.controller.read(move |state| {
             let node = state.nodes.get(&id)?;
             Some((caller.sees(&node.location), node.first_seq))
         });
-        match is_visible.await? {
-            Some(true) => {
+        match visible.await? {
+            Some((true, first_seq)) => {
                 let why = reason.into_text();
                 let reply =
                     submit(&call, Event::Retired { node: node.clone(), reason: why }).await?;
-                artifacts::delete(&call, node.clone()).await;
+                artifacts::delete(&call, node.clone(), first_seq).await;
                 call.app.with_store(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }
-            Some(false) => Err(Failure::node_not_found(node.as_str())),
+            Some((false, _)) => Err(Failure::node_not_found(node.as_str())),
             None => free_held_name(&call, node).await,
         }
     })

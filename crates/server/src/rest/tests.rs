@@ -28,7 +28,7 @@ use super::reply::Reply;
 use super::routes::{self, RouteMatch};
 use super::{AppState, Call, Rate, Rest, pagination, redact};
 use crate::access::{NewJoinToken, NewUser, Store, TokenDigest, TokenKind, User};
-use crate::artifacts::ArtifactStore;
+use crate::artifacts::{ArtifactRecord, ArtifactStore};
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
 use crate::controller::Controller;
@@ -56,7 +56,7 @@ impl Fixture {
         let path = folder.path().join("log");
         let state_machine = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
-        let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
+        let artifacts = Arc::new(ArtifactStore::open(folder.path(), Timestamp::now()).unwrap());
         let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
@@ -288,6 +288,23 @@ async fn repeating_a_failed_retirement_frees_the_name() {
     fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
     assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
     assert!(fixture.read(|state| !state.nodes.is_empty()).await);
+}
+
+#[tokio::test]
+async fn a_retired_node_leaves_no_artifact() {
+    let fixture = Fixture::new().await;
+    let first_seq = fixture.read(|state| state.nodes[&node()].first_seq).await;
+    let (store, now) = (&fixture.app().artifacts, Timestamp::now());
+    let finish = |generation| {
+        let location = Location::in_pool("train".parse().unwrap());
+        let order = "collect-logs".to_owned();
+        let record = ArtifactRecord::new(generation, order, first_seq, location, now);
+        store.finish(&node(), &record, store.begin(generation).unwrap()).unwrap()
+    };
+    assert!(finish(1));
+    assert!(fixture.post(RETIRE.0, "fleet", RETIRE.1).await.is_ok());
+    assert!(!finish(2), "the upload was in progress");
+    assert!(store.list(&node(), first_seq, now).unwrap().is_empty());
 }
 
 /// Only one request at a time collects matrix data in memory.

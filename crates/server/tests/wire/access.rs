@@ -146,11 +146,7 @@ async fn concurrent_enrolments_with_tokens_of_two_pools_agree_with_the_certifica
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     let server = TestServer::with_tls().await;
-    let mut agent = TestNode::new("a");
-    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
-    agent.fixed_wait = Some(LONG);
-    agent.connect(&server);
-    agent.acked(0).await;
+    let mut agent = connected(&server).await;
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     let mut agents = raw(&server, &agent).await;
     let renewed = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
@@ -356,6 +352,16 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
         agent.acked(0).await;
         agent.disconnect();
     }
+}
+
+/// Node `a`, enrolled and connected. It waits long before it reconnects.
+pub(crate) async fn connected(server: &TestServer) -> TestNode {
+    let mut agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    agent.fixed_wait = Some(LONG);
+    agent.connect(server);
+    agent.acked(0).await;
+    agent
 }
 
 pub(crate) async fn raw(server: &TestServer, agent: &TestNode) -> client::Agents {

@@ -9,25 +9,18 @@ use sha2::{Digest, Sha256};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::access::raw;
-use crate::world::{LONG, Member, TestServer, node, until};
+use crate::access::{connected, raw};
+use crate::test_server::{TestServer, node, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
-    let site = TestServer::with_tls().await;
-    let mut member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    member.fixed_wait = Some(LONG);
-    member.connect(&site);
-    member.acked(0).await;
-    let what = OperatorRequest::RunOrder { node: node("a"), order: OrderKind::CollectLogs };
-    let brain = site.running().brain();
-    brain
-        .take(Actor::User("ops".into()), Event::OperatorRequested { request: what })
-        .await
-        .unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = connected(&server).await;
+    let request = OperatorRequest::RunOrder { node: node("a"), order: OrderKind::CollectLogs };
+    let requested = Event::OperatorRequested { request };
+    server.running().controller().submit(Actor::User("ops".into()), requested).await.unwrap();
     let generation = || {
-        let offered = member.desk.offered.lock().unwrap();
+        let offered = agent.order_handler.offered.lock().unwrap();
         offered.iter().find(|it| it.kind == OrderKind::CollectLogs).map(|it| it.generation)
     };
     until("the order is offered", || generation().is_some()).await;
@@ -39,19 +32,19 @@ async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
         sha256: Sha256::digest(content).to_vec().into(),
     };
     let (out, parts) = tokio::sync::mpsc::channel(1);
-    let say = async |what| out.send(ArtifactPart { what: Some(what) }).await.unwrap();
-    let mut agents = raw(&site, &member).await;
+    let send = async |what| out.send(ArtifactPart { what: Some(what) }).await.unwrap();
+    let mut agents = raw(&server, &agent).await;
     let sent = tokio::spawn(async move { agents.send_artifact(ReceiverStream::new(parts)).await });
-    say(artifact_part::What::Header(header)).await;
-    say(artifact_part::What::Chunk(content[..3].into())).await;
-    let artifacts = site.dir().join("artifacts");
+    send(artifact_part::What::Header(header)).await;
+    send(artifact_part::What::Chunk(content[..3].into())).await;
+    let artifacts = server.dir().join("artifacts");
     let incoming = || {
         let files = std::fs::read_dir(artifacts.join("incoming")).unwrap();
         files.map(|it| it.unwrap().metadata().map_or(0, |it| it.len())).collect::<Vec<_>>()
     };
     until("the server has a part of it", || incoming() == [3]).await;
-    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    say(artifact_part::What::Chunk(content[3..].into())).await;
+    server.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    send(artifact_part::What::Chunk(content[3..].into())).await;
     drop(out);
     let refused = sent.await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");

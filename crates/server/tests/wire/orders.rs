@@ -8,7 +8,8 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::{Event, NodePhase, OrderKind, OrderStatus, Policy};
 
-use crate::test_server::{LONG, TestNode, TestServer, node, until};
+use crate::access::connected;
+use crate::test_server::{TestNode, TestServer, node, until};
 
 fn answers(server: &TestServer) -> Vec<(u64, OrderStatus)> {
     let entries = server.entries().into_iter();
@@ -144,11 +145,7 @@ async fn lost_and_restored_heartbeats_are_logged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retired_node_is_disconnected_and_refused() {
     let server = TestServer::with_tls().await;
-    let mut agent = TestNode::new("a");
-    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
-    agent.fixed_wait = Some(LONG);
-    agent.connect(&server);
-    agent.acked(0).await;
+    let mut agent = connected(&server).await;
     let retired = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     server.running().controller().submit(Actor::User("ops".into()), retired).await.unwrap();
     until("the session is disconnected", || agent.must_enrol()).await;

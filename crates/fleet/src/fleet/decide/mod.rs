@@ -103,7 +103,7 @@ impl DecisionContext<'_> {
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => orders::step_while_deferred(self)
-                .or(Some(Event::Deferred { node, rationale: rationale })),
+                .or(Some(Event::Deferred { node, rationale })),
             other => other.or_else(|| orders::step(self)),
         };
         match step {

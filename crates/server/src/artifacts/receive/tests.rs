@@ -242,7 +242,7 @@ async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
-    site.receiver.store.forget(&"a".parse().unwrap(), 1).unwrap();
+    site.receiver.store.delete_node(&"a".parse().unwrap(), 1).unwrap();
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
     assert!(!site.dir.path().join("artifacts/node-a").exists());
     site.until_nothing_is_incoming().await;
