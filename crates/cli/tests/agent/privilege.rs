@@ -37,7 +37,7 @@ fn without_root_it_says_what_it_cannot_see() {
         let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
         // At first it only has not been read yet.
         let why = blind.first().and_then(|it| it["why"].as_str()).unwrap_or_default();
-        blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("may not be read")
+        blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("permission denied")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let why = status["not_seen"][0]["why"].as_str().unwrap();
