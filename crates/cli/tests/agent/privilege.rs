@@ -41,7 +41,7 @@ fn without_root_it_says_what_it_cannot_see() {
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let why = status["not_seen"][0]["why"].as_str().unwrap();
-    assert!(why.contains("needs root or CAP_SYSLOG"), "{why}");
+    assert!(why.contains("root or CAP_SYSLOG is required"), "{why}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
     let table = world.status_ran(&[]);
     assert_eq!(table.code, 1);
