@@ -40,7 +40,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     let mut orders = desk(&world, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
-    assert!(evidence.starts_with("Slurm gives no new work: "), "{evidence}");
+    assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
     let node = cluster.node("node1");
     assert!(node.contains("+DRAIN "), "{node}");
     // The owner and the reason are where every Slurm user looks.
@@ -52,7 +52,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     let before = boot(&world);
     let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
     assert!(
-        why.contains(&format!("the node is not empty: job {job} (job.sh) of root, running")),
+        why.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
         "{why}"
     );
 
@@ -60,7 +60,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     let evidence = orders.done(&order(3, json!({ "drain": { "wait_s": 1 } }), None));
     assert_eq!(
         evidence,
-        format!("nothing runs on the node by Slurm; started anew elsewhere: {job}")
+        format!("no job runs on the node (Slurm); requeued: {job}")
     );
     let moved = cluster.job(&job);
     assert!(moved.contains("Restarts=1") && !moved.contains("NodeList=node1"), "{moved}");
@@ -95,7 +95,7 @@ fn what_others_have_drained_stays_drained() {
     assert_eq!(orders.cordon(), theirs);
     for (generation, what) in [(1, "cordon"), (2, "uncordon")] {
         let why = orders.not_done(&order(generation, json!(what), None));
-        assert_eq!(why, "Slurm has a mark of root, which only they take away: bad disk");
+        assert_eq!(why, "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk");
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.ended().success());
@@ -115,7 +115,7 @@ fn what_others_have_drained_stays_drained() {
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
     let why = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
-    assert!(why.contains(&format!("job {job} (job.sh) of root, running (not moved: ")), "{why}");
+    assert!(why.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")), "{why}");
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
     // If Slurm does not know the node, or does not respond, the cordon state is unknown.
