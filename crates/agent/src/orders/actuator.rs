@@ -14,8 +14,8 @@ pub trait Actuator: Send + Sync {
     /// The current boot id.
     fn boot(&self) -> Result<String, ActuatorError>;
 
-    /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs: the
-    /// file lock tells a restarted agent that the change is still in progress.
+    /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs:
+    /// the file lock tells a restarted agent that the change is still in progress.
     fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError>;
 
     /// Requests a reboot. The node may go down before this returns.

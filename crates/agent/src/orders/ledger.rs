@@ -238,8 +238,8 @@ mod tests {
         let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
         let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
-            // The executor does not write the same enrolment twice. If it did, only the generation would
-            // be lost.
+            // The executor does not write the same enrolment twice. If it did, only the
+            // generation would be lost.
             ledger.apply(&enrolled(name));
             assert_eq!(ledger.generation, generation, "{name}");
         }

@@ -81,7 +81,7 @@ pub(super) fn run(
         }
         Err(err) => verification.unknown.push(err.to_string()),
     }
-    proof
+    verification
 }
 
 /// Results are final: a slow or faulty GPU is no better a minute later.
@@ -123,7 +123,7 @@ mod tests {
     fn parse_and_evaluate(text: &str) -> VerificationReport {
         let mut verification = VerificationReport::default();
         evaluate(&serde_json::from_str(text).unwrap(), &mut verification);
-        proof
+        verification
     }
 
     #[test]

@@ -91,8 +91,8 @@ fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<Admission> 
     })
 }
 
-/// `true` if both are the same order. Ignores the lease, because the clock may have been set in between,
-/// and the reason, because another server version may word it differently.
+/// `true` if both are the same order. Ignores the lease, because the clock may have been set in
+/// between, and the reason, because another server version may word it differently.
 fn is_same(earlier: &Order, order: &Order) -> bool {
     let Order { node, generation, kind, boot, lease_until: _, reason: _ } = earlier;
     (node, generation, kind, boot) == (&order.node, &order.generation, &order.kind, &order.boot)

@@ -1,7 +1,7 @@
 //! Sends journal records to the server, once and in order, and receives orders.
 //!
 //! ```text
-//! Published ── durable record ──> JournalReader (reads files) ─ Changes ─> stream ─> server
+//! Published ── durable record ──> JournalReader (reads files) ──── Changes ─> stream ─> server
 //!                                 ^ resumes after the acknowledged record Order <─┘ └─> Ack
 //! OrderHandler <─ order ─ Session <─────────────────────────────────────────┘
 //! ```

@@ -36,8 +36,8 @@ impl Urgent {
     }
 }
 
-/// `true` if a finding must reach the server at once: it is fatal, or critical and takes the node out
-/// of service.
+/// `true` if a finding must reach the server at once: it is fatal, or critical and takes the node
+/// out of service.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Fatal
         || finding.severity == Severity::Critical && affects_service(finding)

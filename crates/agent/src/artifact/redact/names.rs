@@ -37,7 +37,8 @@ pub(super) fn is_pass(before: &str, from: &str) -> bool {
     starts_name_part(before, from) || in_capitals() && !before.ends_with("BY")
 }
 
-/// `true` if `key` is the one of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or `P_Key`.
+/// `true` if `key` is the one of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or
+/// `P_Key`.
 pub(super) fn is_secret_key(before: &str, from: &str) -> bool {
     let before = near(before);
     let stem = before.trim_end_matches(['_', '-', ' ']);

@@ -60,7 +60,7 @@ const FORMS: &[(&[&str], &str)] = &[
 pub(super) struct Rule {
     /// The pattern is tried at each of these. Case-insensitive.
     hints: &'static [&'static str],
-    /// Returns `true` if the pattern is tried, given the text before the hint and the text from the hint on.
+    /// `true` if the pattern is tried, given the text before the hint and the text from it on.
     applies: fn(&str, &str) -> bool,
     /// Starts at the hint. The first group is kept, and the secret follows. If it can fail late,
     /// its repetitions are bounded: a line can be as long as a file.
@@ -195,12 +195,12 @@ impl Rule {
             return None;
         }
         let captures = self.pattern.captures(from)?;
-        let (kept, second) = (&captures[1], captures.get(2));
-        let value = &from[kept.len()..];
+        let (name, second) = (&captures[1], captures.get(2));
+        let value = &from[name.len()..];
         let len = match self.extent {
-            Extent::Pattern => second.map_or(captures[0].len(), |group| group.start()) - kept.len(),
-            Extent::Value => value_len(kept, value),
-            Extent::Header => header_len(before, kept, value),
+            Extent::Pattern => second.map_or(captures[0].len(), |group| group.start()) - name.len(),
+            Extent::Value => value_len(name, value),
+            Extent::Header => header_len(before, name, value),
         };
         let value = &value[..len];
         let is_secret = match self.extent {
@@ -211,7 +211,7 @@ impl Rule {
         if len == 0 || !is_secret {
             return None;
         }
-        let start = hint + kept.len();
+        let start = hint + name.len();
         Some(start..start + len)
     }
 }

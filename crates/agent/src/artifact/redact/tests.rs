@@ -63,9 +63,9 @@ fn values_are_redacted_and_their_names_stay() {
         ("key sk-abcdefghijklmnopqrstuvwx", "key [redacted]"),
         ("root:$6$abcdefgh$ijklmnopqrstuvwxyz:19000", "root:[redacted]:19000"),
     ];
-    for (text, wanted) in cases {
+    for (text, expected) in cases {
         let (got, count) = redacted(text);
-        assert_eq!(got, wanted);
+        assert_eq!(got, expected);
         assert_eq!(count, 1, "{text}");
     }
 }
@@ -193,7 +193,7 @@ fn known_limitations() {
         "postgres://u:12/LEAK@host/db",
     ];
     for text in passes {
-        assert!(redacted(text).0.contains("LEAK"), "it is seen now: {text}");
+        assert!(redacted(text).0.contains("LEAK"), "now redacted: {text}");
     }
 }
 
