@@ -85,7 +85,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "lacks    nvidia-bug-report.log: the node that is watched is not this machine";
+    let lacks = "lacks    nvidia-bug-report.log: the monitored root is not this machine";
     assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may read it");
