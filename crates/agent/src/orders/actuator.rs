@@ -73,7 +73,7 @@ impl std::fmt::Display for GpuProcess {
     }
 }
 
-/// Whether a GPU needs a reset.
+/// Health of a GPU with regard to a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuHealth {
     /// Faults that require a reset or worse.

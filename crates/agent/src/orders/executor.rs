@@ -47,7 +47,7 @@ pub struct ExecutorParts {
     pub paths: NodePaths,
     /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,
-    /// Where a test makes the agent crash.
+    /// Failpoint at which a test makes the agent crash.
     pub crash: Failpoint,
     /// Called when [`OrderExecutor::outstanding`] has a new status.
     pub wake: Box<dyn Fn() + Send + Sync>,

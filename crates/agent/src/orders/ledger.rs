@@ -71,7 +71,7 @@ pub(super) enum Effect {
     },
     ResetGpu {
         gpu: GpuUuid,
-        /// What required the reset. If it is gone afterwards, the reset happened.
+        /// Faults that required the reset. If they are gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
     /// The line holds the boot id before the reboot.
@@ -111,7 +111,7 @@ pub(super) struct ActiveOrder {
     pub(super) boot: String,
     /// Accepted at, by this machine's clock.
     pub(super) accepted: Timestamp,
-    /// How far the server's clock, which the lease uses, is ahead of ours.
+    /// Server time, which the lease uses, minus local time.
     pub(super) skew_ms: i64,
     /// Changes started for the order, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

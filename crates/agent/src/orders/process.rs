@@ -374,7 +374,7 @@ mod tests {
             polls.set(polls.get() + 1);
             polls.get() < 3
         };
-        let ran = run_cancellable(
+        let completed = run_cancellable(
             OsStr::new("sleep"),
             ["900"],
             2 * TEST_TIMEOUT,

@@ -12,7 +12,7 @@ use super::node_error::ActuatorError;
 /// acknowledges.
 const ANSWERS_MAX: usize = 64;
 
-/// What the node's configuration allows.
+/// Permissions and limits from the node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The enrolled name. `None` if an order's node is not checked.

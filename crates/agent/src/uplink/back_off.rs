@@ -1,5 +1,5 @@
-//! When the next connection attempt is due: exponential back-off with full jitter, as pure
-//! arithmetic on instants.
+//! Time of the next connection attempt: exponential back-off with full jitter, as pure arithmetic
+//! on instants.
 
 use std::time::Duration;
 

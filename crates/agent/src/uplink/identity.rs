@@ -52,7 +52,7 @@ pub enum IdentityError {
     Rustls(#[from] rustls::Error),
 }
 
-/// Where the node's identity is stored.
+/// Directory with the node's identity, and path of the CA certificate.
 #[derive(Debug, Clone)]
 pub struct Keep {
     dir: PathBuf,
@@ -215,7 +215,8 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Parses the header of `node.pem`. It starts at `issued`: `not-before` is hours earlier.
+    /// Parses the header of `node.pem`. The validity starts at `issued`, because
+    /// `not-before` is hours earlier.
     fn parse(text: &str) -> Option<Self> {
         let time = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;

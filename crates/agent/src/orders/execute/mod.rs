@@ -6,8 +6,8 @@
 //!    └─ started on disk ─ act ─ ended on disk ─ inspect ─> Done with evidence, or Failed
 //! ```
 //!
-//! A restarted agent resumes with the changes that were started earlier. It inspects first. A change that
-//! may or may not have been made, and must not be made twice, fails the order.
+//! A restarted agent resumes with the changes that were started earlier. It inspects first. A
+//! change that may or may not have been made, and must not be made twice, fails the order.
 
 mod artifact;
 mod collect_logs;
@@ -26,7 +26,7 @@ use super::task::{Abort, Task};
 /// Final status of an order. An error says why it was not executed.
 type Outcome = Result<OrderStatus, Abort>;
 
-/// What the node's configuration must allow before an order is accepted.
+/// A permission in the node's configuration, without which an order is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Permission<'o> {
     Reset,
@@ -85,7 +85,8 @@ pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
 /// Executes an order. `None` if it is no longer active, or the agent is stopping.
 pub(super) fn run(task: &mut Task<'_>) -> Option<OrderStatus> {
     let kind = task.order().kind.clone();
-    match (executor(&kind).execute)(task) {
+    let outcome = (executor(&kind).execute)(task);
+    match outcome {
         Ok(status) => Some(status),
         Err(Abort::Cancelled) => None,
         Err(Abort::CannotExecute(reason)) if task.started().is_empty() => {
