@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     log::start();
     let (sender, inputs) = channel();
     let executor = open(args, sender.clone())?;
-    executor.spawn().context("failed to start")?;
+    executor.spawn().context("failed to start the order thread")?;
     std::thread::spawn(move || read(&sender));
     serve(&executor, &inputs, printer)?;
     Ok(Outcome::Fine)

@@ -146,9 +146,9 @@ fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
 fn only_one_agent_runs_per_node() {
     let world = World::of(1);
     let agent = world.agent().ready();
-    let words = world.words();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let second = run(&words);
+    let args = world.words();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let second = run(&args);
     assert_eq!(second.code, 2);
     let expected = format!("another agent (pid {}) uses the state folder", agent.pid());
     assert!(second.stderr.contains(&expected), "{}", second.stderr);

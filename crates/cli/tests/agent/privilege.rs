@@ -12,8 +12,8 @@ fn without_root_the_agent_reports_coverage_gaps() {
     let world = World::of(1);
     let kmsg = world.path("node/root/dev/kmsg");
     fs::set_permissions(&kmsg, fs::Permissions::from_mode(0o600)).unwrap();
-    let words = world.words();
-    let mut command = farrier(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let args = world.words();
+    let mut command = farrier(&args.iter().map(String::as_str).collect::<Vec<_>>());
     if is_root() {
         // Run as another user, which can read world-readable files and write only its own.
         for name in ["", "agent.toml"] {
@@ -26,10 +26,7 @@ fn without_root_the_agent_reports_coverage_gaps() {
         }
         let mut as_nobody = Command::new("setpriv");
         as_nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-        as_nobody
-            .arg(env!("CARGO_BIN_EXE_farrier"))
-            .args(&words)
-            .stdin(std::process::Stdio::null());
+        as_nobody.arg(env!("CARGO_BIN_EXE_farrier")).args(&args).stdin(std::process::Stdio::null());
         command = as_nobody;
     }
     let agent = world.spawn(command_for(&mut command, &world.path("log"), |_| ()));

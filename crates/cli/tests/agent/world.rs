@@ -29,10 +29,11 @@ impl World {
     }
 
     /// A node with H100, with further arguments for `farrier simulate node`.
-    pub(crate) fn with(words: &[&str]) -> Self {
+    pub(crate) fn with(extra_args: &[&str]) -> Self {
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.text("node");
-        let ran = run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], words].concat());
+        let ran =
+            run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], extra_args].concat());
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         world
     }
@@ -45,12 +46,12 @@ impl World {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn inject(&self, words: &[&str]) {
+    pub(crate) fn inject(&self, fault: &[&str]) {
         let dir = self.text("node");
         let mut args = vec!["simulate", "inject", &dir];
-        args.extend(words);
+        args.extend(fault);
         let ran = run(&args);
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        assert_eq!(ran.code, 0, "{fault:?}: {}", ran.stderr);
     }
 
     /// Appends lines of the driver to the kernel log.
@@ -95,9 +96,9 @@ impl World {
 
     /// Starts an agent with a modified command.
     pub(crate) fn agent_with(&self, change: impl FnOnce(&mut Command)) -> Agent<'_> {
-        let words = self.words();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut command = farrier(&words);
+        let args = self.words();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut command = farrier(&args);
         self.spawn(command_for(&mut command, &self.path("log"), change))
     }
 
@@ -114,9 +115,9 @@ impl World {
 
     pub(crate) fn status_ran(&self, more: &[&str]) -> Ran {
         let (socket, state) = (self.text("agent.sock"), self.text("state"));
-        let mut words = vec!["status", "--socket", &socket, "--state-dir", &state];
-        words.extend(more);
-        run(&words)
+        let mut args = vec!["status", "--socket", &socket, "--state-dir", &state];
+        args.extend(more);
+        run(&args)
     }
 
     /// Changes that reached the sink: the kind of change and the finding.
