@@ -164,7 +164,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     );
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
     let why = &link(&status)["not-connected"]["why"];
-    assert_eq!(why, "the server says: the certificate was revoked");
+    assert_eq!(why, "server error: the certificate was revoked");
     // The agent keeps its findings and shows them locally.
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.lost");

@@ -80,12 +80,12 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     agent.until_found("gpu.xid");
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 0, "{} {}\n{}", fetched.stdout, fetched.stderr, agent.log());
-    let cut_off = "nvidia-smi-q.txt: it is not complete: `nvidia-smi` failed (exit 15)";
+    let cut_off = "nvidia-smi-q.txt: incomplete: `nvidia-smi` failed (exit 15)";
     for part in ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed", cut_off]
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "lacks    nvidia-bug-report.log: the node that is watched is not this machine";
+    let lacks = "lacks    nvidia-bug-report.log: the monitored root is not this machine";
     assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may read it");

@@ -40,7 +40,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     let mut orders = desk(&world, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
-    assert!(evidence.starts_with("Slurm gives no new work: "), "{evidence}");
+    assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
     let node = cluster.node("node1");
     assert!(node.contains("+DRAIN "), "{node}");
     // The owner and the reason are where every Slurm user looks.
@@ -48,20 +48,17 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
         node.contains("Reason=farrier: critical gpu.xid (Xid 79) on GPU 1 (order 1) [root@"),
         "{node}"
     );
-    assert_eq!(orders.cordon(), json!("ours"));
+    assert_eq!(orders.cordon(), json!("by-farrier"));
     let before = boot(&world);
     let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
     assert!(
-        why.contains(&format!("the node is not empty: job {job} (job.sh) of root, running")),
+        why.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
         "{why}"
     );
 
     // The job cannot finish on a lost GPU: it is requeued elsewhere.
     let evidence = orders.done(&order(3, json!({ "drain": { "wait_s": 1 } }), None));
-    assert_eq!(
-        evidence,
-        format!("nothing runs on the node by Slurm; started anew elsewhere: {job}")
-    );
+    assert_eq!(evidence, format!("no job runs on the node (Slurm); requeued: {job}"));
     let moved = cluster.job(&job);
     assert!(moved.contains("Restarts=1") && !moved.contains("NodeList=node1"), "{moved}");
 
@@ -91,11 +88,14 @@ fn what_others_have_drained_stays_drained() {
     // Drained by another owner: farrier neither overwrites the reason nor resumes the node.
     cluster.drain("node2", "bad disk");
     let mut orders = configured("node2");
-    let theirs = json!({ "theirs": { "owner": "root", "reason": "bad disk" } });
-    assert_eq!(orders.cordon(), theirs);
+    let external = json!({ "external": { "owner": "root", "reason": "bad disk" } });
+    assert_eq!(orders.cordon(), external);
     for (generation, what) in [(1, "cordon"), (2, "uncordon")] {
         let why = orders.not_done(&order(generation, json!(what), None));
-        assert_eq!(why, "Slurm has a mark of root, which only they take away: bad disk");
+        assert_eq!(
+            why,
+            "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk"
+        );
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.ended().success());
@@ -115,7 +115,10 @@ fn what_others_have_drained_stays_drained() {
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
     let why = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
-    assert!(why.contains(&format!("job {job} (job.sh) of root, running (not moved: ")), "{why}");
+    assert!(
+        why.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")),
+        "{why}"
+    );
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
     // If Slurm does not know the node, or does not respond, the cordon state is unknown.
