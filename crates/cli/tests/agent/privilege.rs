@@ -34,7 +34,7 @@ fn without_root_the_agent_reports_coverage_gaps() {
         let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         // At first, the reason is only that the log has not been read yet.
         let why = gaps.first().and_then(|gap| gap["why"].as_str()).unwrap_or_default();
-        gaps.len() == 1 && gaps[0]["what"] == "kernel-log" && why.contains("may not be read")
+        gaps.len() == 1 && gaps[0]["what"] == "kernel-log" && why.contains("permission denied")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let why = status["not_seen"][0]["why"].as_str().unwrap();

@@ -24,7 +24,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     let out = String::from_utf8(out.stdout).unwrap();
-    assert!(out.starts_with("ann is operator of the fleet at https://127.0.0.1:"), "{out}");
+    assert!(out.starts_with("logged in as ann, operator of the fleet, at https://127.0.0.1:"), "{out}");
     assert!(!out.contains(token));
     let kept = town.path("config/farrier/login.json");
     assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
@@ -49,7 +49,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     assert_eq!(held, "gpu-1 is held out of service\n");
     assert_eq!(
         town.fine(&["fleet", "cordon", "gpu-1", "--reason", "a look at the cable"]),
-        "it is so already\n"
+        "no change: this is already in effect\n"
     );
     let node = town.run(&["fleet", "node", "gpu-1"]);
     assert_eq!(node.code, 1, "it is not in service: {}", node.stderr);
@@ -60,7 +60,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     assert!(why.stdout.contains("until") && why.stdout.contains("whoever holds it releases it"));
     town.fine(&["fleet", "uncordon", "gpu-1"]);
 
-    let events = town.fine(&["fleet", "events", "--kind", "asked"]);
+    let events = town.fine(&["fleet", "events", "--kind", "operator-requested"]);
     let lines: Vec<&str> = events.lines().collect();
     assert_eq!(lines.len(), 2, "{events}");
     assert!(lines[0].ends_with("gpu-1 hold it: a look at the cable [ann]"), "{events}");
@@ -100,10 +100,10 @@ fn findings_the_matrix_freezes_and_the_policy() {
 
     let frozen =
         town.fine(&["fleet", "freeze", "rack:r2", "--for", "2h", "--reason", "a deadline"]);
-    assert_eq!(frozen, "nothing is repaired in rack r2 for 2h\n");
+    assert_eq!(frozen, "repairs in rack r2 are frozen for 2h\n");
     let domains = town.fine(&["fleet", "domains"]);
     assert!(domains.contains("rack r2 by root until"), "{domains}");
-    assert_eq!(town.fine(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is not frozen any more\n");
+    assert_eq!(town.fine(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is no longer frozen\n");
 
     let policy = town.fine(&["fleet", "policy", "show"]);
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
@@ -112,7 +112,7 @@ fn findings_the_matrix_freezes_and_the_policy() {
     std::fs::write(&file, policy.to_string()).unwrap();
     let set = ["fleet", "policy", "set", file.to_str().unwrap()];
     assert_eq!(town.fine(&set), "the policy is in force\n");
-    assert_eq!(town.fine(&set), "it is so already\n");
+    assert_eq!(town.fine(&set), "no change: this policy is already in force\n");
     policy["pools_default"]["tries"] = 0.into();
     std::fs::write(&file, policy.to_string()).unwrap();
     let wrong = town.run(&set);
@@ -136,19 +136,22 @@ fn findings_the_matrix_freezes_and_the_policy() {
 fn a_person_says_where_a_node_stands_and_what_is_not_told_stays() {
     let town = Town::plain();
     town.log_in("root", "admin");
-    let place = |words: &[&str]| town.fine(&[&["fleet", "place", "gpu-1"], words].concat());
+    let place = |words: &[&str]| town.fine(&[&["fleet", "set-location", "gpu-1"], words].concat());
     let placed = place(&["--rack", "r9", "--leaf", "l1", "--tenant", "lab"]);
-    assert_eq!(placed, "gpu-1 stands in pool train, tenant lab, leaf switch l1, rack r9\n");
-    assert_eq!(place(&["--rack", "r9"]), "it is so already\n");
+    assert_eq!(placed, "gpu-1 is now in pool train, tenant lab, leaf switch l1, rack r9\n");
+    assert_eq!(
+        place(&["--rack", "r9"]),
+        "no change: gpu-1 is already in pool train, tenant lab, leaf switch l1, rack r9\n"
+    );
     let racked = town.fine(&["fleet", "nodes", "--rack", "r9"]);
     assert!(racked.contains("gpu-1") && !racked.contains("gpu-2"), "{racked}");
     let domains = town.fine(&["fleet", "domains"]);
     assert!(domains.contains("tenant lab") && !domains.contains("rack r1"), "{domains}");
-    let moved = place(&["--pool", "serve", "--forget", "leaf,tenant", "--nvlink", "n1"]);
-    assert_eq!(moved, "gpu-1 stands in pool serve, rack r9, NVLink domain n1\n");
-    let nothing = town.run(&["fleet", "place", "gpu-1"]);
+    let moved = place(&["--pool", "serve", "--clear", "leaf,tenant", "--nvlink", "n1"]);
+    assert_eq!(moved, "gpu-1 is now in pool serve, rack r9, NVLink domain n1\n");
+    let nothing = town.run(&["fleet", "set-location", "gpu-1"]);
     assert_eq!(nothing.code, 2);
-    assert!(nothing.stderr.contains("hint: such as `--rack r1"), "{}", nothing.stderr);
+    assert!(nothing.stderr.contains("hint: name at least one part, such as `--rack r1"), "{}", nothing.stderr);
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn whoever_follows_hears_of_it_and_goes_on_after_a_restart() {
     let mut town = Town::plain();
     town.log_in("ann", "viewer");
     let end = town.running().tail().end().to_string();
-    let words = ["fleet", "events", "--follow", "--kind", "found", "--limit", "3", "--after", &end];
+    let words = ["fleet", "events", "--follow", "--kind", "findings-reported", "--limit", "3", "--after", &end];
     let mut child =
         town.command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -188,6 +191,6 @@ fn a_login_that_others_can_read_is_not_used() {
     std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o644)).unwrap();
     let refused = town.run(&["fleet", "nodes"]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("a token can be read by others"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("other users can read the saved token"), "{}", refused.stderr);
     assert!(refused.stderr.contains("`chmod 600 "), "{}", refused.stderr);
 }

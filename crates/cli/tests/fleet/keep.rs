@@ -34,7 +34,7 @@ fn whatever_was_edited_is_found() {
     let whole = verify(&town.text("server"), &["--replay"]);
     assert_eq!(whole.code, 0, "{} {}", whole.stdout, whole.stderr);
     assert!(
-        whole.stdout.contains("are as they were written, and what was decided follows from it")
+        whole.stdout.contains("entries, hash chain intact, every decision reproduced")
     );
     let hash = whole.stdout.lines().last().unwrap().strip_prefix("hash ").unwrap().to_owned();
     let edits = [
@@ -68,7 +68,7 @@ fn whatever_was_edited_is_found() {
         let found = verify(copy.to_str().unwrap(), &[]);
         assert_eq!(found.code, 1, "{what}: {} {}", found.stdout, found.stderr);
         assert!(
-            found.stdout.starts_with("NOT WHOLE: ") && found.stdout.contains(told),
+            found.stdout.starts_with("VERIFICATION FAILED: ") && found.stdout.contains(told),
             "{what}: {}",
             found.stdout
         );
@@ -84,13 +84,13 @@ fn whatever_was_edited_is_found() {
     edit(&copy.join("log"), "DELETE FROM entries WHERE seq > 10");
     let copy = copy.to_str().unwrap().to_owned();
     assert_eq!(verify(&copy, &[]).code, 0, "what is left is as it was written");
-    let cut = verify(&copy, &["--holds", &hash]);
+    let cut = verify(&copy, &["--require-hash", &hash]);
     assert_eq!(cut.code, 1);
-    assert!(cut.stdout.contains("Every entry that is here is as it was written"), "{}", cut.stdout);
-    let wrong = verify(&copy, &["--holds", "0000"]);
+    assert!(cut.stdout.contains("The hash chain is intact: the log was truncated"), "{}", cut.stdout);
+    let wrong = verify(&copy, &["--require-hash", "0000"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("expected the 64 hexadecimal digits"), "{}", wrong.stderr);
-    assert_eq!(verify(&town.text("server"), &["--holds", &hash]).code, 0);
+    assert_eq!(verify(&town.text("server"), &["--require-hash", &hash]).code, 0);
     assert_eq!(verify("/nonexistent", &[]).code, 2);
 }
 
@@ -167,7 +167,7 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
         backup.join().unwrap()
     });
     assert_eq!(made.code, 0, "{}", made.stderr);
-    assert!(made.stdout.contains("entries, whole, hash "), "{}", made.stdout);
+    assert!(made.stdout.contains("entries, hash chain intact, hash "), "{}", made.stdout);
     assert!(made.stdout.contains("ca.key") && made.stdout.contains("access"), "{}", made.stdout);
     let permissions =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).unwrap().permissions());
@@ -175,15 +175,15 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     assert_eq!(verify(&copy, &["--replay"]).code, 0);
     let again = run(&["server", "backup", &dir, &copy]);
     assert_eq!(again.code, 2, "nothing is written over");
-    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("already exists"), "{}", again.stderr);
     // A restore never overwrites an existing log.
     let refused = run(&["server", "restore", &copy, &dir]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("is there already"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("already exists"), "{}", refused.stderr);
     let fresh = town.text("fresh");
     let restored = run(&["server", "restore", &copy, &fresh]);
     assert_eq!(restored.code, 0, "{}", restored.stderr);
-    assert!(restored.stdout.contains("is missing; the authority's key"), "{}", restored.stdout);
+    assert!(restored.stdout.contains("is missing; the CA's private key"), "{}", restored.stdout);
     let told = verify(&fresh, &["--replay"]);
     assert_eq!(told.code, 0, "{}", told.stdout);
     // A server continues from the restored log, with the same state. The CA is backed up separately
@@ -201,7 +201,7 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     edit(Path::new(&copy), "DELETE FROM entries WHERE seq = 2");
     let broken = run(&["server", "restore", &copy, &town.text("other")]);
     assert_eq!(broken.code, 2);
-    assert!(broken.stderr.contains("is not whole: entry 2 is missing"), "{}", broken.stderr);
+    assert!(broken.stderr.contains("failed: entry 2 is missing"), "{}", broken.stderr);
     assert!(!town.path("other/log").exists());
 }
 
@@ -216,7 +216,7 @@ fn what_is_old_is_archived_while_the_server_runs_and_the_chain_goes_on() {
         town.find("gpu-2", number);
         let ran = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
-        if !ran.stdout.starts_with("nothing was moved") {
+        if !ran.stdout.starts_with("nothing was archived") {
             break ran;
         }
         assert!(!Path::new(&file).exists(), "nothing is left of an archive that was none");
@@ -229,11 +229,11 @@ fn what_is_old_is_archived_while_the_server_runs_and_the_chain_goes_on() {
     town.stop();
     let alone = verify(&dir, &[]);
     assert_eq!(alone.code, 0, "{}", alone.stdout);
-    assert!(alone.stdout.contains("are in an archive that ends with "), "{}", alone.stdout);
+    assert!(alone.stdout.contains("are in an archive that ends with hash "), "{}", alone.stdout);
     assert_eq!(verify(&dir, &["--replay"]).code, 0, "from the state that it begins with");
     let both = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(both.code, 0, "{} {}", both.stdout, both.stderr);
-    assert!(both.stdout.contains("what was decided follows from it"), "{}", both.stdout);
+    assert!(both.stdout.contains("every decision reproduced"), "{}", both.stdout);
     edit(Path::new(&file), "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 1");
     let edited = verify(&dir, &["--archive", &file]);
     assert_eq!(edited.code, 1);
@@ -246,7 +246,7 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     let (dir, file) = (town.text("server"), town.text("archive"));
     loop {
         let ran = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
-        if !ran.stdout.starts_with("nothing was moved") {
+        if !ran.stdout.starts_with("nothing was archived") {
             break;
         }
     }
@@ -285,7 +285,7 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
     assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
     let accepted = run(&["server", "accept-log", "--dir", &dir]);
     assert_eq!(accepted.code, 0, "{}", accepted.stderr);
-    assert!(accepted.stdout.contains("accepted: entries 11 to "), "{}", accepted.stdout);
+    assert!(accepted.stdout.contains("accepted: the acknowledged entries 11 to "), "{}", accepted.stdout);
     assert_eq!(verify(&dir, &["--replay"]).code, 0);
     town.start("server");
     town.find("gpu-1", 100);

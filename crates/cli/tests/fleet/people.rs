@@ -51,7 +51,7 @@ fn where_no_node_stands_is_said() {
     assert_eq!(add("train").stderr, "");
     let none = add("nopool");
     assert_eq!(none.code, 0);
-    assert!(none.stderr.contains("no node stands in pool nopool"), "{}", none.stderr);
+    assert!(none.stderr.contains("pool nopool has no nodes and no join token"), "{}", none.stderr);
     assert_eq!(run(&["server", "token", "create", "--pool", "nopool", "--dir", &dir]).code, 0);
     assert_eq!(add("nopool").stderr, "", "one may come");
     town.log_in("root", "admin");

@@ -202,7 +202,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
 
 fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let told = ann.fine(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
-    assert_eq!(told, "gpu-1 is not of the fleet any more\n");
+    assert_eq!(told, "gpu-1 is removed from the fleet\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
     let why = link(&status)["not-connected"]["why"].as_str().unwrap();
     assert!(why.contains("the node is not of the fleet: it was retired"), "{why}");

@@ -85,7 +85,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "lacks    nvidia-bug-report.log: the monitored root is not this machine";
+    let lacks = "missing  nvidia-bug-report.log: the monitored root is not this machine";
     assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may read it");
@@ -110,7 +110,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
         || ann.node("gpu-1")["requested_order_results"][0]["generation"].as_u64().unwrap();
     let before = generation();
     for (out, text) in
-        [("a.tar.gz", "` exists"), ("state", "` is a folder"), ("no/b", "os error 2")]
+        [("a.tar.gz", "` exists"), ("state", "` is a directory"), ("no/b", "os error 2")]
     {
         let refused = fetch(&world, &ann, out, &[]);
         assert_eq!(refused.code, 2, "{out}: {}", refused.stdout);

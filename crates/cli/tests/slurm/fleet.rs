@@ -124,8 +124,8 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
         member.world.inject(&["reboot"]);
     }
     let (second, third) = (two.agent(&cluster), three.agent(&cluster));
-    let told = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
-    assert!(told.starts_with("node3 was repaired: its agent counts anew"), "{told}");
+    let told = bob.fine(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
+    assert!(told.starts_with("node3 is recorded as repaired: its agent resets"), "{told}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
     let back = one.until(&bob, "in-service");
@@ -149,7 +149,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     }
     let whole = run(&["server", "verify-log", &server.dir(), "--replay"]);
     assert_eq!(whole.code, 0, "{}{}", whole.stdout, whole.stderr);
-    assert!(whole.stdout.contains("and what was decided follows from it"), "{}", whole.stdout);
+    assert!(whole.stdout.contains("every decision reproduced"), "{}", whole.stdout);
     server.stop();
 }
 
