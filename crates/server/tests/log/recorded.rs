@@ -1,4 +1,4 @@
-//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v3.jsonl`
+//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v4.jsonl`
 //! hold states with every field, as they were written then.
 //!
 //! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`), and never
@@ -26,12 +26,14 @@ use crate::{at, node, written};
 
 const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
-const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
+const RECORDED_V3: &str = include_str!("testdata/states_v3.jsonl");
+const RECORDED: &str = include_str!("testdata/states_v4.jsonl");
 
 /// As stored in a log.
 const HEADER_V1: &str = "farrier state 1\n";
 const HEADER_V2: &str = "farrier state 2\n";
-const HEADER: &str = "farrier state 3\n";
+const HEADER_V3: &str = "farrier state 3\n";
+const HEADER: &str = "farrier state 4\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
@@ -424,20 +426,22 @@ fn the_current_state_format_is_recorded() {
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v3.jsonl");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v4.jsonl");
     std::fs::write(file, recorded).unwrap();
 }
 
 #[test]
 fn every_recorded_state_still_reads() {
-    for recorded in [RECORDED, RECORDED_V2, RECORDED_V1] {
+    for recorded in [RECORDED, RECORDED_V3, RECORDED_V2, RECORDED_V1] {
         assert!(!recorded.is_empty());
     }
-    for line in RECORDED.lines() {
-        let then = renamed("", &serde_json::from_str(line).unwrap());
-        let state = begun_with(format!("{HEADER}{line}").as_bytes()).unwrap();
-        let now = serde_json::to_value(&state).unwrap();
-        assert!(holds(&now, &then), "something is lost: {now}");
+    for (recorded, header) in [(RECORDED, HEADER), (RECORDED_V3, HEADER_V3)] {
+        for line in recorded.lines() {
+            let then = renamed("", &serde_json::from_str(line).unwrap());
+            let state = begun_with(format!("{header}{line}").as_bytes()).unwrap();
+            let now = serde_json::to_value(&state).unwrap();
+            assert!(holds(&now, &then), "something is lost: {now}");
+        }
     }
     // Before format 1 there was no header.
     let old = [(RECORDED_V2, HEADER_V2), (RECORDED_V1, HEADER_V1), (RECORDED_V1, "")];
@@ -612,7 +616,7 @@ fn a_base_snapshot_starts_with_its_version() {
     let state = log.base_state().unwrap();
     let meant = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), meant);
-    let later = begun_with(meant.replacen('3', "4", 1).as_bytes()).unwrap_err().to_string();
+    let later = begun_with(meant.replacen('4', "5", 1).as_bytes()).unwrap_err().to_string();
     assert!(later.contains("by a later version"), "{later}");
     let nothing = begun_with(b"farrier").unwrap_err();
     assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");
