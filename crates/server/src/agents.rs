@@ -202,7 +202,7 @@ impl Service {
         let node: NodeId = request.node.parse().map_err(|err| wrong(format!("{err}")))?;
         let key = request.key.clone().unwrap_or_default();
         let purpose = Purpose::Enrol { node: &request.node, token: &request.token };
-        let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
+        let point = proof::verify(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::from_secret(&request.token);
         // Held until the fleet knows the node, so that concurrent requests for one name are
         // serialised.
@@ -289,7 +289,7 @@ impl Agents for Service {
             return Err(too_soon());
         }
         let key = request.into_inner().key.unwrap_or_default();
-        let point = proof::proven(&key, Purpose::Renew)
+        let point = proof::verify(&key, Purpose::Renew)
             .map_err(|err| Status::invalid_argument(err.to_string()))?;
         if !self.renewals.claim(&identity.node, Instant::now()) {
             return Err(too_soon());

@@ -85,7 +85,7 @@ async fn enrol_now(
 /// Checks that the certificate is for this node, from the CA with this fingerprint.
 fn checked(node: &NodeId, signed: &Certificate, wanted: [u8; 32]) -> Result<Identity, EnrolError> {
     let other = || EnrolError::Other(node.clone());
-    let identity = Identity::of_certificate(&signed.node).map_err(|_| other())?;
+    let identity = Identity::from_certificate(&signed.node).map_err(|_| other())?;
     let authority: [u8; 32] = Sha256::digest(&signed.authority).into();
     (identity.node == *node && authority == wanted).then_some(identity).ok_or_else(other)
 }

@@ -122,7 +122,7 @@ impl Keep {
             pem::read(pem::CERTIFICATE, &text).into_iter().map(CertificateDer::from).collect();
         let own = chain.first().ok_or_else(|| foreign("certificate"))?;
         let identity =
-            Identity::of_certificate(own).map_err(|_| foreign("certificate of a node"))?;
+            Identity::from_certificate(own).map_err(|_| foreign("certificate of a node"))?;
         let path = self.ca_path();
         let authorities = fs::read_to_string(&path)
             .map_err(|err| IdentityError::File { path: path.clone(), err })?;

@@ -14,7 +14,7 @@ use farrier_fleet::fleet::state::Liveness;
 use farrier_fleet::fleet::{NodeId, Order};
 use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
+use farrier_wire::limits::{NAME_BYTES_MAX, ORDER_STATUSES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{
     self, AgentMessage, ServerMessage, agent_message, report, server_message,
 };
@@ -270,7 +270,7 @@ impl Session<'_> {
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
         check_limit("journal", journal.len(), NAME_BYTES_MAX)?;
-        check_limit("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        check_limit("outstanding", outstanding.len(), ORDER_STATUSES_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
         let cordon = convert::cordon(cordon.unwrap_or_default())?;
         let node_record = self.node_record().await?;

@@ -57,7 +57,7 @@ impl Parameter {
         }
     }
 
-    pub(super) fn shape(&self) -> Value {
+    pub(super) fn schema(&self) -> Value {
         match self.kind {
             ParameterKind::Name => {
                 json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })

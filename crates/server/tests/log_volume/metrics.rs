@@ -20,7 +20,7 @@ pub(crate) async fn metrics(server: &TestServer, tls: Arc<rustls::ClientConfig>)
         RestClient::connect(&server.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
     let mut answer = asker.follow("/metrics").await.unwrap();
     let mut text = Vec::new();
-    while let Some(piece) = answer.piece().await.unwrap() {
+    while let Some(piece) = answer.chunk().await.unwrap() {
         text.extend_from_slice(&piece);
     }
     String::from_utf8(text).unwrap()

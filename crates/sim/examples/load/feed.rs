@@ -35,7 +35,7 @@ impl EventFeed {
 
     /// The next events and when they arrived.
     pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, Vec<EventRow>)> {
-        let piece = self.response.piece().await?.context("the server closed the stream")?;
+        let piece = self.response.chunk().await?.context("the server closed the stream")?;
         let at = Instant::now();
         self.unread.extend_from_slice(&piece);
         let mut rows = Vec::new();

@@ -149,7 +149,7 @@ impl Session {
         let answered = self.runtime.block_on(self.asker.follow(path));
         let mut answered = answered.map_err(|err| explained(&err))?;
         loop {
-            let piece = self.runtime.block_on(answered.piece()).map_err(|err| explained(&err))?;
+            let piece = self.runtime.block_on(answered.chunk()).map_err(|err| explained(&err))?;
             match piece {
                 Some(piece) => take(&piece)?,
                 None => return Ok(()),
@@ -186,7 +186,7 @@ impl Iterator for Lines<'_> {
                 let rest = std::mem::take(&mut self.buffer);
                 return (!rest.is_empty()).then(|| Ok(String::from_utf8_lossy(&rest).into_owned()));
             }
-            match self.runtime.block_on(self.answered.piece()) {
+            match self.runtime.block_on(self.answered.chunk()) {
                 Ok(Some(piece)) => self.buffer.extend_from_slice(&piece),
                 Ok(None) => self.is_whole = true,
                 Err(err) => {
@@ -264,7 +264,7 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
             "does the server run, and is the address right?".to_owned()
         }
-        RestError::Connect(ConnectError::Stranger { .. }) => {
+        RestError::Connect(ConnectError::UntrustedServer { .. }) => {
             "is the address right? `farrier server user add` prints the fingerprint of its own server; where its authority is a new one, `farrier login` anew"
                 .to_owned()
         }

@@ -189,7 +189,7 @@ impl Session<'_> {
         &mut self,
         message: proto::OrderStatus,
     ) -> Result<(), SessionEnd> {
-        let (generation, status) = convert::answer(message)?;
+        let (generation, status) = convert::order_status(message)?;
         let accepted = status == OrderStatus::Accepted;
         let event = Event::OrderStatusReported { node: self.node.clone(), generation, status };
         self.report(event, SMALL_BYTES, None).await?;
