@@ -1,4 +1,4 @@
-//! Whether retired words are gone from code, docs and data. `docs/GLOSSARY.md` has the words to use.
+//! Finds retired words in code, docs and data. `docs/GLOSSARY.md` lists the words to use.
 //!
 //! ```text
 //! git ls-files ─ lines ─ identifiers and prose, split into words ─ retired.txt ─ exempt.txt ─> problems
@@ -33,7 +33,7 @@ enum Pattern {
     Identifier(String),
 }
 
-/// Files that may use retired words, and which.
+/// A file or folder that may use a retired word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Exemption {
     /// A file, or a folder with a slash at its end.
@@ -92,7 +92,7 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("failed to read `{path}`"))
 }
 
-/// Files that git tracks or would track. The lists themselves are left out.
+/// Files that git tracks or would track, except the word lists.
 fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
@@ -109,7 +109,7 @@ fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(listed.lines().filter(is_searched).map(ToOwned::to_owned).collect())
 }
 
-/// `word | replacement` a line. A leading `=` matches a whole identifier, case included.
+/// One `word | replacement` per line. A leading `=` matches a whole identifier, case included.
 fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
     let parse = |line: &str| match line.split_once(" | ") {
         Some((word, replacement)) => {
@@ -124,7 +124,7 @@ fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
     entries(text).map(parse).collect()
 }
 
-/// `path | word | reason` a line.
+/// One `path | word | reason` per line.
 fn parse_exemptions(text: &str) -> anyhow::Result<Vec<Exemption>> {
     let parse = |line: &str| match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
         [path, word, reason] if !reason.trim().is_empty() => {
