@@ -238,7 +238,7 @@ async fn with_low_disk_space_only_service_affecting_reports_are_logged_and_nothi
     // snapshot is requested.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
-    assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
+    assert!(matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
