@@ -54,7 +54,7 @@ async fn invalid_tokens_are_refused_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn access_changes_are_logged_once_whoever_made_them() {
+async fn access_changes_are_logged_once_for_every_actor() {
     let mut fleet = TestFleet::open().await;
     // By the command line, beside a running server.
     let admin = fleet.token("ann", Role::Admin, "fleet");
