@@ -147,16 +147,16 @@ impl Service {
         let event = match (self.location_of(node).await?, location_update) {
             (None, _) => Event::Enrolled { node: node.clone(), location },
             (Some(_), LocationUpdate::Keep) => return Ok(()),
-            (Some(known), LocationUpdate::WithinPool) => {
-                let location = Location { pool: known.pool.clone(), ..location };
+            (Some(current), LocationUpdate::WithinPool) => {
+                let location = Location { pool: current.pool.clone(), ..location };
                 Event::LocationChanged {
                     node: node.clone(),
-                    location: known.updated_with(&location),
+                    location: current.updated_with(&location),
                 }
             }
-            (Some(known), LocationUpdate::Full) => Event::LocationChanged {
+            (Some(current), LocationUpdate::Full) => Event::LocationChanged {
                 node: node.clone(),
-                location: known.updated_with(&location),
+                location: current.updated_with(&location),
             },
         };
         self.context
@@ -236,7 +236,7 @@ impl Service {
 }
 
 fn join_status(node: &NodeId, err: &JoinError) -> Status {
-    tracing::debug!(%node, why = %err, "enrolment refused");
+    tracing::debug!(%node, reason = %err, "enrolment refused");
     match err {
         JoinError::Token => Status::permission_denied(err.to_string()),
         JoinError::Taken(_) => Status::already_exists(err.to_string()),

@@ -127,7 +127,7 @@ pub(crate) async fn serve(
         SessionEnd::ClosedByNode | SessionEnd::Lost(_) => {}
         _ => context.counters.session_ended(&node, chain(&end)),
     }
-    tracing::debug!(%node, why = %chain(&end), "a session ended");
+    tracing::debug!(%node, reason = %chain(&end), "a session ended");
     if let Some(status) = end.status() {
         let _ = tokio::time::timeout(SEND_TIMEOUT, out.send(Box::new(Err(status)))).await;
     }
@@ -147,12 +147,14 @@ pub(crate) fn expired() -> Status {
 async fn until_expired(until: Option<Timestamp>) {
     let Some(until) = until else { return std::future::pending().await };
     loop {
-        let Ok(left) = Duration::try_from(until.duration_since(Timestamp::now())) else { return };
-        if left.is_zero() {
+        let Ok(remaining) = Duration::try_from(until.duration_since(Timestamp::now())) else {
+            return;
+        };
+        if remaining.is_zero() {
             return;
         }
         // The clock may be corrected meanwhile.
-        tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
+        tokio::time::sleep(remaining.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
 

@@ -23,8 +23,8 @@ impl Session<'_> {
         &mut self,
         message: proto::Changes,
     ) -> Result<(), SessionEnd> {
-        if let Some(left) = self.changes_to_skip.checked_sub(1) {
-            self.changes_to_skip = left;
+        if let Some(remaining) = self.changes_to_skip.checked_sub(1) {
+            self.changes_to_skip = remaining;
             return Ok(());
         }
         if self.last.is_some_and(|last| message.record <= last) {
