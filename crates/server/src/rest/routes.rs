@@ -215,7 +215,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(PUT "/api/v1/nodes/{node}/location", "setNodeLocation", ADMINISTER, &[], body!(LocationRequest), json!(Done),
         requests::set_location, "Sets a node's location and tenant. Requires the whole fleet as scope."),
     route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireRequest),
-        json!(Done), requests::retire, "Retires a node for good."),
+        json!(Done), requests::retire, "Retires a node permanently."),
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke_node, "Revokes a node's certificates."),
     route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),

@@ -33,7 +33,7 @@ async fn an_enrolled_node_opens_a_session_over_tls() {
     agent.acked(1).await;
     agent.find(2);
     agent.acked(2).await;
-    assert_eq!(server.found("a"), [2]);
+    assert_eq!(server.logged_findings("a"), [2]);
     let text = std::fs::read(server.dir().join("access")).unwrap();
     let secret = token.as_bytes();
     assert!(
@@ -156,7 +156,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
-    assert_eq!(server.found("a"), Vec::<u64>::new(), "the session was disconnected");
+    assert_eq!(server.logged_findings("a"), Vec::<u64>::new(), "the session was disconnected");
     let phase = async || {
         let controller = server.running().controller();
         controller.read(|state| state.nodes[&node("a")].phase()).await.unwrap()
@@ -167,7 +167,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     assert_eq!(phase().await, NodePhase::Held);
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
     agent.acked(1).await;
-    assert_eq!(server.found("a"), [1], "it resumes");
+    assert_eq!(server.logged_findings("a"), [1], "it resumes");
     assert_ne!(phase().await, NodePhase::Held, "it is admitted again");
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
@@ -303,7 +303,7 @@ async fn a_session_ends_with_its_certificate() {
         }
     };
     let end = tokio::time::timeout(PATIENCE, ending).await;
-    let end = end.expect("it outlives its certificate");
+    let end = end.expect("the session outlived its certificate");
     assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the certificate has expired"));
     let lived = enrolled.elapsed();
     assert!(lived.as_secs() >= 5, "{lived:?}");

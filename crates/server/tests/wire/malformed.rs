@@ -140,7 +140,7 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     }
     raw.resync(2).await;
     assert_eq!(raw.acked().await, 4, "older than the log");
-    assert_eq!(server.found("a"), [4]);
+    assert_eq!(server.logged_findings("a"), [4]);
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
 
@@ -191,7 +191,7 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
     assert_eq!(raw.refused().await, Code::FailedPrecondition, "no generation follows the largest");
     let refused = Raw::open(&server, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert_eq!(server.found("a"), Vec::<u64>::new());
+    assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // Each unreadable report is logged, until one is readable.
     assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
     assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
@@ -215,7 +215,7 @@ async fn oversized_messages_are_refused() {
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
     server
-        .wait_for("the log says that its findings are unreadable", |entries| {
+        .wait_for("the unreadable findings are logged", |entries| {
             entries.iter().any(|entry| matches!(entry.event, Event::ReportsUnreadable { .. }))
         })
         .await;

@@ -178,7 +178,8 @@ async fn a_fatal_finding_overtakes_a_flood() {
     until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
         .await;
     other.report(opened(2, serious(1))).await;
-    until("the finding does, too", || server.running().controller().waiting() >= 3).await;
+    until("the finding reaches the controller", || server.running().controller().waiting() >= 3)
+        .await;
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
     assert_eq!(other.acked().await, 2);

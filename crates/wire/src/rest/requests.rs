@@ -160,7 +160,7 @@ view! { strict
 }
 
 view! { strict
-    /// Removes a node from the fleet for good.
+    /// Removes a node from the fleet permanently.
     RetireRequest {
         reason: BoundedText,
     }
