@@ -1,5 +1,5 @@
-//! Any model config is planned, searched or rejected in any parallelism config, and any table of runs is scored
-//! or rejected. Planned values are finite.
+//! Any model config is planned, searched or rejected in any parallelism config, and any table of
+//! runs is scored or rejected. Planned values are finite.
 #![no_main]
 
 use farrier_facts::FactSet;

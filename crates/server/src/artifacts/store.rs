@@ -85,7 +85,7 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// Opens the store in a server's folder. Deletes content without a record, which a crash leaves,
+    /// Opens the store in a server's folder. Deletes content without a record, as left by a crash,
     /// and artifacts beyond the limits.
     pub(crate) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("artifacts");
@@ -132,8 +132,8 @@ impl ArtifactStore {
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Publishes a complete artifact, and replaces an earlier one of the same order. Discards it and
-    /// returns false if the node was retired meanwhile.
+    /// Publishes a complete artifact, and replaces an earlier one of the same order. Discards it
+    /// and returns false if the node was retired meanwhile.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
@@ -209,9 +209,9 @@ impl ArtifactStore {
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes artifacts beyond the limits. `latest`, a folder and a record in it, always stays, even
-    /// if it looks like the oldest because the wall clock was set back. A failed deletion does not
-    /// stop the others. The caller holds the lock.
+    /// Deletes artifacts beyond the limits. `latest`, a folder and a record in it, always stays,
+    /// even if it looks like the oldest because the wall clock was set back. A failed deletion
+    /// does not stop the others. The caller holds the lock.
     fn prune(&self, now: Timestamp, latest: Option<(&Path, &ArtifactRecord)>) {
         let failed = |folder: &Path, err: &io::Error| {
             tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");

@@ -267,7 +267,8 @@ async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     agent.connect(&server);
     let is_cordon = |event: &Event| matches!(event, Event::CordonObserved { .. });
     until("the server has the cordon state", || server.count(is_cordon) == 1).await;
-    // The scheduler stops answering while no server runs. The hello reports it, and nothing changes.
+    // The scheduler stops answering while no server runs. The hello reports that, and nothing
+    // changes.
     server.running.take().unwrap().stop().await.unwrap();
     agent.cordon.send_replace(Cordon::Unknown);
     server.start(None).await;
