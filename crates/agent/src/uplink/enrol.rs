@@ -89,7 +89,7 @@ fn check_certificate(
     expected_ca: [u8; 32],
 ) -> Result<Identity, EnrolError> {
     let other = || EnrolError::Other(node.clone());
-    let identity = Identity::of_certificate(&signed.node).map_err(|_| other())?;
+    let identity = Identity::from_certificate(&signed.node).map_err(|_| other())?;
     let authority: [u8; 32] = Sha256::digest(&signed.authority).into();
     (identity.node == *node && authority == expected_ca).then_some(identity).ok_or_else(other)
 }

@@ -122,7 +122,7 @@ impl Keep {
             pem::read(pem::CERTIFICATE, &text).into_iter().map(CertificateDer::from).collect();
         let leaf = chain.first().ok_or_else(|| unexpected("certificate"))?;
         let identity =
-            Identity::of_certificate(leaf).map_err(|_| unexpected("certificate of a node"))?;
+            Identity::from_certificate(leaf).map_err(|_| unexpected("certificate of a node"))?;
         let path = self.ca_path();
         let authorities = fs::read_to_string(&path)
             .map_err(|err| IdentityError::File { path: path.clone(), err })?;

@@ -25,10 +25,10 @@ fn what_is_wrong_with_a_connection_is_said() {
         ran.stderr
     };
     let plain = log_in(&town.url().replace("https", "http"), right);
-    assert!(plain.contains("the server speaks TLS there, and `http://` does not"), "{plain}");
+    assert!(plain.contains("the server uses TLS on this port"), "{plain}");
     let other = "00".repeat(32);
     let stranger = log_in(&town.url(), &other);
-    let told = format!("its authority has the fingerprint {right}, and {other} is asked for");
+    let told = format!("the fingerprint of its authority is {right}, expected {other}");
     assert!(stranger.contains(&told), "{stranger}");
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", silent.local_addr().unwrap());
@@ -38,7 +38,7 @@ fn what_is_wrong_with_a_connection_is_said() {
         peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });
     let no_tls = log_in(&url, right);
-    assert!(no_tls.contains("does not speak TLS, and `https://` asks for it"), "{no_tls}");
+    assert!(no_tls.contains("does not support TLS, which `https://` requires"), "{no_tls}");
 }
 
 #[test]
