@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! text ─ toml ─> Section (takes keys one by one, collects problems) ─> Config, or all problems
-//!                     `--check-config`: look_around ─> what the node lacks or forbids
+//!                     `--check-config`: preflight ─> what the node lacks or forbids
 //! ```
 //!
 //! Parsing reports all problems at once, so that fixing a file does not take one run per mistake.
 
 mod file;
+mod preflight;
 mod section;
-mod surroundings;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use farrier_wire::client::ServerUrl;
 use serde::Serialize;
 
 pub use file::{ConfigError, read, read_as_far_as_it_goes};
-pub(crate) use file::{Judgement, judge};
+pub(crate) use file::{ParsedFile, parse_file};
+pub(crate) use preflight::{Flags, group_id, preflight};
 pub use section::Problem;
-pub(crate) use surroundings::{Flags, group_id, look_around};
 
 /// Line number of each key in the file.
 pub(crate) type Lines = BTreeMap<String, usize>;

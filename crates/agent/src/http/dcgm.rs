@@ -146,7 +146,7 @@ const MIB: f64 = 1.0 / 1_048_576.0;
 /// Writes dcgm-exporter's metrics for each GPU.
 pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     let labels: Vec<Labels> =
-        state.values.gpus.iter().map(|gpu| Labels::of(gpu, state, hostname)).collect();
+        state.values.gpus.iter().map(|gpu| Labels::new(gpu, state, hostname)).collect();
     for (name, kind, help, signal, factor) in COUNTERS {
         let mut family = text.family(name, kind, help);
         for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
@@ -183,7 +183,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn of(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
+    fn new(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
         // dcgm-exporter uses eight digits for the PCI domain, the kernel four. To Prometheus an
         // empty label is the same as a missing one.
         let pci = gpu.pci.as_deref().unwrap_or_default().to_ascii_uppercase();

@@ -121,7 +121,7 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     let found = agent.until_found("agent.config-wrong");
     let said = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     let text = path.display();
-    let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
+    let first = format!("`{text}` line 1: `nonsense = true`: unknown key");
     assert!(said.starts_with(&first), "{found:#}");
     assert!(said.contains(&format!("`farrier agent --check-config --config {text}`")), "{said}");
     // A second error is reported in the same finding.
@@ -150,7 +150,7 @@ fn one_agent_a_node() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let second = run(&words);
     assert_eq!(second.code, 2);
-    let whom = format!("another agent (pid {}) uses the state folder", agent.pid());
+    let whom = format!("another agent (pid {}) uses the state directory", agent.pid());
     assert!(second.stderr.contains(&whom), "{}", second.stderr);
     assert!(!second.stderr.contains("no journal"), "{}", second.stderr);
     agent.stop();

@@ -335,7 +335,7 @@ fn a_gpu_of_which_nothing_is_read_any_more_is_found_and_not_seen() {
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
-    let why = "GPU 1: no call reads anything of it";
+    let why = "GPU 1: no NVML call reads it";
     let blind = |status: &Value| status["not_seen"].to_string().contains(why);
     let status = agent.until(blind);
     assert_ne!(status["verdict"], "healthy", "{status:#}");
@@ -403,7 +403,7 @@ fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
     let agent = world.agent();
     // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
-        let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
+        let waits = status["not_seen"].to_string().contains("NVML: no answer yet");
         waits && status["driver"].is_string()
     });
     assert_eq!(status["driver"], before["driver"]);

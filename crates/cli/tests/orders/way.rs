@@ -192,7 +192,7 @@ fn a_node_is_made_right_for_its_work_when_it_is_empty() {
     let found = agent.until_found("check");
     assert_eq!(found["detail"], "tune-drift");
     let text = found["text"].as_str().unwrap();
-    let said = "not as the profile `training` wants it: host.transparent-hugepages is always and not madvise";
+    let said = "drift from the profile `training`: host.transparent-hugepages is always, expected madvise";
     assert!(text.contains(said), "{text}");
     assert_eq!(found["severity"], "warning");
     agent.stop();

@@ -1,4 +1,4 @@
-//! The state folded from the records.
+//! The durable state, folded from the journal's records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,16 +39,17 @@ impl Fold {
             self.told.clear();
         }
         if let Some(snapshot) = &record.snapshot {
-            self.open = snapshot.findings.iter().map(|it| (it.id, it.clone())).collect();
+            let findings = snapshot.findings.iter();
+            self.open = findings.map(|finding| (finding.id, finding.clone())).collect();
             self.next_id = snapshot.next_id;
             self.remembered = snapshot.remembered.iter().cloned().collect();
             self.opened.clone_from(&snapshot.opened);
             self.told.clear();
-            self.tell(&snapshot.told);
+            self.set_recovery_reports(&snapshot.told);
         }
-        self.tell(&record.told);
+        self.set_recovery_reports(&record.told);
         for change in &record.changes {
-            self.change(change);
+            self.apply_change(change);
         }
         self.remembered.extend(record.remembered.iter().cloned());
         while self.remembered.len() > REMEMBERED_MAX {
@@ -63,21 +64,21 @@ impl Fold {
         self.at = Some(record.at);
     }
 
-    fn tell(&mut self, told: &[LastTold]) {
-        let each = told.iter().map(|it| ((it.subject.clone(), it.signal), it.value));
-        self.told.extend(each);
+    fn set_recovery_reports(&mut self, reports: &[LastTold]) {
+        let entry = |report: &LastTold| ((report.subject.clone(), report.signal), report.value);
+        self.told.extend(reports.iter().map(entry));
     }
 
-    fn last_told(&self) -> Vec<LastTold> {
-        let each = self.told.iter().map(|((subject, signal), value)| LastTold {
+    fn recovery_reports(&self) -> Vec<LastTold> {
+        let reports = self.told.iter().map(|((subject, signal), value)| LastTold {
             subject: subject.clone(),
             signal: *signal,
             value: *value,
         });
-        each.collect()
+        reports.collect()
     }
 
-    fn change(&mut self, change: &Change) {
+    fn apply_change(&mut self, change: &Change) {
         let finding = change.finding();
         self.next_id = self.next_id.max(finding.id + 1);
         match change {
@@ -97,7 +98,7 @@ impl Fold {
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
             opened: self.opened.clone(),
-            told: self.last_told(),
+            told: self.recovery_reports(),
         }
     }
 
@@ -107,7 +108,7 @@ impl Fold {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
-            told: self.last_told(),
+            told: self.recovery_reports(),
             boot: self.boot.clone(),
         }
     }
