@@ -96,7 +96,7 @@ enum CrashMode {
     Panic,
 }
 
-/// A crash that a test asked for. The default never crashes.
+/// A crash that a test requested. The default never crashes.
 #[derive(Debug, Default)]
 pub struct Failpoint {
     at: Option<(Point, Cell<u32>)>,
@@ -151,7 +151,7 @@ impl Failpoint {
             CrashMode::Hang => loop {
                 std::thread::park();
             },
-            CrashMode::Panic => panic!("a test asked for it"),
+            CrashMode::Panic => panic!("requested by a test"),
         }
     }
 

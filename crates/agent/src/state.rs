@@ -54,7 +54,7 @@ pub struct JournalState {
 pub struct Values {
     pub gpus: Vec<GpuIdentity>,
     /// GPUs that were listed before, but are not now.
-    pub gone: Vec<GpuIdentity>,
+    pub delisted: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
     pub latest: Latest,
     /// GPU processes. `None` if unknown.

@@ -200,7 +200,7 @@ impl Status {
             .collect();
         worst_first(&mut findings);
         let values = &state.values;
-        let identities = GpuIdentities { listed: &values.gpus, gone: &values.gone };
+        let identities = GpuIdentities { listed: &values.gpus, delisted: &values.delisted };
         let faults = || findings.iter().map(|status| &status.finding);
         let loaded = values.reading(&Subject::Node, Signal::NodeDriverLoaded);
         let loaded = loaded.and_then(Reading::value).map(|value| *value > 0.0);
@@ -237,7 +237,7 @@ impl Status {
     /// The state that a journal holds while no agent runs, with the GPUs as last enumerated.
     pub fn of_journal(durable: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
         let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
-        let identities = GpuIdentities { listed: inventory.gpus(), gone: inventory.gone() };
+        let identities = GpuIdentities { listed: inventory.gpus(), delisted: inventory.delisted() };
         let open = durable.open.values().cloned();
         let mut findings: Vec<FindingStatus> =
             open.map(|finding| FindingStatus { durable: true, finding }).collect();

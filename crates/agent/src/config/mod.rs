@@ -138,7 +138,7 @@ pub struct Tiers {
     pub slow_s: f64,
 }
 
-/// Expected hardware. `None` for the maximum ever seen on the node at one time.
+/// Expected hardware. `None` for the largest number ever found on the node at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Expect {
     #[serde(skip_serializing_if = "Option::is_none")]

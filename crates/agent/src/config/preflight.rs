@@ -280,11 +280,11 @@ mod tests {
     #[test]
     fn a_directory_as_sink_a_long_socket_path_and_a_used_port_are_reported() {
         let folder = tempfile::tempdir().unwrap();
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let path = format!("/tmp/{}", "a".repeat(200));
         let text = format!(
             "listen = \"{}\"\n[socket]\npath = \"{path}\"\n[sink]\nfile = \"{}\"\n",
-            taken.local_addr().unwrap(),
+            listener.local_addr().unwrap(),
             folder.path().display()
         );
         let text = problems(&text).join("\n");
@@ -337,8 +337,8 @@ mod tests {
 
     #[test]
     fn problems_of_defaults_and_flags_name_their_source() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let text = format!("root = \"/nonexistent\"\nlisten = \"{address}\"\n");
         let flags = Flags::from([("root", "--root"), ("listen", "--listen")]);
         let lines = problems_with(&text, &flags);

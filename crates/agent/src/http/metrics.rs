@@ -75,7 +75,7 @@ fn signals(state: &State, text: &mut Text) {
 
 /// Indices of all GPUs that are or were listed.
 fn indices(state: &State) -> BTreeMap<&GpuUuid, String> {
-    let gpus = state.values.gone.iter().chain(&state.values.gpus);
+    let gpus = state.values.delisted.iter().chain(&state.values.gpus);
     gpus.map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect()
 }
 
@@ -101,7 +101,7 @@ fn write_value(
 }
 
 fn findings(state: &State, text: &mut Text) {
-    let gpus = || state.values.gpus.iter().chain(&state.values.gone);
+    let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
     // A GPU that was never listed gets no label: a log line may have invented it.
     let find_gpu = |subject: &Subject| match subject {
         Subject::Pci(address) => gpus().find(|gpu| gpu.stands_at(address)),

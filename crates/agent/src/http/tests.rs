@@ -149,7 +149,7 @@ fn state() -> State {
             pci: Some("0000:1b:00.0".to_owned()),
             name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         }],
-        gone: Vec::new(),
+        delisted: Vec::new(),
         latest: latest.into_iter().collect(),
         processes: Some(vec![process]),
         driver: Some("580.95.05".to_owned()),

@@ -20,7 +20,7 @@ pub struct Fold {
     /// Events that rules need after a restart.
     pub remembered: VecDeque<Remembered>,
     /// The driver's last recovery reports in this boot.
-    pub told: BTreeMap<(Subject, Signal), f64>,
+    pub recovery_reports: BTreeMap<(Subject, Signal), f64>,
     /// The last record.
     pub seq: u64,
     /// When it was written.
@@ -36,7 +36,7 @@ pub struct Fold {
 impl Fold {
     pub fn apply(&mut self, record: &Record) {
         if record.boot != self.boot {
-            self.told.clear();
+            self.recovery_reports.clear();
         }
         if let Some(snapshot) = &record.snapshot {
             let findings = snapshot.findings.iter();
@@ -44,7 +44,7 @@ impl Fold {
             self.next_id = snapshot.next_id;
             self.remembered = snapshot.remembered.iter().cloned().collect();
             self.opened.clone_from(&snapshot.opened);
-            self.told.clear();
+            self.recovery_reports.clear();
             self.set_recovery_reports(&snapshot.told);
         }
         self.set_recovery_reports(&record.told);
@@ -66,11 +66,11 @@ impl Fold {
 
     fn set_recovery_reports(&mut self, reports: &[LastTold]) {
         let entry = |report: &LastTold| ((report.subject.clone(), report.signal), report.value);
-        self.told.extend(reports.iter().map(entry));
+        self.recovery_reports.extend(reports.iter().map(entry));
     }
 
     fn recovery_reports(&self) -> Vec<LastTold> {
-        let reports = self.told.iter().map(|((subject, signal), value)| LastTold {
+        let reports = self.recovery_reports.iter().map(|((subject, signal), value)| LastTold {
             subject: subject.clone(),
             signal: *signal,
             value: *value,

@@ -201,7 +201,7 @@ impl Journal {
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
         remembered: Vec<Remembered>,
-        told: Vec<LastTold>,
+        recovery_reports: Vec<LastTold>,
     ) {
         let record = Record {
             v: VERSION,
@@ -212,7 +212,7 @@ impl Journal {
             snapshot: None,
             changes,
             remembered,
-            told,
+            told: recovery_reports,
         };
         self.seq = record.seq;
         self.waiting.push(record);

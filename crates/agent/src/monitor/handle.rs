@@ -33,7 +33,7 @@ impl HealthMonitor {
                 self.skipped_checks = Some(Arc::new(skipped));
             }
             CollectorMessage::Heartbeat(collector) => {
-                self.self_monitor.record_heartbeat(collector, now)
+                self.self_monitor.record_heartbeat(collector, now);
             }
             CollectorMessage::Ended(collectors) => {
                 tracing::error!(?collectors, "a collector thread has ended");

@@ -132,7 +132,7 @@ impl HealthMonitor {
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
-        engine.know(inventory.gpus(), &inventory.left());
+        engine.know(inventory.gpus(), &inventory.delisted_this_boot());
         let durable = journal.durable();
         let note = repair_note::read(&config.state_dir);
         let mut saved = durable.saved();

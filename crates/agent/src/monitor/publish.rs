@@ -62,7 +62,7 @@ impl HealthMonitor {
         let listed = self.engine.inventory();
         let listed = if listed.is_empty() { self.inventory.gpus() } else { listed };
         self.values.gpus = listed.to_vec();
-        self.values.gone = self.inventory.gone().to_vec();
+        self.values.delisted = self.inventory.delisted().to_vec();
         self.published_values =
             Arc::new(Values { latest: self.engine.latest().clone(), ..self.values.clone() });
         if self.ticks < STARTUP_TICKS || self.ticks.is_multiple_of(REFRESH_TICKS) {

@@ -146,8 +146,8 @@ impl TestNode {
 
     fn count(&self, code: &str) -> Option<u64> {
         let state = self.published.get()?;
-        let found = state.findings.iter().find(|shown| shown.finding.code == code);
-        found.map(|shown| shown.finding.count)
+        let open = state.findings.iter().find(|shown| shown.finding.code == code);
+        open.map(|shown| shown.finding.count)
     }
 
     fn sunk(&self) -> Vec<String> {
@@ -469,8 +469,8 @@ fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
 fn sources_count_as_coverage_losses_until_they_are_read() {
     let mut node = TestNode::new();
     let state = node.tick();
-    let blind: Vec<&str> = state.blind.iter().map(|blind| blind.what.as_str()).collect();
-    assert_eq!(blind, ["kernel-log"]);
+    let losses: Vec<&str> = state.blind.iter().map(|blind| blind.what.as_str()).collect();
+    assert_eq!(losses, ["kernel-log"]);
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
     assert!(node.tick().blind.is_empty());
     node.turn(
@@ -534,8 +534,8 @@ fn healthy_requires_complete_coverage() {
     let gap = CoverageGap::NeverRead(Signal::NicReceiveErrors);
     let why = (String::from("nic.errors"), Subject::Node, gap);
     let coverage = Coverage { blind: vec![why], ..Coverage::default() };
-    let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
-    assert_eq!(verdict(&blind), Verdict::Unknown, "a rule has a coverage gap");
+    let with_gap = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
+    assert_eq!(verdict(&with_gap), Verdict::Unknown, "a rule has a coverage gap");
 }
 
 #[test]

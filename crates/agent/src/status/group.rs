@@ -52,12 +52,12 @@ pub(super) enum Component {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GpuIdentities<'k> {
     pub(super) listed: &'k [GpuIdentity],
-    pub(super) gone: &'k [GpuIdentity],
+    pub(super) delisted: &'k [GpuIdentity],
 }
 
 impl<'k> GpuIdentities<'k> {
     fn iter(self) -> impl Iterator<Item = &'k GpuIdentity> {
-        self.listed.iter().chain(self.gone)
+        self.listed.iter().chain(self.delisted)
     }
 
     fn find(self, uuid: &GpuUuid) -> Option<&'k GpuIdentity> {
@@ -210,7 +210,7 @@ mod tests {
                 ..fault(6, third(), Severity::Info, Action::Ignore)
             },
         ];
-        let identities = GpuIdentities { listed: &[gpu(2), gpu(3)], gone: &[] };
+        let identities = GpuIdentities { listed: &[gpu(2), gpu(3)], delisted: &[] };
         let groups = groups(faults.iter(), identities);
         let summary: Vec<_> = groups
             .iter()
@@ -240,7 +240,7 @@ mod tests {
             code: "gpu.recovery-drain-p2p".to_owned(),
             ..with("end the traffic", fault(2, first(), Severity::Warning, Action::Investigate))
         };
-        let identities = GpuIdentities { listed: &[gpu(1)], gone: &[] };
+        let identities = GpuIdentities { listed: &[gpu(1)], delisted: &[] };
         let text = |faults: &[Finding]| groups(faults.iter(), identities)[0].do_first.text.clone();
         assert_eq!(text(std::slice::from_ref(&hung)), "look for an Xid");
         let (hung, requested) = (by_driver(hung), by_driver(requested));
@@ -261,7 +261,7 @@ mod tests {
             ..fault(2, Subject::Gpu(gpu(1).uuid), Severity::Critical, Action::ResetGpu)
         };
         let unlisted = fault(3, Subject::Gpu(gpu(9).uuid), Severity::Warning, Action::Investigate);
-        let identities = GpuIdentities { listed: &[gpu(0)], gone: &[gpu(1)] };
+        let identities = GpuIdentities { listed: &[gpu(0)], delisted: &[gpu(1)] };
         let groups = groups([first, driver, unlisted].iter(), identities);
         assert_eq!(groups[0].name, "GPU 1 (as last listed)");
         assert_eq!((groups[0].do_first.action, groups[0].do_first.finding), (Action::ResetGpu, 2));
