@@ -291,7 +291,7 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     let clears = found["clears"].as_str().unwrap_or_default();
     assert!(clears.contains("`probe.avoid_s`"), "{clears}");
     let log = agent.log();
-    assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
+    assert!(log.contains("NVML is unavailable why=a call has not returned for 4 s"), "{log}");
     // The other GPU is still read: no coverage gap, but the node is not healthy.
     let status = agent.until(|status| {
         status["not_seen"].as_array().is_some_and(Vec::is_empty)
@@ -470,7 +470,7 @@ fn without_nvml_the_agent_says_so_and_reads_the_rest() {
     agent.until(|status| {
         let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
         let no_library =
-            |blind: &Value| blind["why"].as_str().is_some_and(|why| why.contains("no library"));
+            |blind: &Value| blind["why"].as_str().is_some_and(|why| why.contains("failed to load the library"));
         let host = status["collectors"].as_array().cloned().unwrap_or_default().into_iter();
         let mut host = host.filter(|it| it["name"] == "host-medium");
         blind.len() == 1 && no_library(&blind[0]) && host.all(|it| it["age_s"].is_number())
