@@ -3,7 +3,7 @@
 //! ```text
 //! thread nvml     child process for NVML, with deadline ─┐
 //! thread kernel   /dev/kmsg ─────────────────────────────┤ bounded channel
-//! thread host     /proc, /sys ───────────────────────────┼─> health monitor ─ Engine
+//! thread host     /proc, /sys ───────────────────────────┼─> thread monitor ─ Engine
 //! thread check    coherence check of the node's files ───┘   ─> Journal (fsync) ─> Published, sink
 //! thread uplink   journal ─> server, orders <─ server
 //! thread orders   OrderExecutor: orders.jsonl, actuator, scheduler ─> order status

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text ─ toml ─> Section (takes keys one by one, collects problems) ─> Config, or all problems
-//!                     `--check-config`: preflight ─> what the node lacks or forbids
+//!                     `--check-config`: preflight ─> problems with this node
 //! ```
 //!
 //! Parsing reports all problems at once, so that fixing a file does not take one run per mistake.
@@ -102,7 +102,7 @@ impl std::str::FromStr for Listen {
 #[error("{LISTEN}")]
 pub struct ListenError;
 
-/// What `listen` accepts.
+/// The expected value of `listen`.
 pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, or `off`";
 
 /// The socket for jobs.
@@ -196,11 +196,11 @@ impl Server {
     }
 }
 
-/// What the server may order.
+/// The orders that the agent accepts from the server.
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orders {
-    /// Whether to execute orders at all.
+    /// `false` to refuse all orders.
     pub enabled: bool,
     pub scheduler: SchedulerChoice,
     /// The node's name in Slurm. `None` for the host name up to the first dot.
@@ -322,7 +322,7 @@ impl Config {
         }
     }
 
-    /// Whether the monitored node is this machine.
+    /// `true` if the monitored node is this machine.
     pub fn is_live(&self) -> bool {
         self.root == Path::new("/")
     }

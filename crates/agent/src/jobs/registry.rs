@@ -284,7 +284,7 @@ fn is_framework((name, version): &(String, String)) -> bool {
 
 impl Inner {
     /// Evicts the oldest matching client without a hello, of the user who has most of them. Returns
-    /// whether there was one.
+    /// `false` if there was none.
     fn evict_client(&mut self, matches: impl Fn(&Client) -> bool) -> bool {
         let mut per_user: BTreeMap<u32, usize> = BTreeMap::new();
         let is_idle = |client: &&Client| client.job.is_none() && matches(client);

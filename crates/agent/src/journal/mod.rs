@@ -187,8 +187,8 @@ impl Journal {
         self.retention = retention;
     }
 
-    /// Sets whether the wall clock stepped recently. A step into the future must not expire the
-    /// whole history before it can be corrected.
+    /// `true` if the wall clock stepped recently. A step into the future must not expire the whole
+    /// history before it can be corrected.
     pub fn set_clock_suspect(&mut self, suspect: bool) {
         self.clock_suspect = suspect;
     }

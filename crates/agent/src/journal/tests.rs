@@ -163,21 +163,21 @@ fn format_version_1_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_1.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (fold, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = look(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
-    assert_eq!(fold.open[&7].count, 3);
-    assert_eq!(fold.kernel_cursor("2b4c"), Some(912));
+    assert_eq!(state.open[&7].count, 3);
+    assert_eq!(state.kernel_cursor("2b4c"), Some(912));
     // In that version an Xid from NVML was a kernel log line.
     assert!(
-        matches!(&fold.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
+        matches!(&state.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
     );
     // An agent that continues the journal appends its own version.
     let mut journal = open(folder.path());
     journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
     journal.flush(at(1), &Failpoint::default()).unwrap();
     drop(journal);
-    let (fold, recovery) = look(folder.path()).unwrap();
-    assert_eq!((recovery, fold.open.len()), (Recovery::default(), 3));
+    let (state, recovery) = look(folder.path()).unwrap();
+    assert_eq!((recovery, state.open.len()), (Recovery::default(), 3));
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn format_version_2_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_2.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (fold, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = look(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
-    let [Evidence::Nvml { xid, .. }] = &fold.open[&8].evidence[..] else {
-        panic!("{:?}", fold.open[&8].evidence);
+    let [Evidence::Nvml { xid, .. }] = &state.open[&8].evidence[..] else {
+        panic!("{:?}", state.open[&8].evidence);
     };
     assert_eq!((xid.code, xid.gpu.0.as_str(), xid.index), (79, "GPU-0005", Some(5)));
 }

@@ -47,7 +47,7 @@ struct TestNode {
     config: Config,
     monitor: Option<HealthMonitor>,
     sink: std::path::PathBuf,
-    /// Whether another process executes orders.
+    /// `true` if another process executes orders.
     orders_elsewhere: bool,
 }
 
