@@ -84,7 +84,7 @@ fn write_parts(text: &mut String, agent: &WatcherCost) -> anyhow::Result<()> {
     for (part, ms_per_s) in &agent.rates {
         let description = match part.as_str() {
             "farrier" => "main thread: metrics, socket",
-            "brain" => "thread `brain`: rules, journal",
+            "monitor" => "thread `monitor`: rules, journal",
             "nvml" => "thread `nvml`: reads from the probe",
             "host" => "thread `host`: /proc, /sys",
             "kernel" => "thread `kernel`: the kernel log",

@@ -121,7 +121,7 @@ fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
     let finding = agent.until_found("agent.config-wrong");
     let note = finding["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     let text = path.display();
-    let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
+    let first = format!("`{text}` line 1: `nonsense = true`: unknown key");
     assert!(note.starts_with(&first), "{finding:#}");
     assert!(note.contains(&format!("`farrier agent --check-config --config {text}`")), "{note}");
     // A second error is reported in the same finding.
@@ -150,7 +150,7 @@ fn only_one_agent_runs_per_node() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let second = run(&args);
     assert_eq!(second.code, 2);
-    let expected = format!("another agent (pid {}) uses the state folder", agent.pid());
+    let expected = format!("another agent (pid {}) uses the state directory", agent.pid());
     assert!(second.stderr.contains(&expected), "{}", second.stderr);
     assert!(!second.stderr.contains("no journal"), "{}", second.stderr);
     agent.stop();

@@ -294,7 +294,7 @@ fn a_hung_nvml_call_affects_only_its_gpu() {
     let clears = finding["clears"].as_str().unwrap_or_default();
     assert!(clears.contains("`probe.avoid_s`"), "{clears}");
     let log = agent.log();
-    assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
+    assert!(log.contains("NVML is unavailable why=a call has not returned for 4 s"), "{log}");
     // The other GPU is still read: no coverage gap, but the node is not healthy.
     let status = agent.until(|status| {
         status["not_seen"].as_array().is_some_and(Vec::is_empty)
@@ -338,7 +338,7 @@ fn a_gpu_without_readings_is_a_finding_and_a_coverage_gap() {
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
-    let why = "GPU 1: no call reads anything of it";
+    let why = "GPU 1: no NVML call reads it";
     let has_gap = |status: &Value| status["not_seen"].to_string().contains(why);
     let status = agent.until(has_gap);
     assert_ne!(status["verdict"], "healthy", "{status:#}");
@@ -406,7 +406,7 @@ fn an_agent_started_on_a_hung_driver_shows_the_gpus_of_this_boot() {
     let agent = world.agent();
     // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
-        let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
+        let waits = status["not_seen"].to_string().contains("NVML: no answer yet");
         waits && status["driver"].is_string()
     });
     assert_eq!(status["driver"], before["driver"]);
@@ -473,7 +473,7 @@ fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
     agent.until(|status| {
         let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         let no_library =
-            |gap: &Value| gap["why"].as_str().is_some_and(|why| why.contains("no library"));
+            |gap: &Value| gap["why"].as_str().is_some_and(|why| why.contains("failed to load the library"));
         let host = status["collectors"].as_array().cloned().unwrap_or_default().into_iter();
         let mut host = host.filter(|collector| collector["name"] == "host-medium");
         gaps.len() == 1

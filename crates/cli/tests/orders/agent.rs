@@ -36,7 +36,7 @@ fn a_damaged_order_journal_does_not_stop_monitoring() {
     fs::write(world.path("state/orders.jsonl"), "nonsense\n").unwrap();
     let agent = world.agent().ready();
     let log = agent.log();
-    assert!(log.contains("orders are not carried out") && log.contains("line 1"), "{log}");
+    assert!(log.contains("failed to start the order executor") && log.contains("line 1"), "{log}");
     agent.stop();
 }
 

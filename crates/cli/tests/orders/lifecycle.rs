@@ -192,7 +192,7 @@ fn a_drained_node_is_tuned() {
     let finding = agent.until_found("check");
     assert_eq!(finding["detail"], "tune-drift");
     let text = finding["text"].as_str().unwrap();
-    let expected = "not as the profile `training` wants it: host.transparent-hugepages is always and not madvise";
+    let expected = "drift from the profile `training`: host.transparent-hugepages is always, expected madvise";
     assert!(text.contains(expected), "{text}");
     assert_eq!(finding["severity"], "warning");
     agent.stop();
