@@ -205,7 +205,7 @@ impl LostTwice {
     fn assert_repaired(mut self) {
         assert_eq!(self.count(), None);
         let sunk = self.world.sunk();
-        let cleared = sunk.iter().filter(|it| it.contains("a person has repaired it: a new riser"));
+        let cleared = sunk.iter().filter(|it| it.contains("manually repaired: a new riser"));
         assert_eq!(cleared.count(), 1);
         // The earlier occurrences are in the journal, but no longer count.
         self.restart();
@@ -457,7 +457,7 @@ fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_lis
             panic!("{:?}", found.finding.evidence);
         };
         assert_eq!(*xid, NvmlXid { code: 79, gpu: GpuUuid("GPU-0".to_owned()), index });
-        let said = format!("Xid 79 of {name}, told by NVML and not by the kernel log");
+        let said = format!("Xid 79 of {name}, reported by NVML but not in the kernel log");
         assert_eq!(xid.to_string(), said);
         assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
     }

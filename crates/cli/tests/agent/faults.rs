@@ -154,7 +154,7 @@ fn a_gpu_that_is_reset_while_no_agent_runs_is_well_for_the_next() {
             .then(|| finding["cleared"]["why"].clone())
     };
     let why = world.sunk().into_iter().find_map(why).unwrap();
-    assert_eq!(why, "the GPU was reset, or its driver asks for no recovery any more");
+    assert_eq!(why, "the GPU was reset, or the driver withdrew its recovery action");
     agent.stop();
 }
 
