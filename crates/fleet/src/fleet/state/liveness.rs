@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::timers::{add_seconds, whole_seconds};
 
-/// Whether heartbeats arrive, and whether the agent may connect at all.
+/// Heartbeat state of the agent, and revocation of its certificates.
 ///
 /// Cannot represent: uncounted seconds while heartbeats arrive. Every other combination occurs: a
 /// certificate is revoked before or after heartbeats are lost.
@@ -54,7 +54,7 @@ impl Liveness {
 
     /// When the last heartbeat arrived. `None` while heartbeats arrive.
     pub fn heartbeat_lost_since(&self) -> Option<Timestamp> {
-        self.heartbeat_loss().map(|it| it.since)
+        self.heartbeat_loss().map(|loss| loss.since)
     }
 
     /// When its certificates were revoked. `None` while it has a valid one.

@@ -40,7 +40,7 @@ impl NodePhase {
         Self::Held,
     ];
 
-    /// Whether it may run work.
+    /// `true` if it may run work.
     pub fn in_service(self) -> bool {
         matches!(self, Self::InService | Self::Suspect)
     }
@@ -137,7 +137,7 @@ impl PhaseStatus {
         &self.rationale
     }
 
-    /// Why a due action waits.
+    /// The reason why a due action waits.
     pub fn deferred(&self) -> Option<&Rationale> {
         self.deferred.as_deref()
     }
@@ -172,7 +172,7 @@ impl PhaseStatus {
 
     /// Fulfils a request for this level.
     pub(super) fn verified(&mut self, level: VerificationLevel) {
-        let requested = self.requested_verification().filter(|it| *it != level);
+        let requested = self.requested_verification().filter(|requested| *requested != level);
         self.phase = Phase::new(self.phase(), requested);
     }
 

@@ -86,7 +86,7 @@ impl Repairs {
     }
 
     pub(in crate::fleet) fn has_by_hand(&self) -> bool {
-        self.attempts().any(|it| matches!(it, RepairAttempt::ByHand { .. }))
+        self.attempts().any(|attempt| matches!(attempt, RepairAttempt::ByHand { .. }))
     }
 
     /// How often the order was executed.
@@ -95,7 +95,7 @@ impl Repairs {
         self.attempts().filter(is_it).count()
     }
 
-    /// Whether the order was attempted for this fault since the last manual repair. An attempt with
+    /// `true` if the order was attempted for this fault since the last manual repair. An attempt with
     /// unknown faults counts for every fault: a repair is not repeated only because its keys were
     /// lost, and an operator decides instead.
     pub(in crate::fleet) fn was_attempted(
@@ -110,7 +110,7 @@ impl Repairs {
                 None => true,
                 Some(faults) => {
                     is_any_noted |= !faults.is_empty();
-                    fault.is_some_and(|it| faults.contains(it))
+                    fault.is_some_and(|fault| faults.contains(fault))
                 }
             };
             if is_for_it && order == what {
@@ -179,12 +179,12 @@ mod tests {
         assert!(!attempted(&repairs, VerificationLevel::V0));
         repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
         assert_eq!(
-            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [VerificationLevel::V0, VerificationLevel::V1].map(|level| attempted(&repairs, level)),
             [true, false]
         );
         repairs.did_not_help();
         assert_eq!(
-            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [VerificationLevel::V0, VerificationLevel::V1].map(|level| attempted(&repairs, level)),
             [true, false]
         );
         assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_before_a_repair_by_hand_is_left_to_people() {
+    fn attempts_before_a_manual_repair_are_not_repeated() {
         let mut repairs = Repairs::default();
         repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
         repairs.attempt_by_hand("board");
