@@ -88,7 +88,7 @@ pub(super) struct FindingStore {
     opened: BTreeSet<FindingKey>,
     updated: BTreeSet<FindingKey>,
     cleared: Vec<Finding>,
-    /// Whether a finding opened or cleared since the last `take_open_set_changed`.
+    /// `true` if a finding opened or cleared since the last `take_open_set_changed`.
     open_set_changed: bool,
     /// Findings dropped for lack of room.
     dropped: u64,
@@ -152,7 +152,7 @@ impl FindingStore {
         self.open.get(key)
     }
 
-    /// Whether a finding opened or cleared since the last call.
+    /// `true` if a finding opened or cleared since the last call.
     pub(super) fn take_open_set_changed(&mut self) -> bool {
         std::mem::take(&mut self.open_set_changed)
     }

@@ -286,7 +286,7 @@ impl Engine {
                     }
                 }
                 Err(ConditionState::Unsupported(signal)) => {
-                    unsupported = Some(ConditionState::Unsupported(signal))
+                    unsupported = Some(ConditionState::Unsupported(signal));
                 }
                 Err(state) => unknown = Some(state),
             }
