@@ -1,6 +1,7 @@
-//! The logic has a version: a change of decisions that forgets to raise it fails here.
+//! Decision logic has a version: changing decisions without raising it fails here.
 //!
-//! Decisions on fixed histories are recorded as a digest, by version. Sentences are not in it: they are free to change.
+//! Decisions on fixed histories are recorded as a digest per version. Sentences are not part of it
+//! and may change.
 //! After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet logic_version`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ fn histories() -> Vec<Vec<Entry>> {
 
 fn decided_again(history: &str) -> Vec<Entry> {
     let entries = history.lines().map(|line| Entry::decode(line.as_bytes()).unwrap());
-    let inputs: Vec<Entry> = entries.filter(|it| !it.event.is_decision()).collect();
+    let inputs: Vec<Entry> = entries.filter(|entry| !entry.event.is_decision()).collect();
     let (mut state, mut log) = (FleetState::default(), Vec::new());
     for batch in inputs.chunk_by(|one, next| one.batch == next.batch) {
         let mut dirty = BTreeSet::new();
@@ -41,7 +42,7 @@ fn decided_again(history: &str) -> Vec<Entry> {
 /// What was decided, as one number: FNV-1a, which is the same with every compiler.
 fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
-    for entry in entries.filter(|it| it.event.is_decision()) {
+    for entry in entries.filter(|entry| entry.event.is_decision()) {
         for byte in serde_json::to_vec(&entry.event).unwrap() {
             digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -64,12 +65,12 @@ fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
-fn decisions_are_those_of_their_version() {
+#[expect(clippy::disallowed_methods, reason = "the test writes its data when asked to bless")]
+fn decisions_match_the_recorded_digest_of_their_version() {
     let histories = histories();
     let found = digest(histories.iter().flatten());
     let problem = forgotten(RECORDED, LOGIC_VERSION, found);
-    let is_new = !RECORDED.lines().any(|it| it.starts_with(&format!("{LOGIC_VERSION} ")));
+    let is_new = !RECORDED.lines().any(|line| line.starts_with(&format!("{LOGIC_VERSION} ")));
     if is_new && std::env::var_os("FARRIER_BLESS").is_some() {
         let mut recorded = RECORDED.to_owned();
         writeln!(recorded, "{LOGIC_VERSION} {found:016x}").unwrap();
@@ -82,7 +83,7 @@ fn decisions_are_those_of_their_version() {
 
 /// The guard itself: one decision more, or less, or another one, is found.
 #[test]
-fn another_decision_without_another_version_is_found() {
+fn a_changed_decision_without_a_version_bump_is_detected() {
     let histories = histories();
     let entries: Vec<Entry> = histories.into_iter().flatten().collect();
     let decided: Vec<usize> =
@@ -95,6 +96,6 @@ fn another_decision_without_another_version_is_found() {
             _ => drop(changed.remove(at)),
         }
         let problem = forgotten(RECORDED, LOGIC_VERSION, digest(changed.iter()));
-        assert!(problem.is_some_and(|it| it.contains("raise LOGIC_VERSION")));
+        assert!(problem.is_some_and(|problem| problem.contains("raise LOGIC_VERSION")));
     }
 }

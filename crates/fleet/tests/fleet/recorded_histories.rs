@@ -34,7 +34,7 @@ fn histories_of_format_1_are_folded() {
 
 /// A log that spans formats: what this logic decided is decided again, what another did is not.
 #[test]
-fn a_forged_decision_is_found_after_entries_of_another_version() {
+fn a_forged_decision_is_detected_after_entries_of_another_version() {
     let replayed = |forge: bool, logic: u32| {
         let mut replay = Replay::on(FleetState::default());
         let mut seq = 0;
