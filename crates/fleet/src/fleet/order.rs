@@ -189,8 +189,8 @@ pub struct OrderSpec {
     pub verifies: Option<VerificationLevel>,
     /// `true` if the node uploads a file before it reports the result.
     pub has_artifact: bool,
-    /// `true` if the order waits long without an effect. An operator-requested order that runs on any
-    /// node then supersedes it, and the controller issues it again afterwards.
+    /// `true` if the order waits long without an effect. An operator-requested order that runs on
+    /// any node then supersedes it, and the controller issues it again afterwards.
     pub yields: bool,
 }
 

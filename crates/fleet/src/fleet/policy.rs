@@ -123,9 +123,9 @@ pub struct PoolPolicy {
     /// Levels that a node must pass to be in service.
     #[serde(alias = "prove")]
     pub required_verifications: Vec<VerificationLevel>,
-    /// `true` if joining nodes are cordoned until they are verified; meant for pools whose nodes come
-    /// up empty. Otherwise a joining node keeps taking work, so installing agents on a busy fleet
-    /// cordons nothing.
+    /// `true` if joining nodes are cordoned until they are verified; meant for pools whose nodes
+    /// come up empty. Otherwise a joining node keeps taking work, so installing agents on a busy
+    /// fleet cordons nothing.
     pub cordon_joining: bool,
 }
 

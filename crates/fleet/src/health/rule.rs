@@ -330,7 +330,7 @@ pub struct Case {
     /// - `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`
     /// - `repeat TIMES` to `end`
     /// - `efa` for a node with EFA adapters, `deaf` for one whose kernel log is not read
-    /// - `set SIGNAL VALUE` for signals that the agent measures about itself, and for a process that
-    ///   cannot be killed, which cannot be simulated
+    /// - `set SIGNAL VALUE` for signals that the agent measures about itself, and for a process
+    ///   that cannot be killed, which cannot be simulated
     pub steps: Vec<String>,
 }

@@ -43,7 +43,8 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
         fleet.act(&Act::OrderStatus(3, true));
         cordon_is(&mut fleet, 3, Cordon::None);
     }
-    // Other texts of nodes that decisions repeat: of another owner's cordon, and of a verification that failed.
+    // Other texts of nodes that decisions repeat: of another owner's cordon, and of a verification
+    // that failed.
     let reason = "x".repeat(16_000);
     cordon_is(
         &mut fleet,

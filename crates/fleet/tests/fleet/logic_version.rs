@@ -1,8 +1,8 @@
 //! Decision logic has a version: changing decisions without raising it fails here.
 //!
 //! Decisions on fixed histories are recorded as a digest per version. Sentences are not part of it
-//! and may change.
-//! After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet logic_version`.
+//! and may change. After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet
+//! --test fleet logic_version`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,8 @@ use crate::recorded_histories::HISTORIES;
 
 const RECORDED: &str = include_str!("testdata/logic.txt");
 
-/// What this logic decides on the inputs of recorded histories. Their answers to orders are of then: what matters is that they stay the same.
+/// What this logic decides on the inputs of recorded histories. Their answers to orders are of
+/// then: what matters is that they stay the same.
 fn histories() -> Vec<Vec<Entry>> {
     HISTORIES.iter().map(|history| decided_again(history)).collect()
 }

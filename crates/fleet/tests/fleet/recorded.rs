@@ -1,8 +1,8 @@
-//! Entries of every format stay readable: `testdata/v1.jsonl` to `v3.jsonl` hold one of each kind, as
-//! that format wrote it.
+//! Entries of every format stay readable: `testdata/v1.jsonl` to `v3.jsonl` hold one of each kind,
+//! as that format wrote it.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends lines. Existing lines
-//! are never changed.
+//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends lines. Existing
+//! lines are never changed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Logs of generated histories as format 1 wrote them: what a server of then has on disk is read and folded, and not decided again.
+//! Logs of generated histories as format 1 wrote them: what a server of then has on disk is read
+//! and folded, and not decided again.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;

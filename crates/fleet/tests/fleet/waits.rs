@@ -1,5 +1,5 @@
-//! No node waits forever: failed, refused, forbidden or early actions are retried, or an operator has
-//! to act.
+//! No node waits forever: failed, refused, forbidden or early actions are retried, or an operator
+//! has to act.
 
 use farrier_fleet::fleet::event::{Cordon, Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -339,7 +339,8 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     assert_eq!(order(&fleet, 1), Some(logs.clone()));
     fleet.act(&Act::OrderStatus(1, true));
     assert!(matches!(order(&fleet, 1), Some(OrderKind::Drain { .. })));
-    // Nor does it wait for a running drain, which may last for hours: the drain restarts afterwards.
+    // Nor does it wait for a running drain, which may last for hours: the drain restarts
+    // afterwards.
     request_order(&mut fleet, 1, &logs);
     assert_eq!(order(&fleet, 1), Some(logs.clone()));
     fleet.act(&Act::OrderStatus(1, true));

@@ -135,8 +135,8 @@ impl Node {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
-    /// `true` if it counts towards disruption budgets. It does if it was in service before, or if it
-    /// was quarantined while joining, which takes away whatever ran there before Farrier managed
+    /// `true` if it counts towards disruption budgets. It does if it was in service before, or if
+    /// it was quarantined while joining, which takes away whatever ran there before Farrier managed
     /// it. Other nodes that never were in service do not count: otherwise a joining node could use
     /// up the budget of others by claiming an external cordon and then failing its verification.
     pub(in crate::fleet) fn is_out_of_service(&self) -> bool {

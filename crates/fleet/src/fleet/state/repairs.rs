@@ -95,9 +95,9 @@ impl Repairs {
         self.attempts().filter(is_it).count()
     }
 
-    /// `true` if the order was attempted for this fault since the last manual repair. An attempt with
-    /// unknown faults counts for every fault: a repair is not repeated only because its keys were
-    /// lost, and an operator decides instead.
+    /// `true` if the order was attempted for this fault since the last manual repair. An attempt
+    /// with unknown faults counts for every fault: a repair is not repeated only because its keys
+    /// were lost, and an operator decides instead.
     pub(in crate::fleet) fn was_attempted(
         &self,
         what: &OrderKind,
