@@ -99,7 +99,7 @@ fn a_heartbeat_timeout_counts_only_time_in_which_the_server_ran() {
     fleet.act(&Act::Wait(100));
     fleet.act(&Act::Pause(320));
     fleet.act(&Act::Wait(1));
-    assert_eq!(phase(&fleet, 3), NodePhase::Suspect, "a pause is no heartbeat that was missed");
+    assert_eq!(phase(&fleet, 3), NodePhase::Suspect, "a pause does not count as missed heartbeats");
     fleet.act(&Act::Wait(198));
     assert_eq!(phase(&fleet, 3), NodePhase::Suspect);
     fleet.act(&Act::Wait(1));
@@ -157,7 +157,7 @@ fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
 
 #[test]
 fn a_temporarily_wrong_clock_does_not_delay_timeouts_by_days() {
-    // Stepped forward and back while the server runs, and by a start with a clock that is ahead.
+    // The clock steps forward and back while the server runs, or is ahead when it starts.
     for begin in [Act::ClockStep(TEN_DAYS_S), Act::Pause(TEN_DAYS_S.unsigned_abs())] {
         let mut fleet = fleet_in_service();
         fleet.act(&Act::HeartbeatLost(3));
@@ -230,7 +230,7 @@ fn a_small_step_back_expires_no_timer() {
     fleet.act(&Act::HeartbeatLost(3));
     fleet.act(&Act::ClockStep(-3));
     fleet.act(&Act::Wait(1));
-    assert_eq!(phase(&fleet, 3), NodePhase::Suspect, "of 900 s one has passed");
+    assert_eq!(phase(&fleet, 3), NodePhase::Suspect, "only 1 of 900 s has passed");
     fleet.replay();
 }
 

@@ -1,4 +1,4 @@
-//! Nodes that say what is not so, or more than anybody needs.
+//! Nodes that report wrong or excessive data.
 
 use farrier_fleet::fleet::event::{Cordon, Record};
 use farrier_fleet::fleet::identity::Actor;
@@ -43,8 +43,7 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
         fleet.act(&Act::OrderStatus(3, true));
         cordon_is(&mut fleet, 3, Cordon::None);
     }
-    // Other texts of nodes that decisions repeat: of another owner's cordon, and of a verification
-    // that failed.
+    // Decisions repeat other texts of nodes too: of an external cordon and of a failed verification.
     let reason = "x".repeat(16_000);
     cordon_is(
         &mut fleet,

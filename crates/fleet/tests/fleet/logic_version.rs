@@ -14,8 +14,8 @@ use crate::recorded_histories::HISTORIES;
 
 const RECORDED: &str = include_str!("testdata/logic.txt");
 
-/// What this logic decides on the inputs of recorded histories. Their answers to orders are of
-/// then: what matters is that they stay the same.
+/// Decisions of this logic on the inputs of recorded histories. Their order statuses date from the
+/// recording; it only matters that they stay the same.
 fn histories() -> Vec<Vec<Entry>> {
     HISTORIES.iter().map(|history| decided_again(history)).collect()
 }
@@ -40,7 +40,7 @@ fn decided_again(history: &str) -> Vec<Entry> {
     log
 }
 
-/// What was decided, as one number: FNV-1a, which is the same with every compiler.
+/// FNV-1a digest of the decisions, which does not depend on the compiler.
 fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for entry in entries.filter(|entry| entry.event.is_decision()) {
@@ -51,7 +51,7 @@ fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     digest
 }
 
-/// Why a digest must not be taken for this version's.
+/// The reason why a digest does not match this version.
 fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
     let versions: BTreeMap<u32, &str> = recorded
         .lines()
@@ -82,7 +82,7 @@ fn decisions_match_the_recorded_digest_of_their_version() {
     assert_eq!(problem, None);
 }
 
-/// The guard itself: one decision more, or less, or another one, is found.
+/// Tests the guard: it detects an added, a missing or a different decision.
 #[test]
 fn a_changed_decision_without_a_version_bump_is_detected() {
     let histories = histories();

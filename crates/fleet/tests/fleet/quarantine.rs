@@ -13,7 +13,7 @@ use farrier_fleet::health::{Action, GpuUuid, Severity};
 
 use crate::test_fleet::{Act, TestFleet, node};
 
-/// All nodes in service, with room for faults.
+/// All nodes in service, with a large disruption budget.
 fn fleet_in_service() -> TestFleet {
     let mut fleet = TestFleet::new();
     fleet.complete_all_orders();
@@ -94,7 +94,7 @@ fn a_failed_repair_leads_to_the_next_one_and_then_to_an_operator() {
     assert_eq!(phase(&fleet, &id), NodePhase::InService);
 }
 
-/// Answers what is ordered until a repair was done, and gives that.
+/// Completes orders up to and including a repair, and returns that repair.
 fn repaired(fleet: &mut TestFleet, index: usize) -> Option<OrderKind> {
     for _ in 0..20 {
         match order(fleet, &node(index)) {
@@ -132,7 +132,7 @@ fn each_fault_gets_one_reboot() {
         "{}",
         text(&fleet)
     );
-    // Nor is a node rebooted for ever because its faults follow one another.
+    // A series of different faults does not reboot a node forever.
     fleet.act(&Act::Clear(0, 1));
     fleet.act(&fault(3));
     assert_eq!(repaired(&mut fleet, 0), Some(OrderKind::Reboot));
@@ -196,7 +196,7 @@ fn a_verification_that_failed_for_a_cleared_finding_runs_again() {
     fleet.complete_orders_until(&id, OrderKind::is_repair);
     fleet.act(&Act::OrderStatus(0, true));
     assert_eq!(order(&fleet, &id), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
-    // It clears later than the agent waits for.
+    // It clears after the settle time.
     fleet.act(&Act::OrderStatus(0, false));
     assert_eq!((phase(&fleet, &id), order(&fleet, &id)), (NodePhase::Repairing, None));
     fleet.act(&Act::Clear(0, 1));
@@ -281,7 +281,7 @@ fn the_disruption_budget_keeps_the_other_nodes_in_service_with_a_reason() {
     fleet.act(&Act::Clear(0, 1));
     fleet.complete_all_orders();
     fleet.act(&Act::Wait(1000));
-    assert_eq!(phase(&fleet, &node(1)), NodePhase::Quarantined, "there is room now");
+    assert_eq!(phase(&fleet, &node(1)), NodePhase::Quarantined, "the budget has a free slot now");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_repaired_node_waits_for_the_domain_fault_and_not_for_an_operator() {
     fleet.complete_orders_until(&id, OrderKind::is_repair);
     fleet.act(&Act::Clear(3, 2));
     fleet.complete_all_orders();
-    // Findings have their time to clear.
+    // Findings get the settle time to clear.
     fleet.act(&Act::Wait(1000));
     fleet.complete_all_orders();
     assert_eq!(phase(&fleet, &id), NodePhase::Repairing);
@@ -532,7 +532,7 @@ fn a_repeated_record_is_applied_once() {
     fleet.act(&Act::Clear(9, 1));
     let before = fleet.state.nodes[&id].clone();
     fleet.batch(vec![(twice.by, twice.event)]);
-    assert_eq!(fleet.state.nodes[&id], before, "what was cleared stays so");
+    assert_eq!(fleet.state.nodes[&id], before, "cleared findings stay cleared");
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn decision_events() -> Vec<Event> {
     let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(domain_faults).collect();
     events.push(Event::OrderCancelled { node: id.clone(), generation: 4, reason: reason() });
     events.push(Event::Deferred { node: id.clone(), rationale: why() });
-    // Every reason and all that unblocks something, at least once.
+    // Every `Reason` and `UnblockedBy`, at least once.
     let mut unblocked_by = samples::unblocked_by().into_iter().cycle();
     for reason in samples::reasons() {
         let why = Rationale::new(reason, unblocked_by.next().unwrap());
@@ -276,7 +276,7 @@ fn entries_of_the_current_format_are_recorded() {
         std::fs::write(file, recorded).unwrap();
         return;
     }
-    assert_eq!(missing, [""; 0], "events have another form than what is recorded");
+    assert_eq!(missing, [""; 0], "the encoding of events differs from the recorded one");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn entries_of_every_format_still_decode() {
             kinds.insert(kind);
             state.apply(&entry);
         }
-        assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
+        assert_eq!(kinds, KINDS.into_iter().collect(), "one event of each kind is recorded");
     }
 }
 

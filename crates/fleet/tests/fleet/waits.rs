@@ -149,7 +149,7 @@ fn nodes_with_different_clocks_share_a_domain_fault() {
     let domain_faults: Vec<String> =
         fleet.state.domain_faults.keys().map(ToString::to_string).collect();
     assert_eq!(domain_faults, ["rack r0"]);
-    // All but one are well again: that one is looked at for itself.
+    // All but one have recovered: the last one is decided on its own.
     for index in 0..3 {
         fleet.act(&Act::Clear(index, 1));
     }
@@ -207,7 +207,7 @@ fn a_manually_repaired_node_is_verified_in_every_phase() {
     fleet.act(&Act::Clear(5, 1));
     fleet.act(&reboot(5));
     fleet.act(&Act::Repaired(5));
-    assert_eq!(phase(&fleet, 5), NodePhase::Verifying, "and nothing is rebooted");
+    assert_eq!(phase(&fleet, 5), NodePhase::Verifying, "nothing is rebooted");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
     assert_eq!(order(&fleet, 1), Some(tune.clone()));
     let given = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(given.reason.to_string(), "requested by ann");
-    assert!(given.boot.is_some(), "a change is for this boot");
+    assert!(given.boot.is_some(), "a change is bound to this boot");
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&fleet, 1), None, "once");
     assert!(is_done(&ended(&fleet).status) && ended(&fleet).order == tune);
@@ -312,7 +312,7 @@ fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
             .any(|result| result.order == diag && !is_done(&result.status))
     );
     assert_eq!(order(&fleet, 3), Some(tune));
-    // On a node in service nothing is tested.
+    // A node in service is not tested.
     request_order(&mut fleet, 2, &diag);
     assert_eq!(order(&fleet, 2), None);
     let why = fleet.state.nodes[&node(2)].phase.deferred().cloned().unwrap();
@@ -325,7 +325,7 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     let mut fleet = fleet_in_service();
     request_order(&mut fleet, 1, &logs);
     assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::InService, Some(logs.clone())));
-    // The node has to be taken out of service: that does not wait for the logs.
+    // The node must be quarantined, which does not wait for the logs.
     fleet.act(&Act::Fault(1, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
     assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon));
@@ -345,7 +345,10 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     assert_eq!(order(&fleet, 1), Some(logs.clone()));
     fleet.act(&Act::OrderStatus(1, true));
     assert!(matches!(order(&fleet, 1), Some(OrderKind::Drain { .. })));
-    assert!(fleet.state.nodes[&node(1)].orders.failures().is_none(), "that is no failure");
+    assert!(
+        fleet.state.nodes[&node(1)].orders.failures().is_none(),
+        "a superseded order is not a failure"
+    );
     let ended = &fleet.state.nodes[&node(1)].requests.results;
     assert_eq!(ended.iter().map(|result| result.order.clone()).collect::<Vec<_>>(), [logs]);
 }
@@ -364,7 +367,7 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
     assert_eq!(deferred(&fleet, 1), waits, "the deferral is still recorded");
     fleet.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&fleet, 1), None);
-    // What must not run on a node in service does not run there.
+    // Orders that need an idle node do not run in service.
     request_order(&mut fleet, 1, &OrderKind::Diag { level: 2, minutes: 0 });
     assert_eq!((order(&fleet, 1), deferred(&fleet, 1)), (None, waits.clone()));
     request_order(&mut fleet, 1, &OrderKind::CollectLogs);
@@ -432,7 +435,7 @@ fn an_expired_freeze_is_removed() {
     fleet.batch(vec![(Actor::Server, Event::Tick)]);
 }
 
-/// Somebody removes our cordon while the drain runs: work may have come since.
+/// Farrier's cordon is removed while the drain runs, so new work may have started.
 #[test]
 fn a_drain_that_ends_without_a_cordon_does_not_count() {
     let mut fleet = fleet_in_service();
