@@ -196,7 +196,7 @@ fn a_verification_that_failed_for_a_cleared_finding_runs_again() {
     fleet.complete_orders_until(&id, OrderKind::is_repair);
     fleet.act(&Act::OrderStatus(0, true));
     assert_eq!(order(&fleet, &id), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
-    // It clears after the settle time.
+    // The finding clears only after the verification has failed.
     fleet.act(&Act::OrderStatus(0, false));
     assert_eq!((phase(&fleet, &id), order(&fleet, &id)), (NodePhase::Repairing, None));
     fleet.act(&Act::Clear(0, 1));

@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_sample_and_its_code_is_that_of_its_json() {
+    fn every_reason_has_a_sample_and_its_code_matches_its_json() {
         let mut codes = BTreeSet::new();
         for reason in samples::reasons() {
             let json = serde_json::to_value(&reason).unwrap();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_counts_from_the_last_heartbeat_and_without_what_does_not_count() {
+    fn a_timeout_counts_from_the_last_heartbeat_without_uncounted_time() {
         let mut liveness = Liveness::default();
         liveness.extend_timeout(50);
         assert_eq!((liveness, liveness.deadline(10)), (Liveness::Connected, None));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_and_a_lost_heartbeat_come_in_either_sequence() {
+    fn a_revocation_and_a_heartbeat_loss_can_occur_in_either_order() {
         let loss = HeartbeatLoss { since: at(5), uncounted_s: 0 };
         let both = Liveness::CertificateRevoked { at: at(9), heartbeat_lost: Some(loss) };
         let (mut one, mut other) = (Liveness::default(), Liveness::default());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_leaves_nothing_in_the_future() {
+    fn after_a_clock_step_back_no_time_lies_in_the_future() {
         let mut liveness = Liveness::default();
         liveness.lose_heartbeat(at(100));
         liveness.extend_timeout(40);

@@ -102,11 +102,11 @@ pub struct RequestedOrderResult {
 
 impl Node {
     pub(super) fn joining(place: Location, at: Timestamp, generation: u64) -> Self {
-        let why = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
+        let rationale = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
         Self {
             location: place,
             first_seq: 0,
-            phase: PhaseStatus::new(NodePhase::Joining, why, at),
+            phase: PhaseStatus::new(NodePhase::Joining, rationale, at),
             inventory: None,
             liveness: Liveness::default(),
             reports: Reports::default(),
@@ -145,7 +145,7 @@ impl Node {
 
     pub fn waits_for_approval(&self) -> bool {
         !self.repairs.is_approved()
-            && self.phase.deferred().is_some_and(|why| why.unblocked_by.is_approvable())
+            && self.phase.deferred().is_some_and(|rationale| rationale.unblocked_by.is_approvable())
     }
 }
 
@@ -153,7 +153,7 @@ impl Node {
     pub(in crate::fleet) fn apply(&mut self, entry: &Entry) {
         match &entry.event {
             Event::LocationChanged { location, .. } => self.location = location.clone(),
-            Event::InventoryReported { inventory, .. } => self.seen(inventory),
+            Event::InventoryReported { inventory, .. } => self.apply_inventory(inventory),
             Event::HeartbeatLost { since, .. } => self.liveness.lose_heartbeat(*since),
             Event::AccessChanged { change: AccessChange::CertificateRevoked { .. }, .. } => {
                 self.liveness.revoke_certificate(entry.at);
@@ -193,14 +193,14 @@ impl Node {
         self.note_symptoms(entry.at);
     }
 
-    fn seen(&mut self, inventory: &NodeInventory) {
+    fn apply_inventory(&mut self, inventory: &NodeInventory) {
         if self.reported_inventory().is_some_and(|before| before.boot != inventory.boot) {
             // Results of an earlier boot are void, and a failed verification may pass now.
             self.verification.discard_results();
             self.verification.dismiss_failure();
         }
         let inventory = Inventory::after(self.inventory.as_ref(), inventory, |gpu| {
-            self.findings().values().any(|found| found.subject.gpu() == Some(gpu))
+            self.findings().values().any(|finding| finding.subject.gpu() == Some(gpu))
         });
         self.inventory = Some(inventory);
     }
@@ -248,22 +248,22 @@ impl Node {
         if order.kind.is_operator_requested() {
             return self.finish_requested_order(order, answer, None, at);
         }
-        let what = order.kind;
-        match (answer, &what) {
+        let kind = order.kind;
+        match (answer, &kind) {
             (OrderStatus::Done { evidence }, _) => {
                 self.orders.end_failures();
-                if what.is_repair() {
+                if kind.is_repair() {
                     self.repaired();
-                    let attempt = RepairAttempt::Ordered { order: what, faults };
+                    let attempt = RepairAttempt::Ordered { order: kind, faults };
                     self.repairs.change(|repairs| repairs.attempt(attempt));
                 } else {
-                    self.done(&what, evidence, at);
+                    self.done(&kind, evidence, at);
                 }
             }
             (OrderStatus::Failed { reason }, OrderKind::Verify { level }) => {
                 self.verification.fail(*level, at, reason);
                 self.phase.verified(*level);
-                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
+                self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
             // An agent without support for this order keeps its counters, so its remaining findings
             // count.
@@ -274,14 +274,14 @@ impl Node {
                 self.repairs.change_present(Repairs::acknowledge);
             }
             (OrderStatus::Failed { reason } | OrderStatus::Refused { reason }, _) => {
-                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
+                self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
             (OrderStatus::Accepted, _) => {}
         }
     }
 
-    fn done(&mut self, what: &OrderKind, evidence: &str, at: Timestamp) {
-        match what {
+    fn done(&mut self, kind: &OrderKind, evidence: &str, at: Timestamp) {
+        match kind {
             OrderKind::Cordon => self.scheduling.cordoned(),
             OrderKind::Drain { .. } => self.scheduling.drained(),
             OrderKind::Uncordon => self.scheduling.uncordoned(),
@@ -387,8 +387,8 @@ impl Node {
         // A deferred quarantine is evaluated at every tick: a disruption budget has no known time
         // at which it frees up.
         let refused = doubted || phase == NodePhase::Joining;
-        let deferred = self.phase.deferred().and_then(|why| {
-            why.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
+        let deferred = self.phase.deferred().and_then(|rationale| {
+            rationale.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
         });
         [lease, silent, suspect, settled, retry, deferred].into_iter().flatten().min()
     }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_order_takes_nothing() {
+    fn a_status_of_another_order_leaves_the_pending_one() {
         let mut orders = Orders::default();
         orders.issue(order(4), None);
         orders.accept(3);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_below_what_the_node_had_is_given_up() {
+    fn an_order_below_the_observed_generation_is_dropped() {
         let mut orders = Orders::default();
         orders.issue(order(4), None);
         orders.skip_to(4);

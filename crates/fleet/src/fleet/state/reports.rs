@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_taken_in_once() {
+    fn a_record_is_applied_once() {
         let record = |number| Record { journal: "j".to_owned(), number };
         let mut reports = Reports::default();
         assert!(!reports.has(&record(0)) && reports.record().is_none());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_begins_once_and_costs_nothing_when_it_is_over() {
+    fn report_trouble_keeps_its_first_time_and_is_freed_afterwards() {
         let mut reports = Reports::default();
         reports.exceed_quota(at(5));
         reports.exceed_quota(at(6));
