@@ -1,4 +1,4 @@
-//! docs/reasons.md has a row for every code that a decision may have.
+//! `docs/reasons.md` has a row for every reason code of a decision.
 
 use farrier_fleet::fleet::{Reason, UnblockedBy};
 
@@ -6,10 +6,11 @@ const PAGE: &str = include_str!("../../../docs/reasons.md");
 
 #[test]
 fn every_code_has_a_row() {
-    let (why, unblocked_by) = PAGE.split_once("## Unblocked by").unwrap();
-    for (codes, part) in [(&Reason::CODES[..], why), (&UnblockedBy::CODES[..], unblocked_by)] {
+    let (reasons, unblocked_by) = PAGE.split_once("## Unblocked by").unwrap();
+    for (codes, section) in [(&Reason::CODES[..], reasons), (&UnblockedBy::CODES[..], unblocked_by)]
+    {
         for code in codes {
-            assert!(part.contains(&format!("\n| `{code}` | ")), "`{code}` has no row");
+            assert!(section.contains(&format!("\n| `{code}` | ")), "`{code}` has no row");
         }
     }
 }

@@ -368,7 +368,7 @@ mod tests {
                 "did you mean `critical`?",
             ),
             ("line 3: `rules.\"gpu.xid\".enabled = \"no\"`: expected true or false", ""),
-            ("line 4: `rules.\"gpu.xid\".limit`", "has no number"),
+            ("line 4: `rules.\"gpu.xid\".limit`", "has no numeric limit"),
             ("line 5: `rules.\"gpu.xid\".fors = 1`: unknown key", "did you mean `for_s`?"),
             (
                 "line 6: `rules.\"gpu.temperature-margins\"`: unknown rule",

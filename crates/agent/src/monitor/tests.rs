@@ -205,8 +205,7 @@ impl GpuLostTwice {
     fn assert_repaired(mut self) {
         assert_eq!(self.count(), None);
         let sunk = self.node.sunk();
-        let cleared =
-            sunk.iter().filter(|line| line.contains("a person has repaired it: a new riser"));
+        let cleared = sunk.iter().filter(|line| line.contains("manually repaired: a new riser"));
         assert_eq!(cleared.count(), 1);
         // The earlier occurrences are in the journal, but no longer count.
         self.restart();
@@ -459,7 +458,7 @@ fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
             panic!("{:?}", found.finding.evidence);
         };
         assert_eq!(*xid, NvmlXid { code: 79, gpu: GpuUuid("GPU-0".to_owned()), index });
-        let expected = format!("Xid 79 of {name}, told by NVML and not by the kernel log");
+        let expected = format!("Xid 79 of {name}, reported by NVML but not in the kernel log");
         assert_eq!(xid.to_string(), expected);
         assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
     }

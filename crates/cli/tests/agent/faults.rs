@@ -154,7 +154,7 @@ fn a_gpu_reset_between_agents_clears_its_findings() {
             .then(|| finding["cleared"]["why"].clone())
     };
     let why = world.sunk().into_iter().find_map(why).unwrap();
-    assert_eq!(why, "the GPU was reset, or its driver asks for no recovery any more");
+    assert_eq!(why, "the GPU was reset, or the driver withdrew its recovery action");
     agent.stop();
 }
 
@@ -169,7 +169,7 @@ fn a_lost_gpu_is_reported_and_recovers() {
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     let table = world.status_ran(&[]).stdout;
     assert!(table.contains("\n  fatal     gpu.lost, since "), "{table}");
-    assert!(table.contains(": NVML says that the GPU fell off the bus\n"), "{table}");
+    assert!(table.contains(": NVML reports the GPU as lost\n"), "{table}");
     let (_, text) = agent.get("/metrics");
     let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
     assert!(text.contains(named), "{text}");
@@ -243,7 +243,7 @@ fn each_remedy_is_printed_once_and_first() {
     agent.until(|status| has(status, "GPU 1"));
     let table = world.status_ran(&[]).stdout;
     let words: Vec<&str> = table.split_whitespace().collect();
-    let first = "do first end the peer-to-peer traffic of this GPU; other work may go on. The driver itself says so.";
+    let first = "do first stop the peer-to-peer traffic of this GPU; other work may continue. The driver itself says so.";
     assert!(words.join(" ").contains(first), "{table}");
     agent.stop();
     // A driver upgrade without a reboot causes several findings with the same remedy: reboot.

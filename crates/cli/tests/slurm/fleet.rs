@@ -199,7 +199,7 @@ fn told_by_the_log(bob: &TestUser) {
     assert_eq!(told("node2"), [&joined[..], &["is held"]].concat());
     let fit = [
         "is verifying",
-        "order 5: take note of the repair",
+        "order 5: acknowledge the repair",
         "order 6: verify V0",
         "order 7: verify V1",
         "is held",

@@ -22,7 +22,7 @@ pub enum Role {
     Admin,
 }
 
-/// What an endpoint requires.
+/// A permission that an endpoint requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
     Read,
@@ -37,7 +37,7 @@ pub enum Permission {
 impl Role {
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Operator, Self::Approver, Self::Admin];
 
-    /// Whether the role grants the permission.
+    /// `true` if the role grants the permission.
     pub fn may(self, deed: Permission) -> bool {
         match deed {
             Permission::Read => true,
@@ -71,12 +71,12 @@ impl FromStr for Role {
     type Err = RoleError;
 
     fn from_str(text: &str) -> Result<Self, RoleError> {
-        let found = Self::ALL.into_iter().find(|role| role.as_str() == text);
+        let role = Self::ALL.into_iter().find(|role| role.as_str() == text);
         found.ok_or_else(|| RoleError(text.chars().take(32).collect()))
     }
 }
 
-/// Whether a location is in a domain.
+/// `true` if a location is in a domain.
 pub fn is_within(place: &Location, domain: &Domain) -> bool {
     match domain {
         Domain::Fleet => true,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_operates_does_not_approve() {
+    fn an_operator_cannot_approve() {
         let deeds =
             [Permission::Read, Permission::Operate, Permission::Approve, Permission::Administer];
         let may = |role: Role| deeds.map(|deed| role.may(deed));
@@ -148,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_in_each_of_its_domains_and_in_no_other() {
-        let mut place = Location::in_pool("train".parse().unwrap());
-        place.rack = "r1".parse().ok();
-        for domain in place.domains() {
-            assert!(is_within(&place, &domain), "{domain}");
+    fn a_location_is_in_each_of_its_domains_and_in_no_other() {
+        let mut location = Location::in_pool("train".parse().unwrap());
+        location.rack = "r1".parse().ok();
+        for domain in location.domains() {
+            assert!(is_within(&location, &domain), "{domain}");
         }
         for other in ["pool:serve", "tenant:lab", "rack:r2", "leaf:r1", "site:x", "nvlink:n"] {
-            assert!(!is_within(&place, &other.parse().unwrap()), "{other}");
+            assert!(!is_within(&location, &other.parse().unwrap()), "{other}");
         }
     }
 }

@@ -91,15 +91,18 @@ impl Event {
         match self {
             Self::Enrolled { location, .. } => format!("joined pool {}", location.pool),
             Self::LocationChanged { location, .. } => {
-                let last = location.domains().pop().map(|it| it.to_string()).unwrap_or_default();
+                let last =
+                    location.domains().pop().map(|domain| domain.to_string()).unwrap_or_default();
                 format!("moved to pool {}, {last}", location.pool)
             }
             Self::Retired { reason, .. } => format!("retired: {reason}"),
             Self::InventoryReported { inventory, .. } => {
                 let driver = inventory.driver.as_deref().unwrap_or("unknown");
                 let gpus = inventory.gpus.as_ref();
-                let gpus = gpus
-                    .map_or_else(|| "an unknown number of".to_owned(), |it| it.len().to_string());
+                let gpus = gpus.map_or_else(
+                    || "an unknown number of".to_owned(),
+                    |gpus| gpus.len().to_string(),
+                );
                 format!("reports {gpus} GPUs, driver {driver}")
             }
             Self::HeartbeatLost { since, .. } => format!("heartbeat lost, last at {since:.0}"),

@@ -52,7 +52,7 @@ pub enum Event {
         #[serde(alias = "place")]
         location: Location,
     },
-    /// A node left the fleet for good.
+    /// A node left the fleet permanently.
     Retired {
         node: NodeId,
         #[serde(alias = "why")]
@@ -177,7 +177,6 @@ pub enum Event {
     #[serde(alias = "blamed")]
     DomainFaultDetected {
         domain: Domain,
-        /// What the nodes show.
         symptom: Symptom,
         nodes: Vec<NodeId>,
         #[serde(alias = "why")]
@@ -193,7 +192,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether the controller decided it, as opposed to an input.
+    /// `true` for a decision of the controller, `false` for an input.
     pub fn is_decision(&self) -> bool {
         matches!(
             self,
@@ -285,7 +284,7 @@ pub struct Record {
     pub number: u64,
 }
 
-/// Whether the scheduler places new work on a node.
+/// Cordon of a node, as the agent reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cordon {

@@ -20,13 +20,13 @@ pub struct Explanation {
 pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.orders.pending().map(|pending| {
-        let how = if pending.accepted { "the agent is at it" } else { "on its way" };
-        let what = node.describe_order(&pending.order.kind);
-        format!("{what} (order {}, {how})", pending.order.generation)
+        let status = if pending.accepted { "running" } else { "not accepted yet" };
+        let order = node.describe_order(&pending.order.kind);
+        format!("{order} (order {}, {status})", pending.order.generation)
     });
     // A caller who waits for an order needs to see that the last one failed.
     let failed = node.orders.failures().map(|last| {
-        format!("nothing now; the last failed at {:.0}: {}", last.at, last.reason.redacted(scope))
+        format!("none; the last failed at {:.0}: {}", last.at, last.reason.redacted(scope))
     });
     let order = order.or(failed);
     let domains = node.location.domains();
@@ -35,9 +35,9 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
         phase: node.phase(),
         rationale: node.phase.rationale().redacted(scope),
         order,
-        deferred: node.phase.deferred().map(|it| it.redacted(scope)),
+        deferred: node.phase.deferred().map(|rationale| rationale.redacted(scope)),
         domain_faults: domain_faults
-            .map(|(_, blame)| blame.rationale.reason.redacted(scope))
+            .map(|(_, fault)| fault.rationale.reason.redacted(scope))
             .collect(),
     })
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no name of a {what}: 1 to 63 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
+    "`{text}` is not a valid {what} name: 1 to 63 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
 )]
 pub struct NameError {
     what: &'static str,
@@ -132,7 +132,7 @@ impl Location {
         }
     }
 
-    /// Whether any field besides the pool is set.
+    /// `true` if any field besides the pool is set.
     pub fn has_more_than_pool(&self) -> bool {
         *self != Self::in_pool(self.pool.clone())
     }
@@ -169,7 +169,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// Whether its nodes share equipment that can fail.
+    /// `true` if its nodes share equipment that can fail.
     pub fn fails_as_one(&self) -> bool {
         matches!(self, Self::Site(_) | Self::Leaf(_) | Self::Rack(_) | Self::Nvlink(_))
     }
@@ -265,7 +265,7 @@ pub enum DomainKind {
     Nvlink,
 }
 
-/// Who caused an entry.
+/// The actor that caused an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Actor {
@@ -295,34 +295,37 @@ mod tests {
         assert_eq!("GPU-Node.01".parse::<NodeId>().unwrap().as_str(), "gpu-node.01");
         for wrong in ["", "-a", "a b", "ä", "a/../b", &"a".repeat(64)] {
             let error = wrong.parse::<NodeId>().unwrap_err().to_string();
-            assert!(error.contains("no name of a node"), "{error}");
+            assert!(error.contains("not a valid node name"), "{error}");
         }
     }
 
     #[test]
-    fn a_name_that_is_read_is_checked_too() {
+    fn names_are_validated_on_deserialization() {
         assert!(serde_json::from_str::<NodeId>("\"a b\"").is_err());
     }
 
     #[test]
-    fn what_nobody_tells_stays() {
-        let place = |text: &str| serde_json::from_str::<Location>(text).unwrap();
-        let known = place(r#"{"pool":"train","tenant":"lab","rack":"r1","leaf":"l1"}"#);
-        let told = place(r#"{"pool":"serve","rack":"r2","site":"north","nvlink":"n1"}"#);
-        let wanted = r#"{"pool":"serve","tenant":"lab","site":"north","rack":"r2","leaf":"l1","nvlink":"n1"}"#;
-        assert_eq!(known.clone().updated_with(&told), place(wanted));
-        assert_eq!(known.clone().updated_with(&Location::in_pool("train".parse().unwrap())), known);
+    fn unset_location_fields_keep_their_value() {
+        let location = |text: &str| serde_json::from_str::<Location>(text).unwrap();
+        let current = location(r#"{"pool":"train","tenant":"lab","rack":"r1","leaf":"l1"}"#);
+        let reported = location(r#"{"pool":"serve","rack":"r2","site":"north","nvlink":"n1"}"#);
+        let expected = r#"{"pool":"serve","tenant":"lab","site":"north","rack":"r2","leaf":"l1","nvlink":"n1"}"#;
+        assert_eq!(current.clone().updated_with(&reported), location(expected));
+        assert_eq!(
+            current.clone().updated_with(&Location::in_pool("train".parse().unwrap())),
+            current
+        );
         assert!(
-            told.has_more_than_pool()
+            reported.has_more_than_pool()
                 && !Location::in_pool("train".parse().unwrap()).has_more_than_pool()
         );
     }
 
     #[test]
-    fn what_is_not_known_is_no_domain() {
-        let mut place = Location::in_pool("train".parse().unwrap());
-        assert_eq!(place.domains().len(), 2);
-        place.rack = Some("r1".parse().unwrap());
-        assert_eq!(place.domains().last().unwrap().to_string(), "rack r1");
+    fn unknown_location_fields_are_no_domains() {
+        let mut location = Location::in_pool("train".parse().unwrap());
+        assert_eq!(location.domains().len(), 2);
+        location.rack = Some("r1".parse().unwrap());
+        assert_eq!(location.domains().last().unwrap().to_string(), "rack r1");
     }
 }

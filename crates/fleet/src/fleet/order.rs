@@ -81,7 +81,7 @@ pub enum OrderKind {
     /// counters.
     #[serde(alias = "note-repair")]
     AcknowledgeRepair {
-        /// What was done, in the operator's words.
+        /// The operator's description of the repair.
         #[serde(alias = "what")]
         repair: String,
     },
@@ -104,7 +104,7 @@ pub enum OrderKind {
 }
 
 impl OrderKind {
-    /// Whether both are of the same kind, whatever their parameters.
+    /// `true` if both are of the same kind; ignores parameters.
     pub(crate) fn same_kind(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -154,12 +154,12 @@ impl OrderKind {
         }
     }
 
-    /// Whether it changes the node beyond its cordon.
+    /// `true` if it changes the node beyond its cordon.
     pub fn changes(&self) -> bool {
         self.spec().effect != Effect::Observe
     }
 
-    /// Whether only operators request it.
+    /// `true` if only operators request it.
     pub fn is_operator_requested(&self) -> bool {
         self.spec().origin == Origin::Operator
     }
@@ -187,10 +187,10 @@ pub struct OrderSpec {
     pub work_s: u32,
     /// The verification level that its result counts as.
     pub verifies: Option<VerificationLevel>,
-    /// Whether the node uploads a file before it reports the result.
+    /// `true` if the node uploads a file before it reports the result.
     pub has_artifact: bool,
-    /// Whether the order waits long without an effect. An operator-requested order that runs on any
-    /// node then supersedes it, and the controller issues it again afterwards.
+    /// `true` if the order waits long without an effect. An operator-requested order that runs on
+    /// any node then supersedes it, and the controller issues it again afterwards.
     pub yields: bool,
 }
 
@@ -255,7 +255,7 @@ impl fmt::Display for OrderKind {
             Self::Reboot => formatter.pad("reboot"),
             Self::RestartService { unit } => write!(formatter, "restart {unit}"),
             Self::Verify { level } => write!(formatter, "verify {level}"),
-            Self::AcknowledgeRepair { .. } => formatter.pad("take note of the repair"),
+            Self::AcknowledgeRepair { .. } => formatter.pad("acknowledge the repair"),
             Self::Uncordon => formatter.pad("uncordon"),
             Self::Diag { level: 3, minutes } => write!(formatter, "diag, level 3, {minutes} min"),
             Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),
@@ -269,10 +269,10 @@ impl fmt::Display for OrderKind {
 pub(crate) fn span(seconds: u32) -> String {
     match seconds {
         0 => "0 s".to_owned(),
-        it if it.is_multiple_of(86_400) => format!("{} d", it / 86_400),
-        it if it.is_multiple_of(3600) => format!("{} h", it / 3600),
-        it if it.is_multiple_of(60) => format!("{} min", it / 60),
-        it => format!("{it} s"),
+        _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),
+        _ if seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
+        _ if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
     }
 }
 
@@ -308,7 +308,7 @@ pub enum OrderStatus {
     Accepted,
     /// It succeeded, or there was nothing to do. A verification passed.
     Done {
-        /// What the agent observed afterwards.
+        /// The agent's observation afterwards.
         evidence: String,
     },
     /// It ran and failed. A verification failed.
@@ -345,15 +345,15 @@ mod tests {
             OrderKind::CollectLogs,
         ] {
             let json = serde_json::to_value(&order).unwrap();
-            let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(|it| &**it));
+            let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(|key| &**key));
             assert_eq!(name, Some(order.spec().code));
         }
     }
 
     #[test]
-    fn a_time_is_told_in_the_unit_that_it_is_whole_in() {
-        let told = [0, 45, 90, 300, 5400, 14_400, 172_800].map(span);
-        assert_eq!(told, ["0 s", "45 s", "90 s", "5 min", "90 min", "4 h", "2 d"]);
+    fn durations_use_the_largest_unit_that_divides_them() {
+        let texts = [0, 45, 90, 300, 5400, 14_400, 172_800].map(span);
+        assert_eq!(texts, ["0 s", "45 s", "90 s", "5 min", "90 min", "4 h", "2 d"]);
         let drain = OrderKind::Drain { wait_s: 14_400 };
         assert_eq!(drain.to_string(), "drain, waiting up to 4 h");
     }

@@ -95,7 +95,7 @@ pub enum Autonomy {
 #[serde(deny_unknown_fields, default)]
 pub struct PoolPolicy {
     pub autonomy: Autonomy,
-    /// Whether a reboot needs an approval.
+    /// `true` if a reboot needs an approval.
     #[serde(alias = "approve_reboot")]
     pub reboot_needs_approval: bool,
     /// When repair orders may run; empty means any time. An approved repair does not wait for a
@@ -123,9 +123,9 @@ pub struct PoolPolicy {
     /// Levels that a node must pass to be in service.
     #[serde(alias = "prove")]
     pub required_verifications: Vec<VerificationLevel>,
-    /// Whether joining nodes are cordoned until they are verified; meant for pools whose nodes come
-    /// up empty. Otherwise a joining node keeps taking work, so installing agents on a busy fleet
-    /// cordons nothing.
+    /// `true` if joining nodes are cordoned until they are verified; meant for pools whose nodes
+    /// come up empty. Otherwise a joining node keeps taking work, so installing agents on a busy
+    /// fleet cordons nothing.
     pub cordon_joining: bool,
 }
 

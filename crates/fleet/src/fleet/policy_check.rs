@@ -8,7 +8,7 @@ use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 pub struct PolicyError {
     /// The field, such as `pools.train.heartbeat_timeout_s`.
     pub at: String,
-    /// What was expected.
+    /// The expected and the actual value.
     pub what: String,
 }
 
@@ -24,10 +24,10 @@ const NAME_MAX: usize = 128;
 impl Policy {
     /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), PolicyError> {
-        for (kind, breaker) in &self.disruption_budgets {
-            share(&format!("disruption_budgets.{kind:?}.share").to_lowercase(), breaker.share)?;
+        for (kind, budget) in &self.disruption_budgets {
+            share(&format!("disruption_budgets.{kind:?}.share").to_lowercase(), budget.share)?;
         }
-        within("pools", self.pools.len(), 0, ENTRIES_MAX)?;
+        count_within("pools", self.pools.len(), 0, ENTRIES_MAX)?;
         pool("pools_default", &self.pools_default)?;
         for (name, policy) in &self.pools {
             pool(&format!("pools.{name}"), policy)?;
@@ -38,9 +38,9 @@ impl Policy {
         number("common_cause.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
         number("lemon.days", self.lemon.days, 1, 365)?;
         number("lemon.quarantines", self.lemon.quarantines, 1, 1_000_000)?;
-        within("services", self.services.len(), 0, ENTRIES_MAX)?;
+        count_within("services", self.services.len(), 0, ENTRIES_MAX)?;
         for (code, unit) in &self.services {
-            within("services", code.len(), 1, NAME_MAX)?;
+            count_within("services", code.len(), 1, NAME_MAX)?;
             service(&format!("services.{code}"), unit)?;
         }
         Ok(())
@@ -48,61 +48,61 @@ impl Policy {
 }
 
 fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
-    for (name, seconds, least) in [
+    for (name, seconds, minimum) in [
         ("drain_timeout_s", policy.drain_timeout_s, 0),
         ("suspect_timeout_s", policy.suspect_timeout_s, 1),
         ("settle_s", policy.settle_s, 0),
         ("lease_s", policy.lease_s, 10),
         ("retry_backoff_s", policy.retry_backoff_s, 1),
     ] {
-        number(&format!("{at}.{name}"), seconds, least, TIME_S_MAX)?;
+        number(&format!("{at}.{name}"), seconds, minimum, TIME_S_MAX)?;
     }
     heartbeat_timeout(&format!("{at}.heartbeat_timeout_s"), policy.heartbeat_timeout_s)?;
     number(&format!("{at}.max_attempts"), policy.max_attempts, 1, 100)?;
-    within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
-    for (number_of, window) in policy.repair_windows.iter().enumerate() {
-        number(&format!("{at}.repair_windows[{number_of}].hours"), window.hours, 1, 7 * 24)?;
+    count_within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
+    for (index, window) in policy.repair_windows.iter().enumerate() {
+        number(&format!("{at}.repair_windows[{index}].hours"), window.hours, 1, 7 * 24)?;
     }
-    within(&format!("{at}.required_verifications"), policy.required_verifications.len(), 0, 4)
+    count_within(&format!("{at}.required_verifications"), policy.required_verifications.len(), 0, 4)
 }
 
-fn heartbeat_timeout(at: &str, found: u32) -> Result<(), PolicyError> {
-    wrong_unless(found >= HEARTBEAT_TIMEOUT_MIN_S, at, || {
+fn heartbeat_timeout(at: &str, value: u32) -> Result<(), PolicyError> {
+    ensure(value >= HEARTBEAT_TIMEOUT_MIN_S, at, || {
         format!(
             "expected at least {HEARTBEAT_TIMEOUT_MIN_S}, three times the longest back-off of an agent \
              ({RECONNECT_WAIT_MAX_S} s): a shorter heartbeat timeout takes healthy nodes out of service \
-             after a server restart; found {found}"
+             after a server restart; found {value}"
         )
     })?;
-    number(at, found, HEARTBEAT_TIMEOUT_MIN_S, TIME_S_MAX)
+    number(at, value, HEARTBEAT_TIMEOUT_MIN_S, TIME_S_MAX)
 }
 
 fn share(at: &str, share: f64) -> Result<(), PolicyError> {
     let is_share = (0.0..=1.0).contains(&share);
-    wrong_unless(is_share, at, || format!("expected a share from 0 to 1, found {share}"))
+    ensure(is_share, at, || format!("expected a share from 0 to 1, found {share}"))
 }
 
-fn number(at: &str, found: u32, least: u32, most: u32) -> Result<(), PolicyError> {
-    let is_within = (least..=most).contains(&found);
-    wrong_unless(is_within, at, || format!("expected {least} to {most}, found {found}"))
+fn number(at: &str, value: u32, minimum: u32, maximum: u32) -> Result<(), PolicyError> {
+    let is_within = (minimum..=maximum).contains(&value);
+    ensure(is_within, at, || format!("expected {minimum} to {maximum}, found {value}"))
 }
 
-fn within(at: &str, found: usize, least: usize, most: usize) -> Result<(), PolicyError> {
-    let is_within = (least..=most).contains(&found);
-    wrong_unless(is_within, at, || format!("expected {least} to {most} of them, found {found}"))
+fn count_within(at: &str, count: usize, minimum: usize, maximum: usize) -> Result<(), PolicyError> {
+    let is_within = (minimum..=maximum).contains(&count);
+    ensure(is_within, at, || format!("expected {minimum} to {maximum} of them, found {count}"))
 }
 
 /// Root restarts the unit on every node, so only a plain unit name is passed on.
 fn service(at: &str, unit: &str) -> Result<(), PolicyError> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "@._-".contains(letter);
     let stem = unit.strip_suffix(".service").unwrap_or_default();
-    let begins = stem.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
-    let is_unit = begins && unit.len() <= NAME_MAX && stem.chars().all(allowed);
-    wrong_unless(is_unit, at, || "expected the name of a unit, such as `x.service`".to_owned())
+    let starts_valid = stem.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    let is_unit = starts_valid && unit.len() <= NAME_MAX && stem.chars().all(allowed);
+    ensure(is_unit, at, || "expected the name of a unit, such as `x.service`".to_owned())
 }
 
-fn wrong_unless(holds: bool, at: &str, what: impl FnOnce() -> String) -> Result<(), PolicyError> {
-    if holds { Ok(()) } else { Err(PolicyError { at: at.to_owned(), what: what() }) }
+fn ensure(is_valid: bool, at: &str, what: impl FnOnce() -> String) -> Result<(), PolicyError> {
+    if is_valid { Ok(()) } else { Err(PolicyError { at: at.to_owned(), what: what() }) }
 }
 
 #[cfg(test)]
@@ -111,35 +111,39 @@ mod tests {
     use crate::fleet::identity::DomainKind;
     use crate::fleet::policy::DisruptionBudget;
 
-    type Spoil = fn(&mut Policy);
+    type Mutation = fn(&mut Policy);
 
     #[test]
-    fn the_default_can_be_meant_and_what_would_do_harm_cannot() {
+    fn the_default_policy_is_valid_and_harmful_values_are_rejected() {
         assert_eq!(Policy::default().check(), Ok(()));
-        let wrong: [(&str, Spoil); 8] = [
-            ("disruption_budgets.rack.share", |it| {
-                it.disruption_budgets
+        let invalid: [(&str, Mutation); 8] = [
+            ("disruption_budgets.rack.share", |policy| {
+                policy
+                    .disruption_budgets
                     .insert(DomainKind::Rack, DisruptionBudget { share: 1.5, nodes: None });
             }),
-            ("disruption_budgets.pool.share", |it| {
-                it.disruption_budgets
+            ("disruption_budgets.pool.share", |policy| {
+                policy
+                    .disruption_budgets
                     .insert(DomainKind::Pool, DisruptionBudget { share: f64::NAN, nodes: None });
             }),
-            ("pools_default.heartbeat_timeout_s", |it| it.pools_default.heartbeat_timeout_s = 3),
-            ("pools_default.max_attempts", |it| it.pools_default.max_attempts = 0),
-            ("pools.train.lease_s", |it| {
+            ("pools_default.heartbeat_timeout_s", |policy| {
+                policy.pools_default.heartbeat_timeout_s = 3;
+            }),
+            ("pools_default.max_attempts", |policy| policy.pools_default.max_attempts = 0),
+            ("pools.train.lease_s", |policy| {
                 let pool = PoolPolicy { lease_s: 0, ..PoolPolicy::default() };
-                it.pools.insert("train".parse().unwrap(), pool);
+                policy.pools.insert("train".parse().unwrap(), pool);
             }),
-            ("common_cause.nodes", |it| it.common_cause.nodes = 1),
-            ("services.gpu.x", |it| {
-                it.services.insert("gpu.x".to_owned(), "-H evil.service".to_owned());
+            ("common_cause.nodes", |policy| policy.common_cause.nodes = 1),
+            ("services.gpu.x", |policy| {
+                policy.services.insert("gpu.x".to_owned(), "-H evil.service".to_owned());
             }),
-            ("services.gpu.x", |it| {
-                it.services.insert("gpu.x".to_owned(), "../x.service".to_owned());
+            ("services.gpu.x", |policy| {
+                policy.services.insert("gpu.x".to_owned(), "../x.service".to_owned());
             }),
         ];
-        for (at, change) in wrong {
+        for (at, change) in invalid {
             let mut policy = Policy::default();
             change(&mut policy);
             assert_eq!(policy.check().unwrap_err().at, at);
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_timeout_shorter_than_three_back_offs_is_refused_and_says_why() {
+    fn a_heartbeat_timeout_shorter_than_three_back_offs_is_rejected_with_a_reason() {
         let with = |heartbeat_timeout_s| {
             let mut policy = Policy::default();
             let pool = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };

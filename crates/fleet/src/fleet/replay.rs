@@ -16,7 +16,7 @@ pub struct Replay {
 
 /// A batch whose recorded decisions differ from the replayed ones.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the batch at entry {batch} holds other decisions than its inputs lead to")]
+#[error("the recorded decisions of the batch at entry {batch} differ from the replayed ones")]
 pub struct Divergence {
     pub batch: u64,
     /// Decisions of the replay.
@@ -33,7 +33,7 @@ impl Replay {
 
     /// The state after all entries so far.
     pub fn settled(&mut self) -> Result<&FleetState, Box<Divergence>> {
-        self.judge()?;
+        self.check_batch()?;
         Ok(&self.state)
     }
 
@@ -51,20 +51,20 @@ impl Replay {
 
     /// Applies the next entry. Decisions are compared once their batch is complete.
     pub fn take(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
-        let begins = self.batch.first().is_some_and(|first| first.batch != entry.batch);
-        if begins {
-            self.judge()?;
+        let starts_batch = self.batch.first().is_some_and(|first| first.batch != entry.batch);
+        if starts_batch {
+            self.check_batch()?;
         }
         self.batch.push(entry);
         Ok(())
     }
 
     pub fn finish(mut self) -> Result<FleetState, Box<Divergence>> {
-        self.judge()?;
+        self.check_batch()?;
         Ok(self.state)
     }
 
-    fn judge(&mut self) -> Result<(), Box<Divergence>> {
+    fn check_batch(&mut self) -> Result<(), Box<Divergence>> {
         let entries = std::mem::take(&mut self.batch);
         let Some(first) = entries.first() else { return Ok(()) };
         let (batch, at) = (first.batch, first.at);
@@ -82,9 +82,9 @@ impl Replay {
             dirty.extend(self.state.apply(entry));
         }
         let decided = decide(&self.state, &dirty, at).events;
-        let same = decided.len() == recorded.len()
+        let is_same = decided.len() == recorded.len()
             && decided.iter().zip(&recorded).all(|(event, entry)| *event == entry.event);
-        if !same {
+        if !is_same {
             let recorded = recorded.into_iter().map(|entry| entry.event).collect();
             return Err(Box::new(Divergence { batch, decided, recorded }));
         }

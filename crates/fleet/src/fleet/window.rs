@@ -65,8 +65,8 @@ pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
             let Ok(day) = today.checked_add(SignedDuration::from_hours(24 * ahead)) else {
                 continue;
             };
-            let is_one = |it: &Day| it.weekday() == day.weekday();
-            if !window.days.is_empty() && !window.days.iter().any(is_one) {
+            let is_this_day = |window_day: &Day| window_day.weekday() == day.weekday();
+            if !window.days.is_empty() && !window.days.iter().any(is_this_day) {
                 continue;
             }
             let Ok(start) = TimeZone::UTC.to_timestamp(day.to_datetime(window.from)) else {
@@ -74,7 +74,7 @@ pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
             };
             let open = SignedDuration::from_hours(i64::from(window.hours));
             if start > now {
-                next = Some(next.map_or(start, |it| it.min(start)));
+                next = Some(next.map_or(start, |earliest| earliest.min(start)));
             } else if start.checked_add(open).is_ok_and(|end| now < end) {
                 return None;
             }
@@ -99,19 +99,19 @@ mod tests {
     fn a_window_is_open_from_its_hour_on_and_over_midnight() {
         // 2026-11-14 is a Saturday.
         let nights = [window(&[Day::Sat], "22:00", 6)];
-        let opens_at = |text| opens(&nights, at(text)).map(|it| it.to_string());
+        let opens_at = |text| opens(&nights, at(text)).map(|opening| opening.to_string());
         let saturday = Some("2026-11-14T22:00:00Z".to_owned());
         assert_eq!(opens_at("2026-11-14T21:59:59Z"), saturday);
         assert_eq!(opens_at("2026-11-14T22:00:00Z"), None);
-        assert_eq!(opens_at("2026-11-15T03:59:59Z"), None, "it goes on after midnight");
+        assert_eq!(opens_at("2026-11-15T03:59:59Z"), None, "it stays open after midnight");
         let next = Some("2026-11-21T22:00:00Z".to_owned());
         assert_eq!(opens_at("2026-11-15T04:00:00Z"), next);
     }
 
     #[test]
-    fn of_several_the_first_to_open_counts_and_none_is_no_hindrance() {
+    fn the_first_window_to_open_counts_and_no_windows_never_block() {
         let both = [window(&[Day::Sun], "02:00", 1), window(&[], "12:30", 1)];
-        let opens_at = |text| opens(&both, at(text)).map(|it| it.to_string());
+        let opens_at = |text| opens(&both, at(text)).map(|opening| opening.to_string());
         assert_eq!(opens_at("2026-11-15T01:00:00Z").as_deref(), Some("2026-11-15T02:00:00Z"));
         assert_eq!(opens_at("2026-11-15T03:00:00Z").as_deref(), Some("2026-11-15T12:30:00Z"));
         assert_eq!(opens_at("2026-11-16T13:31:00Z").as_deref(), Some("2026-11-17T12:30:00Z"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_reads_as_people_write_it() {
+    fn a_window_parses_and_displays() {
         let json = r#"{"days":["sat","sun"],"from":"22:00","hours":6}"#;
         let read: Window = serde_json::from_str(json).unwrap();
         assert_eq!(read, window(&[Day::Sat, Day::Sun], "22:00", 6));

@@ -27,11 +27,11 @@ pub struct Finding {
     /// A fault, or advice to improve performance.
     pub kind: FindingKind,
     pub severity: Severity,
-    /// Severity before a configuration override; `None` if there is none. Checkpoint requests go by
-    /// this one, not by what the operator wants alerts for.
+    /// Severity before a configuration override; `None` if there is none. Checkpoint requests use
+    /// it, because the override only sets what the operator wants alerts for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_severity: Option<Severity>,
-    /// What it means.
+    /// Meaning of the finding.
     pub text: String,
     pub action: Action,
     /// A more specific fix than the action, if one is known.
@@ -39,17 +39,17 @@ pub struct Finding {
     pub remedy: Option<String>,
     /// The rule's action, before the driver's takes precedence.
     pub rule_action: Action,
-    /// Who chose the action. The driver's recovery action takes precedence over the rule's.
+    /// Source of the action. The driver's recovery action takes precedence over the rule's.
     pub action_by: ActionBy,
     /// Observations behind it, newest last.
     pub evidence: Vec<Evidence>,
     pub first_seen: Timestamp,
-    /// When the condition last held.
+    /// When it last happened, or its condition was last true.
     pub last_seen: Timestamp,
     /// Boot in which it opened, and the time within it. `None` from agents that predate the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_in: Option<InBoot>,
-    /// Boot in which it last held, and the time within it. `None` from agents that predate the
+    /// Boot in which it last happened, and the time within it. `None` from agents that predate the
     /// field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_in: Option<InBoot>,
@@ -70,7 +70,7 @@ impl Finding {
     /// larger.
     pub fn estimated_bytes(&self) -> usize {
         let texts = [&self.code, &self.detail, &self.text, &self.clears];
-        let why = self.cleared.as_ref().map(|it| &it.why);
+        let why = self.cleared.as_ref().map(|cleared| &cleared.why);
         let texts = texts.into_iter().chain(&self.remedy).chain(why);
         let texts: usize = texts.map(|text| json_bytes(text)).sum();
         let evidence: usize = self.evidence.iter().map(Evidence::estimated_bytes).sum();

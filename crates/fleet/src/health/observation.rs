@@ -1,4 +1,4 @@
-//! What collectors read: values of signals, events of the kernel log, and check results.
+//! Data from collectors: values of signals, kernel log events, and check results.
 
 use std::fmt;
 
@@ -27,18 +27,18 @@ pub struct Moment {
 pub struct GpuUuid(pub String);
 
 /// Prefix of the placeholder for an unknown UUID.
-const NAMELESS: &str = "unknown, GPU ";
+const UNKNOWN_UUID_PREFIX: &str = "unknown, GPU ";
 
 impl GpuUuid {
     /// Placeholder UUID of a GPU that never answered. Only its index is known, and only while
     /// indices stay the same.
     pub fn nameless(index: u32) -> Self {
-        Self(format!("{NAMELESS}{index}"))
+        Self(format!("{UNKNOWN_UUID_PREFIX}{index}"))
     }
 
-    /// Whether it is a placeholder for an unknown UUID.
+    /// `true` if it is a placeholder for an unknown UUID.
     pub fn is_nameless(&self) -> bool {
-        self.0.starts_with(NAMELESS)
+        self.0.starts_with(UNKNOWN_UUID_PREFIX)
     }
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for NvmlXid {
             Some(index) => write!(formatter, "{index}")?,
             None => write!(formatter, "{}", self.gpu)?,
         }
-        formatter.write_str(", told by NVML and not by the kernel log")
+        formatter.write_str(", reported by NVML but not in the kernel log")
     }
 }
 
@@ -159,7 +159,8 @@ impl KernelEvent {
         boot: String,
         at: Moment,
     ) -> Self {
-        let event = decode::event_for_xid(facts, xid.code, pci.and_then(|it| it.parse().ok()));
+        let event =
+            decode::event_for_xid(facts, xid.code, pci.and_then(|address| address.parse().ok()));
         Self { event, source: EventSource::Nvml(xid), boot, at }
     }
 
@@ -199,10 +200,11 @@ pub struct GpuIdentity {
 }
 
 impl GpuIdentity {
-    /// Whether it has this PCI address, with or without the function.
+    /// `true` if it has this PCI address, with or without the function.
     pub fn stands_at(&self, address: &str) -> bool {
-        let without = |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
-        self.pci.as_deref().is_some_and(|pci| without(pci) == without(address))
+        let without_function =
+            |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
+        self.pci.as_deref().is_some_and(|pci| without_function(pci) == without_function(address))
     }
 }
 

@@ -1,7 +1,7 @@
-//! A rule: what it watches, when that is wrong, how bad it is and what to do. Rules are data in
-//! `rules/`.
+//! A rule: the signals or events that it watches, its condition, severity and action. Rules are
+//! data in `rules/`.
 
-mod form;
+mod parse;
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use serde::Deserialize;
 use super::finding::{Action, FindingKind, Severity};
 use super::rules::RuleOverride;
 use super::signal::{Scope, Signal};
-use form::{ClauseForm, LimitForm};
+use parse::{ClauseToml, LimitToml};
 
 /// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither:
 /// then it represents results of node checks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Stable; findings carry it.
+    /// Stable ID, which findings carry.
     pub code: String,
     /// Defaults to a fault.
     #[serde(default = "fault")]
@@ -28,7 +28,7 @@ pub struct Rule {
     pub severity: Option<Severity>,
     /// `None` takes the action of the event or check.
     pub action: Option<Action>,
-    /// What it means and what to do. `None` takes the text of the event or check.
+    /// Meaning of the finding and what to do. `None` takes the text of the event or check.
     pub text: Option<String>,
     /// A more specific fix than the action, shown first.
     pub remedy: Option<String>,
@@ -43,13 +43,13 @@ pub struct Rule {
     pub clear_for_s: u32,
     /// Kernel events to count.
     pub on: Option<EventPattern>,
-    /// Whether the finding stays open until the node reboots, the driver is reloaded, the GPU's
+    /// `true` if the finding stays open until the node reboots, the driver is reloaded, the GPU's
     /// counters restart, or the driver withdraws its recovery action.
     #[serde(default)]
     pub until_recovery: bool,
     /// Finding of another rule on the same subject that reports the same fault and more. It
     /// suppresses this one while it is open.
-    pub told_by: Option<ToldBy>,
+    pub suppressed_by: Option<SuppressedBy>,
     /// Only GPUs whose name contains one of these; empty means all.
     #[serde(default)]
     pub models: Vec<String>,
@@ -58,10 +58,10 @@ pub struct Rule {
     pub except_models: Vec<String>,
     /// Severity that a configuration sets; it takes precedence.
     #[serde(skip)]
-    pub severity_set: Option<Severity>,
+    pub severity_override: Option<Severity>,
     /// Configuration overrides for single events, by code such as `xid.95`.
     #[serde(skip)]
-    pub of_event: BTreeMap<String, RuleOverride>,
+    pub event_overrides: BTreeMap<String, RuleOverride>,
     /// The source of the rule.
     pub origin: Origin,
     /// How to trigger it on a simulated node.
@@ -83,10 +83,10 @@ impl Rule {
         self.when.first().map(|clause| clause.signal.scope())
     }
 
-    /// Whether it counts occurrences in a window, so that it ends by itself when the window has
-    /// passed, instead of checking a current state.
-    pub fn judges_happenings(&self) -> bool {
-        let is_of_the_past = |clause: &Clause| match clause.measure {
+    /// `true` if it counts occurrences in a window, instead of checking a current state. Its
+    /// condition becomes false when the window has passed.
+    pub fn is_windowed(&self) -> bool {
+        let looks_back = |clause: &Clause| match clause.measure {
             Measure::Last | Measure::Mean { .. } => false,
             Measure::Increase { .. }
             | Measure::Rate { .. }
@@ -94,33 +94,42 @@ impl Rule {
             | Measure::Falls { .. }
             | Measure::Growth { .. } => true,
         };
-        self.when.iter().any(is_of_the_past)
+        self.when.iter().any(looks_back)
     }
 
     /// The effective severity, and `own` if a configuration overrides it. `own` is the severity of
     /// the rule, event or check.
-    pub(super) fn judge(&self, event: Option<&str>, own: Severity) -> (Severity, Option<Severity>) {
-        let of_event = event.and_then(|event| self.of_event.get(event)).and_then(|it| it.severity);
-        let set = of_event.or(self.severity_set).unwrap_or(own);
-        (set, (set != own).then_some(own))
+    pub(super) fn effective_severity(
+        &self,
+        event: Option<&str>,
+        own: Severity,
+    ) -> (Severity, Option<Severity>) {
+        let event_override = event.and_then(|event| self.event_overrides.get(event));
+        let effective = event_override
+            .and_then(|event_override| event_override.severity)
+            .or(self.severity_override)
+            .unwrap_or(own);
+        (effective, (effective != own).then_some(own))
     }
 
-    /// Whether a configuration disables this event.
-    pub(super) fn passes_over(&self, event: &str) -> bool {
-        self.of_event.get(event).is_some_and(|it| it.enabled == Some(false))
+    /// `true` if a configuration disables this event.
+    pub(super) fn is_muted(&self, event: &str) -> bool {
+        self.event_overrides
+            .get(event)
+            .is_some_and(|event_override| event_override.enabled == Some(false))
     }
 
-    /// Whether it applies to a GPU with this name.
+    /// `true` if it applies to a GPU with this name.
     pub fn is_for_model(&self, name: &str) -> bool {
-        let named = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
-        (self.models.is_empty() || named(&self.models)) && !named(&self.except_models)
+        let lists = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
+        (self.models.is_empty() || lists(&self.models)) && !lists(&self.except_models)
     }
 }
 
 /// A finding that suppresses another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ToldBy {
+pub struct SuppressedBy {
     /// Its rule.
     pub code: String,
     /// Its detail.
@@ -129,10 +138,10 @@ pub struct ToldBy {
 
 /// A condition on a signal.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, try_from = "ClauseForm")]
+#[serde(deny_unknown_fields, try_from = "ClauseToml")]
 pub struct Clause {
     pub signal: Signal,
-    /// Computed from the signal before the comparison.
+    /// The statistic that is compared with the limit.
     pub measure: Measure,
     /// Counts as 1 while any of these bits is set, otherwise as 0.
     pub bits: Option<u64>,
@@ -142,7 +151,7 @@ pub struct Clause {
     pub clear: Option<f64>,
 }
 
-/// What is computed from a signal before the comparison.
+/// A statistic of a signal, which is compared with the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The latest value.
@@ -165,7 +174,7 @@ pub enum Measure {
 
 impl Measure {
     /// How far back it looks.
-    pub fn reach_s(self) -> u32 {
+    pub fn lookback_s(self) -> u32 {
         match self {
             Self::Last => 0,
             Self::Mean { over_s }
@@ -178,18 +187,18 @@ impl Measure {
     }
 
     /// A description, such as `rate over 60 s`; empty for the latest value.
-    pub fn words(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Last => String::new(),
             Self::Mean { over_s } => format!("mean over {over_s} s"),
             Self::Increase { over_s } => format!("increase over {over_s} s"),
             Self::Rate { over_s } => format!("rate per second over {over_s} s"),
             Self::Windows { over_s, window_s, each_above } => {
-                format!("windows of {window_s} s in {over_s} s that grew by more than {each_above}")
+                format!("windows of {window_s} s in {over_s} s with growth above {each_above}")
             }
-            Self::Falls { over_s } => format!("times it fell in {over_s} s"),
+            Self::Falls { over_s } => format!("falls in {over_s} s"),
             Self::Growth { over_s, base_s } => {
-                format!("rate over {over_s} s as a multiple of that over the {base_s} s before")
+                format!("rate over {over_s} s relative to the {base_s} s before")
             }
         }
     }
@@ -210,12 +219,12 @@ impl Comparison {
             Self::Above => value > limit,
             Self::AtLeast => value >= limit,
             Self::Below => value < limit,
-            Self::Equals => same(value, limit),
-            Self::Differs => !same(value, limit),
+            Self::Equals => is_equal(value, limit),
+            Self::Differs => !is_equal(value, limit),
         }
     }
 
-    pub fn words(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Above => "above",
             Self::AtLeast => "at least",
@@ -226,13 +235,13 @@ impl Comparison {
     }
 }
 
-/// States are integers throughout, so no tolerance is needed.
-fn same(value: f64, limit: f64) -> bool {
+/// Compared values are integers, so no wider tolerance is needed.
+fn is_equal(value: f64, limit: f64) -> bool {
     (value - limit).abs() < f64::EPSILON
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, try_from = "LimitForm")]
+#[serde(deny_unknown_fields, try_from = "LimitToml")]
 pub enum Limit {
     Number(f64),
     /// Another signal of the same subject.
@@ -273,7 +282,7 @@ pub struct EventPattern {
     /// Events with at most this gap between them are one burst and count once.
     #[serde(default)]
     pub merge_s: u32,
-    /// What must match for events to count together.
+    /// The attributes that events must share to count together.
     #[serde(default)]
     pub same: Same,
     /// Minimum number of different subjects.
@@ -283,16 +292,16 @@ pub struct EventPattern {
     #[serde(default)]
     pub distinct_boots: u32,
     /// The finding clears after this long without another event.
-    #[serde(default = "quiet_s")]
-    pub quiet_s: u32,
+    #[serde(default = "clear_after_s")]
+    pub clear_after_s: u32,
 }
 
 fn once() -> u32 {
     1
 }
 
-/// One hour: the longest that jobs commonly take to restart and hit the fault again.
-fn quiet_s() -> u32 {
+/// One hour: jobs commonly restart, and hit the fault again, within it.
+fn clear_after_s() -> u32 {
     3600
 }
 
@@ -320,8 +329,8 @@ pub struct Case {
     ///
     /// - `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`
     /// - `repeat TIMES` to `end`
-    /// - `efa` for a node with such adapters, `deaf` for one whose kernel log is not read
-    /// - `set SIGNAL VALUE` for what the agent observes about itself, and for what no simulation
-    ///   can do: a process that cannot be killed
+    /// - `efa` for a node with EFA adapters, `deaf` for one whose kernel log is not read
+    /// - `set SIGNAL VALUE` for signals that the agent measures about itself, and for a process
+    ///   that cannot be killed, which cannot be simulated
     pub steps: Vec<String>,
 }

@@ -37,12 +37,12 @@ pub struct RuleOverride {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    #[error("rules `{file}` do not read: {why}")]
-    Form { file: String, why: String },
-    #[error("rule `{code}` is wrong: {why}")]
-    Wrong { code: String, why: String },
+    #[error("failed to parse rule file `{file}`: {why}")]
+    Parse { file: String, why: String },
+    #[error("rule `{code}` is invalid: {why}")]
+    Invalid { code: String, why: String },
     /// The configuration names an unknown rule.
-    #[error("there is no rule `{code}`{}", suggestion(.similar.as_deref()))]
+    #[error("unknown rule `{code}`{}", suggestion(.similar.as_deref()))]
     Unknown {
         code: String,
         /// The nearest known code.
@@ -50,7 +50,7 @@ pub enum RulesError {
     },
     /// The configuration sets a limit on a rule that has none.
     #[error(
-        "rule `{code}` has no number to set `limit` to: it looks at a flag, a state, another signal, its peers, or an event"
+        "rule `{code}` has no numeric limit to override with `limit`: it compares a flag, a state, another signal or peers, or matches an event"
     )]
     NoLimit { code: String },
 }
@@ -71,55 +71,60 @@ impl Rules {
         for (file, text) in FILES.iter().copied() {
             rules.extend(read(file, text)?);
         }
-        Self::of(rules)
+        Self::from_rules(rules)
     }
 
     /// Validates the rules: each must be well formed and have a unique code.
-    pub fn of(rules: Vec<Rule>) -> Result<Self, RulesError> {
+    pub fn from_rules(rules: Vec<Rule>) -> Result<Self, RulesError> {
         let mut codes = BTreeSet::new();
         for rule in &rules {
-            let wrong = |why: String| RulesError::Wrong { code: rule.code.clone(), why };
-            problem(rule).map_or(Ok(()), |why| Err(wrong(why)))?;
+            let invalid = |why: String| RulesError::Invalid { code: rule.code.clone(), why };
+            validation_error(rule).map_or(Ok(()), |why| Err(invalid(why)))?;
             if !codes.insert(rule.code.as_str()) {
-                return Err(wrong("its code is taken".to_owned()));
+                return Err(invalid("another rule has the same code".to_owned()));
             }
         }
         Ok(Self { rules })
     }
 
     /// The embedded rules with overrides. Returns all errors, not only the first.
-    pub fn configured(changes: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
+    pub fn configured(overrides: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
-        // Disabled rules are removed last, so that overrides of their events are no errors.
+        // Disabled rules are removed last, so that overrides of their events still resolve.
         let (off, on): (Vec<_>, Vec<_>) =
-            changes.iter().partition(|(_, change)| change.enabled == Some(false));
-        let all = on.into_iter().chain(off);
-        let errors: Vec<RulesError> =
-            all.filter_map(|(code, change)| rules.change(code, change).err()).collect();
+            overrides.iter().partition(|(_, rule_override)| rule_override.enabled == Some(false));
+        let ordered = on.into_iter().chain(off);
+        let errors: Vec<RulesError> = ordered
+            .filter_map(|(code, rule_override)| rules.apply_override(code, rule_override).err())
+            .collect();
         if errors.is_empty() { Ok(rules) } else { Err(errors) }
     }
 
-    fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
-        let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
-            if let Some((place, event)) = self.part(code) {
-                return change_event(&mut self.rules[place], event, code, change);
+    fn apply_override(
+        &mut self,
+        code: &str,
+        rule_override: &RuleOverride,
+    ) -> Result<(), RulesError> {
+        let Some(index) = self.index(code) else {
+            if let Some((index, event)) = self.resolve_event(code) {
+                return override_event(&mut self.rules[index], event, code, rule_override);
             }
             let codes = self.rules.iter().map(|rule| rule.code.as_str());
-            let similar = nearest(code, codes).first().map(|it| (*it).to_owned());
+            let similar = nearest(code, codes).first().map(|nearest| (*nearest).to_owned());
             return Err(RulesError::Unknown { code: code.to_owned(), similar });
         };
-        if change.enabled == Some(false) {
-            self.rules.remove(place);
+        if rule_override.enabled == Some(false) {
+            self.rules.remove(index);
             return Ok(());
         }
-        let rule = &mut self.rules[place];
-        rule.severity_set = change.severity.or(rule.severity_set);
-        rule.for_s = change.for_s.unwrap_or(rule.for_s);
-        let Some(limit) = change.limit else { return Ok(()) };
+        let rule = &mut self.rules[index];
+        rule.severity_override = rule_override.severity.or(rule.severity_override);
+        rule.for_s = rule_override.for_s.unwrap_or(rule.for_s);
+        let Some(limit) = rule_override.limit else { return Ok(()) };
         match rule.when.first_mut() {
             Some(clause)
                 if matches!(clause.limit, Limit::Number(_))
-                    && is_amount(clause.signal.behaviour()) =>
+                    && is_quantity(clause.signal.behaviour()) =>
             {
                 clause.limit = Limit::Number(limit);
                 // A hysteresis limit chosen for another limit may be on the wrong side of this one.
@@ -131,18 +136,18 @@ impl Rules {
     }
 
     /// Index of the rule that `gpu.xid.95` belongs to, and the event's code, such as `xid.95`.
-    fn part(&self, code: &str) -> Option<(usize, String)> {
-        let (whole, number) = code.rsplit_once('.')?;
+    fn resolve_event(&self, code: &str) -> Option<(usize, String)> {
+        let (rule_code, number) = code.rsplit_once('.')?;
         let number: u32 = number.parse().ok()?;
-        let place = self.rules.iter().position(|rule| rule.code == whole)?;
-        let name = self.rules[place].on.as_ref().and_then(numbered)?;
-        Some((place, format!("{name}.{number}")))
+        let index = self.index(rule_code)?;
+        let prefix = self.rules[index].on.as_ref().and_then(event_prefix)?;
+        Some((index, format!("{prefix}.{number}")))
     }
 
     /// The rule that a configuration names, by its code or by that of one of its events, such as
     /// `gpu.xid.95`.
     pub fn meant(&self, code: &str) -> Option<&Rule> {
-        self.get(code).or_else(|| self.part(code).map(|(place, _)| self.at(place)))
+        self.get(code).or_else(|| self.resolve_event(code).map(|(index, _)| self.at(index)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
@@ -154,18 +159,18 @@ impl Rules {
     }
 
     /// Index of a code, in the order of [`Self::iter`].
-    pub(super) fn place(&self, code: &str) -> Option<usize> {
+    pub(super) fn index(&self, code: &str) -> Option<usize> {
         self.rules.iter().position(|rule| rule.code == code)
     }
 
     /// The rule at an index, in the order of [`Self::iter`].
-    pub(super) fn at(&self, place: usize) -> &Rule {
-        &self.rules[place]
+    pub(super) fn at(&self, index: usize) -> &Rule {
+        &self.rules[index]
     }
 }
 
 /// Prefix before the number in the codes of a rule's events, if all have one.
-fn numbered(pattern: &EventPattern) -> Option<&'static str> {
+fn event_prefix(pattern: &EventPattern) -> Option<&'static str> {
     match pattern.kinds.as_slice() {
         [Kind::Xid] if pattern.codes.is_empty() => Some("xid"),
         [Kind::Sxid] if pattern.codes.is_empty() => Some("sxid"),
@@ -173,37 +178,37 @@ fn numbered(pattern: &EventPattern) -> Option<&'static str> {
     }
 }
 
-fn change_event(
+fn override_event(
     rule: &mut Rule,
     event: String,
     code: &str,
-    change: &RuleOverride,
+    rule_override: &RuleOverride,
 ) -> Result<(), RulesError> {
-    if change.limit.is_some() {
+    if rule_override.limit.is_some() {
         return Err(RulesError::NoLimit { code: code.to_owned() });
     }
-    rule.of_event.insert(event, change.clone());
+    rule.event_overrides.insert(event, rule_override.clone());
     Ok(())
 }
 
 fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
-    let form =
-        |err: toml::de::Error| RulesError::Form { file: file.to_owned(), why: err.to_string() };
-    Ok(toml::from_str::<File>(text).map_err(form)?.rule)
+    let parse_error =
+        |err: toml::de::Error| RulesError::Parse { file: file.to_owned(), why: err.to_string() };
+    Ok(toml::from_str::<File>(text).map_err(parse_error)?.rule)
 }
 
-/// Whether it can be compared with an arbitrary limit. A flag compared with 5 never fires.
-fn is_amount(behaviour: Behaviour) -> bool {
+/// `true` if it can be compared with an arbitrary limit. A flag compared with 5 never fires.
+fn is_quantity(behaviour: Behaviour) -> bool {
     matches!(behaviour, Behaviour::Gauge | Behaviour::Counter)
 }
 
 /// Why a rule is invalid.
-fn problem(rule: &Rule) -> Option<String> {
+fn validation_error(rule: &Rule) -> Option<String> {
     if rule.origin.source.is_empty() {
-        return Some("it names no source".to_owned());
+        return Some("`origin` names no source".to_owned());
     }
     if rule.case.steps.is_empty() {
-        return Some("it has no case: nothing shows that it fires".to_owned());
+        return Some("it has no case that triggers it".to_owned());
     }
     if rule.when.is_empty() == rule.on.is_none() && !rule.code.starts_with("check") {
         return Some("it needs clauses (`when`) or events (`on`), not both".to_owned());
@@ -211,29 +216,29 @@ fn problem(rule: &Rule) -> Option<String> {
     if !rule.when.is_empty()
         && (rule.severity.is_none() || rule.action.is_none() || rule.text.is_none())
     {
-        return Some("severity, action and text are needed: signals say none of them".to_owned());
+        return Some("a rule over signals needs `severity`, `action` and `text`".to_owned());
     }
     if rule.on.is_some() && rule.for_s > 0 {
-        return Some("`for_s` means nothing for an event".to_owned());
+        return Some("`for_s` does not apply to events".to_owned());
     }
-    if rule.told_by.is_some() && rule.when.is_empty() {
-        return Some("`told_by` is for clauses: an event is told by itself".to_owned());
+    if rule.suppressed_by.is_some() && rule.when.is_empty() {
+        return Some("`suppressed_by` applies only to rules with clauses (`when`)".to_owned());
     }
-    let asks = matches!(rule.action, Some(Action::ResetGpu | Action::RebootNode));
-    if asks && rule.judges_happenings() && !rule.until_recovery {
+    let needs_restart = matches!(rule.action, Some(Action::ResetGpu | Action::RebootNode));
+    if needs_restart && rule.is_windowed() && !rule.until_recovery {
         return Some(
-            "it asks for a reset or a reboot and ends by itself when its window has passed: `until_recovery` is missing"
+            "`until_recovery` is missing: it requires a reset or a reboot, but would clear when its window has passed"
                 .to_owned(),
         );
     }
     let scope = rule.scope();
     if rule.when.iter().any(|clause| Some(clause.signal.scope()) != scope) {
-        return Some("its signals are about different things".to_owned());
+        return Some("its signals have different scopes".to_owned());
     }
-    rule.when.iter().find_map(clause_problem).or_else(|| rule.on.as_ref().and_then(pattern_problem))
+    rule.when.iter().find_map(clause_error).or_else(|| rule.on.as_ref().and_then(pattern_error))
 }
 
-fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
+fn clause_error(clause: &super::rule::Clause) -> Option<String> {
     let (signal, behaviour) = (clause.signal, clause.signal.behaviour());
     let counts = matches!(
         clause.measure,
@@ -243,18 +248,20 @@ fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
             | Measure::Growth { .. }
     );
     if counts && behaviour != Behaviour::Counter {
-        return Some(format!("`{signal}` is no counter"));
+        return Some(format!("`{signal}` is not a counter"));
     }
     if matches!(clause.measure, Measure::Falls { .. }) && behaviour != Behaviour::Flag {
-        return Some(format!("`{signal}` is no flag"));
+        return Some(format!("`{signal}` is not a flag"));
     }
     if clause.bits.is_some() != (behaviour == Behaviour::Mask) {
-        return Some(format!("`bits` goes with a mask, and `{signal}` is {behaviour:?}"));
+        return Some(format!(
+            "`bits` is required for a mask and invalid otherwise; `{signal}` is a {behaviour:?}"
+        ));
     }
     if let Limit::Signal { signal: other, .. } = clause.limit
         && other.scope() != signal.scope()
     {
-        return Some(format!("`{signal}` and `{other}` are about different things"));
+        return Some(format!("`{signal}` and `{other}` have different scopes"));
     }
     None
 }
@@ -262,20 +269,21 @@ fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
 /// The interval at which the journal stores repeats of an event (`engine::events`).
 const MERGE_S_MIN: u32 = 60;
 
-fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {
-    let several = pattern.times > 1 || pattern.distinct_subjects > 1 || pattern.distinct_boots > 1;
-    if several && pattern.merge_s < MERGE_S_MIN {
+fn pattern_error(pattern: &super::rule::EventPattern) -> Option<String> {
+    let needs_repeats =
+        pattern.times > 1 || pattern.distinct_subjects > 1 || pattern.distinct_boots > 1;
+    if needs_repeats && pattern.merge_s < MERGE_S_MIN {
         return Some(format!(
-            "`merge_s` is below {MERGE_S_MIN}: the journal keeps no more than one event a minute"
+            "`merge_s` is below {MERGE_S_MIN}: the journal stores at most one event a minute"
         ));
     }
-    if several && pattern.within_s == 0 {
+    if needs_repeats && pattern.within_s == 0 {
         return Some("`within_s` is missing".to_owned());
     }
     if pattern.distinct_subjects > 1 && pattern.same != Same::NodeCode {
-        return Some("different subjects cannot be the same subject".to_owned());
+        return Some("`distinct_subjects` requires `same = \"node-code\"`".to_owned());
     }
-    (pattern.times == 0).then(|| "`times` is nought".to_owned())
+    (pattern.times == 0).then(|| "`times` is zero".to_owned())
 }
 
 #[cfg(test)]
@@ -283,21 +291,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_by_another_rule_is_told_by_one_that_there_is() {
+    fn suppressing_rules_exist_and_match_events() {
         let rules = Rules::embedded().unwrap();
         for rule in rules.iter() {
-            let Some(other) = &rule.told_by else { continue };
-            assert!(rules.get(&other.code).is_some_and(|it| it.on.is_some()), "{}", rule.code);
+            let Some(other) = &rule.suppressed_by else { continue };
+            assert!(rules.get(&other.code).is_some_and(|rule| rule.on.is_some()), "{}", rule.code);
         }
     }
 
     #[test]
-    fn what_asks_for_a_reset_or_a_reboot_may_not_end_by_itself() {
+    fn windowed_rules_that_require_a_restart_need_until_recovery() {
         let rules = Rules::embedded().unwrap();
         for code in ["link.retrains", "gpu.pcie-fatal", "nic.efa-no-completion"] {
             let rule = rules.get(code).unwrap();
-            let hasty = Rule { until_recovery: false, ..rule.clone() };
-            let err = Rules::of(vec![hasty]).unwrap_err().to_string();
+            let invalid = Rule { until_recovery: false, ..rule.clone() };
+            let err = Rules::from_rules(vec![invalid]).unwrap_err().to_string();
             assert!(err.contains("`until_recovery` is missing"), "{err}");
         }
     }

@@ -1,13 +1,13 @@
-//! Recent history of a signal, in buckets of bounded number.
+//! Recent history of a signal, in a bounded number of buckets.
 
 use std::collections::VecDeque;
 
 use super::rule::Measure;
 
-/// Default number of buckets in a window, which is then off by a thirtieth at most.
+/// Default number of buckets in a window. The window's length is then off by at most a thirtieth.
 const BUCKETS: u32 = 30;
 
-/// Growth from zero. JSON cannot represent infinity.
+/// Reported as growth from a rate of zero, because JSON cannot represent infinity.
 const GROWTH_MAX: f64 = 1e9;
 
 /// History of one signal for one clause.
@@ -36,7 +36,7 @@ impl Series {
         let length_s = match measure {
             Measure::Windows { window_s, .. } => window_s,
             Measure::Growth { over_s, .. } => over_s / 6,
-            other => other.reach_s() / BUCKETS,
+            other => other.lookback_s() / BUCKETS,
         };
         Self {
             measure,
@@ -53,9 +53,9 @@ impl Series {
         if before.is_none() {
             self.first_ms = at_ms;
         }
-        let share = before.map_or(1.0, |(before_ms, _)| self.share_of(at_ms - before_ms));
+        let share = before.map_or(1.0, |(before_ms, _)| self.counted_share(at_ms - before_ms));
         let number = at_ms.div_euclid(self.bucket_ms);
-        let oldest = number - self.reach_ms() / self.bucket_ms;
+        let oldest = number - self.lookback_ms() / self.bucket_ms;
         while self.buckets.front().is_some_and(|bucket| bucket.number < oldest) {
             self.buckets.pop_front();
         }
@@ -79,7 +79,7 @@ impl Series {
         let (_, newest) = self.last?;
         let covered_s = self.covered_ms(now_ms) as f64 / 1000.0;
         let grown = |from_s: u32, to_s: u32| {
-            self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>()
+            self.within(now_ms, from_s, to_s).map(|bucket| bucket.grown).sum::<f64>()
         };
         // Half a window is enough at first: waiting for all of it would hide a fault right after
         // the start.
@@ -88,28 +88,31 @@ impl Series {
         match self.measure {
             Measure::Last => Some(newest),
             Measure::Mean { over_s } => {
-                let (sum, count) = self
-                    .within(now_ms, over_s, 0)
-                    .fold((0.0, 0_u32), |(sum, count), it| (sum + it.sum, count + it.count));
+                let (sum, count) =
+                    self.within(now_ms, over_s, 0).fold((0.0, 0_u32), |(sum, count), bucket| {
+                        (sum + bucket.sum, count + bucket.count)
+                    });
                 (enough(over_s) && count > 0).then(|| sum / f64::from(count))
             }
             Measure::Increase { over_s } => Some(grown(over_s, 0)),
             Measure::Rate { over_s } => enough(over_s).then(|| grown(over_s, 0) / span(over_s)),
             Measure::Windows { over_s, each_above, .. } => {
                 let each_above = f64::from(each_above);
-                let count =
-                    self.within(now_ms, over_s, 0).filter(|it| it.grown > each_above).count();
+                let count = self
+                    .within(now_ms, over_s, 0)
+                    .filter(|bucket| bucket.grown > each_above)
+                    .count();
                 Some(count as f64)
             }
             Measure::Falls { over_s } => {
-                let falls: u32 = self.within(now_ms, over_s, 0).map(|it| it.falls).sum();
+                let falls: u32 = self.within(now_ms, over_s, 0).map(|bucket| bucket.falls).sum();
                 Some(f64::from(falls))
             }
             Measure::Growth { over_s, base_s } => {
                 let base = grown(over_s + base_s, over_s) / f64::from(base_s);
                 let rate = grown(over_s, 0) / f64::from(over_s);
-                let told = covered_s >= f64::from(over_s) + f64::from(base_s) / 2.0;
-                told.then(|| {
+                let is_covered = covered_s >= f64::from(over_s) + f64::from(base_s) / 2.0;
+                is_covered.then(|| {
                     if base > 0.0 {
                         rate / base
                     } else if rate > 0.0 {
@@ -122,7 +125,7 @@ impl Series {
         }
     }
 
-    /// How long it has been watched.
+    /// Time since the first value.
     pub(super) fn covered_ms(&self, now_ms: i64) -> i64 {
         if self.last.is_some() { now_ms - self.first_ms } else { 0 }
     }
@@ -130,7 +133,7 @@ impl Series {
     /// Share of the growth over a gap that counts in the window of a rate. After a gap all growth
     /// arrives at once.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
-    fn share_of(&self, gap_ms: i64) -> f64 {
+    fn counted_share(&self, gap_ms: i64) -> f64 {
         let window_ms = match self.measure {
             Measure::Rate { over_s } | Measure::Growth { over_s, .. } => i64::from(over_s) * 1000,
             _ => return 1.0,
@@ -138,8 +141,8 @@ impl Series {
         if gap_ms > window_ms { window_ms as f64 / gap_ms as f64 } else { 1.0 }
     }
 
-    fn reach_ms(&self) -> i64 {
-        i64::from(self.measure.reach_s()) * 1000
+    fn lookback_ms(&self) -> i64 {
+        i64::from(self.measure.lookback_s()) * 1000
     }
 
     /// Buckets that began in the last `from_s` seconds, but not in the last `to_s`.
@@ -167,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    fn fed(measure: Measure, values: &[(i64, f64)]) -> Series {
+    fn series_with(measure: Measure, values: &[(i64, f64)]) -> Series {
         let mut series = Series::new(measure);
         for (at_s, value) in values {
             series.push(at_s * 1000, *value);
@@ -176,57 +179,63 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_starts_anew_counts_from_nought() {
+    fn a_counter_reset_counts_from_zero() {
         let measure = Measure::Increase { over_s: 60 };
-        let series = fed(measure, &[(0, 900.0), (10, 910.0), (20, 5.0), (30, 7.0)]);
-        assert_eq!(series.measure(30_000), Some(17.0), "what was there at the start is no growth");
+        let series = series_with(measure, &[(0, 900.0), (10, 910.0), (20, 5.0), (30, 7.0)]);
+        assert_eq!(series.measure(30_000), Some(17.0), "the initial value is not growth");
     }
 
     #[test]
     fn a_rate_needs_half_its_window() {
-        let series = fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 1000.0)]);
+        let series = series_with(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 1000.0)]);
         assert_eq!(series.measure(10_000), None);
-        let series =
-            fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 300.0), (20, 600.0), (30, 900.0)]);
+        let series = series_with(
+            Measure::Rate { over_s: 60 },
+            &[(0, 0.0), (10, 300.0), (20, 600.0), (30, 900.0)],
+        );
         assert_eq!(series.measure(30_000), Some(30.0));
     }
 
     #[test]
-    fn old_growth_is_forgotten() {
-        let series = fed(Measure::Increase { over_s: 60 }, &[(0, 0.0), (10, 5.0), (200, 5.0)]);
+    fn growth_before_the_window_does_not_count() {
+        let series =
+            series_with(Measure::Increase { over_s: 60 }, &[(0, 0.0), (10, 5.0), (200, 5.0)]);
         assert_eq!(series.measure(200_000), Some(0.0));
     }
 
     #[test]
-    fn what_grew_over_a_gap_did_not_come_at_once() {
+    fn growth_over_a_gap_is_spread_over_the_gap() {
         let values: Vec<(i64, f64)> = (0..6).map(|turn| (turn * 10, 0.0)).collect();
-        let mut series = fed(Measure::Rate { over_s: 60 }, &values);
+        let mut series = series_with(Measure::Rate { over_s: 60 }, &values);
         series.push(350_000, 3.0);
         let rate = series.measure(350_000).unwrap();
         assert!((rate - 0.01).abs() < 1e-9, "3 in 300 s: {rate}");
     }
 
     #[test]
-    fn windows_falls_and_growth() {
+    fn windows_falls_and_growth_are_measured() {
         let windows = Measure::Windows { over_s: 300, window_s: 60, each_above: 0 };
-        let series = fed(windows, &[(0, 0.0), (30, 1.0), (90, 2.0), (150, 2.0), (210, 3.0)]);
-        assert_eq!(series.measure(210_000), Some(3.0));
         let series =
-            fed(Measure::Falls { over_s: 300 }, &[(0, 1.0), (10, 0.0), (20, 1.0), (30, 0.0)]);
+            series_with(windows, &[(0, 0.0), (30, 1.0), (90, 2.0), (150, 2.0), (210, 3.0)]);
+        assert_eq!(series.measure(210_000), Some(3.0));
+        let series = series_with(
+            Measure::Falls { over_s: 300 },
+            &[(0, 1.0), (10, 0.0), (20, 1.0), (30, 0.0)],
+        );
         assert_eq!(series.measure(30_000), Some(2.0));
         let growth = Measure::Growth { over_s: 60, base_s: 600 };
         let steady: Vec<(i64, f64)> =
             (0..=66_u32).map(|turn| (i64::from(turn) * 10, f64::from(turn))).collect();
-        let ratio = fed(growth, &steady).measure(660_000).unwrap();
+        let ratio = series_with(growth, &steady).measure(660_000).unwrap();
         assert!((0.7..1.3).contains(&ratio), "{ratio}");
         let mut sudden = steady;
         sudden.push((661, 6000.0));
-        assert!(fed(growth, &sudden).measure(661_000).unwrap() > 100.0);
+        assert!(series_with(growth, &sudden).measure(661_000).unwrap() > 100.0);
     }
 
     proptest! {
         #[test]
-        fn memory_is_bounded_and_nothing_is_negative(
+        fn memory_is_bounded_and_increases_are_never_negative(
             steps in proptest::collection::vec((0_i64..5000, 0_u32..1000), 1..500),
         ) {
             let mut series = Series::new(Measure::Increase { over_s: 120 });

@@ -31,7 +31,7 @@ pub enum Behaviour {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no signal `{name}`")]
+#[error("unknown signal `{name}`")]
 pub struct UnknownSignal {
     pub name: String,
 }
@@ -58,7 +58,7 @@ macro_rules! signals {
                 match self { $(Self::$variant => Behaviour::$behaviour,)+ }
             }
 
-            /// A description: the doc comment of the variant. Findings and the reference print it.
+            /// The variant's doc comment. Findings and the rules reference print it.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -68,47 +68,48 @@ macro_rules! signals {
 
 signals! {
     // GPU and driver.
-    /// 1 while NVML says that the GPU fell off the bus.
+    /// 1 while NVML reports the GPU as lost (it fell off the bus).
     GpuLost = "gpu.lost", Gpu, Flag;
-    /// 1 while NVML says that the GPU needs a reset before it works again.
+    /// 1 while NVML reports that the GPU requires a reset.
     GpuResetRequired = "gpu.reset_required", Gpu, Flag;
-    /// 1 while NVML lists the GPU and no call reads anything of it, for a reason that nothing else tells of.
+    /// 1 while NVML lists the GPU but every read from it fails, and no other signal explains why.
     GpuUnreadable = "gpu.unreadable", Gpu, Flag;
-    /// What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot.
+    /// Recovery action that the driver requests: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4
+    /// drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot.
     GpuRecoveryAction = "gpu.recovery_action", Gpu, State;
-    /// Temperature of the GPU.
+    /// GPU temperature.
     GpuTemperature = "gpu.temperature_c", Gpu, Gauge;
-    /// Degrees left to the thermal limit.
+    /// Margin to the thermal limit.
     GpuTemperatureMargin = "gpu.temperature_margin_c", Gpu, Gauge;
-    /// Temperature of the memory.
+    /// Memory temperature.
     GpuMemoryTemperature = "gpu.memory_temperature_c", Gpu, Gauge;
-    /// Power drawn.
+    /// Power draw.
     GpuPower = "gpu.power_w", Gpu, Gauge;
-    /// Power limit in force.
+    /// Power limit in effect.
     GpuPowerLimit = "gpu.power_limit_w", Gpu, Gauge;
-    /// Power limit that the card starts with.
+    /// Default power limit of the card.
     GpuPowerLimitDefault = "gpu.power_limit_default_w", Gpu, Gauge;
     /// Energy used since the driver was loaded.
     GpuEnergy = "gpu.energy_j", Gpu, Counter;
-    /// Clock of the multiprocessors.
+    /// SM clock.
     GpuClockSm = "gpu.clock_sm_mhz", Gpu, Gauge;
-    /// The most that the multiprocessors do.
+    /// Maximum SM clock.
     GpuClockSmMax = "gpu.clock_sm_max_mhz", Gpu, Gauge;
-    /// Clock of the memory.
+    /// Memory clock.
     GpuClockMemory = "gpu.clock_memory_mhz", Gpu, Gauge;
-    /// The most that the memory does.
+    /// Maximum memory clock.
     GpuClockMemoryMax = "gpu.clock_memory_max_mhz", Gpu, Gauge;
-    /// Why clocks are not higher, in NVML's bits.
+    /// Throttle reasons, as NVML's bit mask.
     GpuClockReasons = "gpu.clock_reasons", Gpu, Mask;
-    /// Time for which the power limit held the clocks down.
+    /// Time throttled by the power limit.
     GpuHeldPowerCap = "gpu.held_power_cap_s", Gpu, Counter;
-    /// Time for which the hardware's thermal protection held the clocks down.
+    /// Time throttled by the hardware's thermal protection.
     GpuHeldHwThermal = "gpu.held_hw_thermal_s", Gpu, Counter;
-    /// Time for which the driver held the clocks down because of heat.
+    /// Time throttled by the driver because of heat.
     GpuHeldSwThermal = "gpu.held_sw_thermal_s", Gpu, Counter;
-    /// Time for which the server's power brake held the clocks down.
+    /// Time throttled by the server's power brake.
     GpuHeldPowerBrake = "gpu.held_power_brake_s", Gpu, Counter;
-    /// Time for which a slower GPU of the same group held the clocks down.
+    /// Time throttled by a slower GPU of the same sync boost group.
     GpuHeldSyncBoost = "gpu.held_sync_boost_s", Gpu, Counter;
 
     // Activity.
@@ -116,151 +117,154 @@ signals! {
     GpuUtilisation = "gpu.utilisation_ratio", Gpu, Gauge;
     /// Share of time in which memory was read or written.
     GpuMemoryCopy = "gpu.memory_copy_ratio", Gpu, Gauge;
-    /// Share of time in which encoders worked.
+    /// Share of time in which the encoders were busy.
     GpuEncoder = "gpu.encoder_ratio", Gpu, Gauge;
-    /// Share of time in which decoders worked.
+    /// Share of time in which the decoders were busy.
     GpuDecoder = "gpu.decoder_ratio", Gpu, Gauge;
-    /// Share of multiprocessors at work where the part measures it, else share of time in which a kernel ran.
+    /// Share of SMs that were active, if the GPU measures it; otherwise the share of time in which
+    /// a kernel ran.
     GpuBusy = "gpu.busy_ratio", Gpu, Gauge;
-    /// Memory, all of it.
+    /// Total memory.
     GpuMemoryTotal = "gpu.memory_total_bytes", Gpu, Gauge;
     /// Memory in use.
     GpuMemoryUsed = "gpu.memory_used_bytes", Gpu, Gauge;
-    /// Memory that is free.
+    /// Free memory.
     GpuMemoryFree = "gpu.memory_free_bytes", Gpu, Gauge;
-    /// Memory that driver and firmware keep.
+    /// Memory reserved by driver and firmware.
     GpuMemoryReserved = "gpu.memory_reserved_bytes", Gpu, Gauge;
     /// Processes with a context on the GPU.
     GpuProcesses = "gpu.processes", Gpu, Gauge;
-    /// Share of time in which the graphics or compute engine worked.
+    /// Share of time in which the graphics or compute engine was active.
     GpuEngineActive = "gpu.engine_active_ratio", Gpu, Gauge;
-    /// Share of multiprocessors at work.
+    /// Share of SMs that were active.
     GpuSmActive = "gpu.sm_active_ratio", Gpu, Gauge;
-    /// Share of warps in use.
+    /// Share of warp slots in use.
     GpuSmOccupancy = "gpu.sm_occupancy_ratio", Gpu, Gauge;
-    /// Share of time in which tensor cores worked.
+    /// Share of time in which the tensor cores were active.
     GpuTensorActive = "gpu.tensor_active_ratio", Gpu, Gauge;
-    /// Share of the memory's bandwidth in use.
+    /// Share of the memory bandwidth in use.
     GpuDramActive = "gpu.dram_active_ratio", Gpu, Gauge;
-    /// Sent to the host.
+    /// PCIe traffic sent to the host.
     GpuPcieTransmit = "gpu.pcie_transmit_bytes_per_s", Gpu, Gauge;
-    /// Received from the host.
+    /// PCIe traffic received from the host.
     GpuPcieReceive = "gpu.pcie_receive_bytes_per_s", Gpu, Gauge;
-    /// Sent over NVLink.
+    /// NVLink traffic sent.
     GpuNvlinkTransmit = "gpu.nvlink_transmit_bytes_per_s", Gpu, Gauge;
-    /// Received over NVLink.
+    /// NVLink traffic received.
     GpuNvlinkReceive = "gpu.nvlink_receive_bytes_per_s", Gpu, Gauge;
 
     // Memory health.
-    /// 1 while error correction is on.
+    /// 1 while ECC is on.
     GpuEccEnabled = "gpu.ecc_enabled", Gpu, Flag;
-    /// Memory errors put right since the driver was loaded.
+    /// Corrected memory errors since the driver was loaded.
     GpuEccCorrected = "gpu.ecc_corrected", Gpu, Counter;
-    /// Memory errors not put right since the driver was loaded.
+    /// Uncorrected memory errors since the driver was loaded.
     GpuEccUncorrected = "gpu.ecc_uncorrected", Gpu, Counter;
-    /// Memory errors put right in the card's life.
+    /// Corrected memory errors over the card's lifetime.
     GpuEccCorrectedLifetime = "gpu.ecc_corrected_lifetime", Gpu, Counter;
-    /// Memory errors not put right in the card's life.
+    /// Uncorrected memory errors over the card's lifetime.
     GpuEccUncorrectedLifetime = "gpu.ecc_uncorrected_lifetime", Gpu, Counter;
-    /// Errors of caches and register files put right in the card's life.
+    /// Corrected SRAM errors over the card's lifetime.
     GpuEccSramCorrectedLifetime = "gpu.ecc_sram_corrected_lifetime", Gpu, Counter;
-    /// 1 when so many errors of caches and register files came that the driver calls for the part's replacement.
+    /// 1 if SRAM errors exceed the driver's threshold for replacement.
     GpuEccSramThreshold = "gpu.ecc_sram_threshold", Gpu, Flag;
     /// Rows remapped for correctable errors.
     GpuRowsCorrected = "gpu.rows_remapped_corrected", Gpu, Counter;
     /// Rows remapped for uncorrectable errors.
     GpuRowsUncorrected = "gpu.rows_remapped_uncorrected", Gpu, Counter;
-    /// 1 while a remap waits for a reset.
+    /// 1 while a row remapping is pending until a reset.
     GpuRowsPending = "gpu.rows_pending", Gpu, Flag;
-    /// 1 when a remap failed.
+    /// 1 if a row remapping failed.
     GpuRowsFailed = "gpu.rows_failed", Gpu, Flag;
     /// Memory banks with few spare rows left.
     GpuBanksLow = "gpu.banks_low", Gpu, Gauge;
     /// Memory banks without spare rows.
     GpuBanksNone = "gpu.banks_none", Gpu, Gauge;
-    /// Pages retired for many single-bit errors.
+    /// Pages retired because of multiple single-bit errors.
     GpuPagesSingle = "gpu.pages_retired_single", Gpu, Counter;
-    /// Pages retired for a double-bit error.
+    /// Pages retired because of a double-bit error.
     GpuPagesDouble = "gpu.pages_retired_double", Gpu, Counter;
-    /// Pages retired for whatever reason.
+    /// Retired pages in total.
     GpuPages = "gpu.pages_retired", Gpu, Counter;
-    /// 1 while a page waits for a reset to be retired.
+    /// 1 while a page retirement is pending until a reset.
     GpuPagesPending = "gpu.pages_pending", Gpu, Flag;
-    /// 1 when memory is broken beyond repair.
+    /// 1 if the driver reports unrepairable memory.
     GpuMemoryUnrepairable = "gpu.memory_unrepairable", Gpu, Flag;
-    /// 1 while the card's own configuration store passes its checksum.
+    /// 1 while the InfoROM checksum is valid.
     GpuInforomValid = "gpu.inforom_valid", Gpu, Flag;
 
     // PCIe, fabric and NVLink.
-    /// PCIe packets sent again.
+    /// PCIe replays.
     GpuPcieReplays = "gpu.pcie_replays", Gpu, Counter;
-    /// Replays a minute that a link of this generation and width may have at a bit error rate of 1e-12.
+    /// Expected maximum of PCIe replays a minute for the link's generation and width, at a bit
+    /// error rate of 1e-12.
     GpuPcieReplayLimit = "gpu.pcie_replay_limit_per_min", Gpu, Gauge;
-    /// PCIe generation now.
+    /// Current PCIe generation.
     GpuPcieGeneration = "gpu.pcie_generation", Gpu, Gauge;
-    /// PCIe generation of card and slot.
+    /// Maximum PCIe generation of card and slot.
     GpuPcieGenerationMax = "gpu.pcie_generation_max", Gpu, Gauge;
-    /// PCIe lanes now.
+    /// Current number of PCIe lanes.
     GpuPcieWidth = "gpu.pcie_width", Gpu, Gauge;
-    /// PCIe lanes of card and slot.
+    /// Maximum number of PCIe lanes of card and slot.
     GpuPcieWidthMax = "gpu.pcie_width_max", Gpu, Gauge;
-    /// Bus errors that the link put right, as the kernel counts them.
+    /// Correctable PCIe errors (AER), as the kernel counts them.
     GpuAerCorrectable = "gpu.aer_correctable", Gpu, Counter;
-    /// Bus errors that lost a transaction.
+    /// Non-fatal PCIe errors (AER), which lost a transaction.
     GpuAerNonFatal = "gpu.aer_non_fatal", Gpu, Counter;
-    /// Bus errors that lost the link.
+    /// Fatal PCIe errors (AER), which lost the link.
     GpuAerFatal = "gpu.aer_fatal", Gpu, Counter;
-    /// 1 while the GPU stands in the kernel's list of PCI devices.
+    /// 1 while the kernel lists the GPU on the PCI bus.
     GpuOnBus = "gpu.on_bus", Gpu, Flag;
-    /// Its registration with the NVSwitch fabric: 0 unsupported, 1 not started, 2 in progress, 3 completed.
+    /// State of the registration with the NVSwitch fabric: 0 unsupported, 1 not started, 2 in
+    /// progress, 3 completed.
     GpuFabricState = "gpu.fabric_state", Gpu, State;
-    /// NVML's return code of that registration.
+    /// NVML's return code of the fabric registration.
     GpuFabricStatus = "gpu.fabric_status", Gpu, State;
-    /// 1 while the fabric's health mask names something wrong.
+    /// 1 while the fabric health mask reports a problem.
     GpuFabricUnhealthy = "gpu.fabric_unhealthy", Gpu, Flag;
-    /// 1 while the driver keeps the GPU initialised without clients.
+    /// 1 while persistence mode keeps the GPU initialised without clients.
     GpuPersistence = "gpu.persistence", Gpu, Flag;
-    /// 1 while the GPU is partitioned.
+    /// 1 while MIG mode is on.
     GpuMigEnabled = "gpu.mig_enabled", Gpu, Flag;
     /// 1 while the link is up.
     LinkActive = "link.active", Link, Flag;
-    /// Speed of the link in each direction.
+    /// Link speed in each direction.
     LinkSpeed = "link.speed_mb_per_s", Link, Gauge;
-    /// Packets sent again.
+    /// Link replays.
     LinkReplay = "link.replay_errors", Link, Counter;
-    /// Times that the link was trained anew.
+    /// Link retrainings.
     LinkRecovery = "link.recovery_errors", Link, Counter;
-    /// Broken units, of flow control and data.
+    /// CRC errors of flow-control and data units.
     LinkCrc = "link.crc_errors", Link, Counter;
     /// Packets received with errors (NVLink 5).
     LinkRxErrors = "link.rx_errors", Link, Counter;
     /// Malformed packets (NVLink 5).
     LinkMalformed = "link.malformed_packets", Link, Counter;
-    /// Packets dropped because a buffer was full (NVLink 5).
+    /// Packets dropped because of full buffers (NVLink 5).
     LinkDropped = "link.dropped_packets", Link, Counter;
     /// Local link integrity errors (NVLink 5).
     LinkIntegrity = "link.integrity_errors", Link, Counter;
-    /// Blocks that the physical layer sent again (NVLink 5).
+    /// Blocks retransmitted by the physical layer (NVLink 5).
     LinkPlrRetries = "link.plr_retries", Link, Counter;
-    /// Share of bits that are wrong after correction (NVLink 5).
+    /// Bit error rate after correction (NVLink 5).
     LinkEffectiveBer = "link.effective_ber", Link, Gauge;
-    /// Share of symbols that are wrong (NVLink 5).
+    /// Symbol error rate (NVLink 5).
     LinkSymbolBer = "link.symbol_ber", Link, Gauge;
 
     // Network.
-    /// 1 while the adapter's port stands in sysfs.
+    /// 1 while the port is in sysfs.
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
     NicActive = "nic.active", Nic, Flag;
-    /// Rate of an active port of the model and network that most ports of the node have.
+    /// Rate of an active port whose model and network are those of most ports on the node.
     NicRate = "nic.rate_gbps", Nic, Gauge;
-    /// Times that the link went down.
+    /// Link-down events.
     NicLinkDowned = "nic.link_downed", Nic, Counter;
-    /// Times that the link recovered from errors.
+    /// Link error recoveries.
     NicLinkErrorRecovery = "nic.link_error_recovery", Nic, Counter;
-    /// Symbols with errors.
+    /// Symbol errors.
     NicSymbolError = "nic.symbol_error", Nic, Counter;
-    /// Buffers that overran.
+    /// Buffer overruns.
     NicBufferOverrun = "nic.excessive_buffer_overrun_errors", Nic, Counter;
     /// Local link integrity errors.
     NicLinkIntegrity = "nic.local_link_integrity_errors", Nic, Counter;
@@ -268,9 +272,9 @@ signals! {
     NicReceiveErrors = "nic.port_rcv_errors", Nic, Counter;
     /// Packets not sent because the port was down or congested.
     NicTransmitDiscards = "nic.port_xmit_discards", Nic, Counter;
-    /// Receivers that were not ready so often that the sender gave up.
+    /// Transfers given up because the receiver was repeatedly not ready (RNR NAK).
     NicRnrNakRetry = "nic.rnr_nak_retry_err", Nic, Counter;
-    /// Slow restarts of RoCE's congestion control.
+    /// Slow restarts of RoCE congestion control.
     NicRoceSlowRestart = "nic.roce_slow_restart", Nic, Counter;
     /// EFA: commands that never completed.
     NicEfaNoCompletion = "nic.efa_no_completion_cmds", Nic, Counter;
@@ -278,47 +282,49 @@ signals! {
     NicEfaCommandErrors = "nic.efa_cmds_err", Nic, Counter;
     /// EFA: packets dropped on receipt.
     NicEfaReceiveDrops = "nic.efa_rx_drops", Nic, Counter;
-    /// EFA: peers that do not answer.
+    /// EFA: unresponsive peers.
     NicEfaUnresponsiveRemote = "nic.efa_unresponsive_remote", Nic, Counter;
-    /// EFA: connections to peers that are impaired.
+    /// EFA: impaired connections to peers.
     NicEfaImpairedRemote = "nic.efa_impaired_remote", Nic, Counter;
 
     // Node.
-    /// GPUs that NVML opens, and known ones with a finding of their own.
+    /// GPUs that NVML opened, plus known GPUs with a finding of their own.
     NodeGpusNvml = "node.gpus_nvml", Node, Gauge;
-    /// GPUs that stand on the PCI bus.
+    /// GPUs on the PCI bus.
     NodeGpusPci = "node.gpus_pci", Node, Gauge;
-    /// GPUs that the configuration expects, or else the most that were ever seen at a time.
+    /// GPUs that the configuration expects; by default, the most that were ever detected at once.
     NodeGpusExpected = "node.gpus_expected", Node, Gauge;
-    /// Network ports that are active.
+    /// Active network ports.
     NodeNicsActive = "node.nics_active", Node, Gauge;
-    /// Network ports that the configuration expects, or else the most that were ever active at a time.
+    /// Network ports that the configuration expects; by default, the most that were ever active at
+    /// once.
     NodeNicsExpected = "node.nics_expected", Node, Gauge;
-    /// Children that a call into the driver has not returned to: 0, 1, or 2 when an independent one is stuck as well.
+    /// Probe processes stuck in a driver call: 0, 1, or 2 if an independent one is stuck as well.
     NodeProbesStuck = "node.probes_stuck", Node, Gauge;
-    /// 1 while a call has not returned, on the GPU that it is about, until that answers again; on the node where no one GPU is known.
+    /// 1 while a driver call hangs: on the GPU that it concerns, until that GPU answers again, or
+    /// on the node if the GPU is unknown.
     NodeCallsStuck = "node.calls_stuck", Node, Flag;
     /// 1 while NVML answers.
     NodeNvmlAnswers = "node.nvml_answers", Node, Flag;
     /// 1 while the NVIDIA kernel module is loaded.
     NodeDriverLoaded = "node.driver_loaded", Node, Flag;
-    /// Threads of the NVIDIA driver or its clients that are stuck in the kernel.
+    /// Threads of the NVIDIA driver or its clients that are blocked in the kernel.
     NodeDriverThreadsBlocked = "node.driver_threads_blocked", Node, Gauge;
-    /// Other threads that are stuck in the kernel.
+    /// Other threads that are blocked in the kernel.
     NodeThreadsBlocked = "node.threads_blocked", Node, Gauge;
     /// Threads that wait for an NFS server.
     NodeNfsThreadsBlocked = "node.nfs_threads_blocked", Node, Gauge;
-    /// Processes that the kernel killed for want of memory.
+    /// OOM kills by the kernel.
     NodeOomKills = "node.oom_kills", Node, Counter;
-    /// File systems of disks that are mounted read-only although they were not at the start.
+    /// Disk file systems that became read-only after the start.
     NodeReadOnly = "node.filesystems_read_only", Node, Gauge;
-    /// 1 while the kernel uses a clock source that is as good as the processor's own.
+    /// 1 while the kernel's clock source is as fast as the processor's own counter.
     NodeClockSourceGood = "node.clock_source_good", Node, Flag;
-    /// Processors whose frequency governor is not `performance`.
+    /// CPUs whose frequency governor is not `performance`.
     NodeGovernorsSlow = "node.governors_slow", Node, Gauge;
-    /// Memory errors of the host that were not put right.
+    /// Uncorrected memory errors of the host.
     NodeEdacUncorrected = "node.edac_uncorrected", Node, Counter;
-    /// Memory errors of the host that were put right.
+    /// Corrected memory errors of the host.
     NodeEdacCorrected = "node.edac_corrected", Node, Counter;
     /// Share of file handles in use.
     NodeFileHandles = "node.file_handles_ratio", Node, Gauge;
@@ -326,27 +332,27 @@ signals! {
     NodeMemoryAvailable = "node.memory_available_ratio", Node, Gauge;
     /// Free blocks of 2 MiB and more in the host's memory.
     NodeLargeBlocksFree = "node.large_blocks_free", Node, Gauge;
-    /// PCI bridges that redirect peer-to-peer traffic through the root (ACS).
+    /// PCI bridges that redirect peer-to-peer traffic through the root complex (ACS).
     NodeAcsBridges = "node.acs_bridges", Node, Gauge;
 
     // Agent.
     /// 1 while the kernel log can be read.
     AgentKernelLog = "agent.kernel_log_readable", Agent, Flag;
-    /// Lines of the kernel log that were overwritten before they were read.
+    /// Kernel log lines that were overwritten before they were read.
     AgentKernelLinesLost = "agent.kernel_lines_lost", Agent, Counter;
     /// 1 while findings can be written to disk.
     AgentLogWritable = "agent.log_writable", Agent, Flag;
-    /// Seconds by which the wall clock jumped, either way.
+    /// Seconds by which the wall clock stepped, in either direction.
     AgentClockSteps = "agent.clock_stepped_s", Agent, Counter;
-    /// Messages of jobs that were refused or dropped.
+    /// Job messages that were rejected or dropped.
     AgentJobMessagesDropped = "agent.job_messages_dropped", Agent, Counter;
-    /// Times that something was found while so many findings were open that there was no room for it.
+    /// Findings dropped because too many were open.
     AgentFindingsDropped = "agent.findings_dropped", Agent, Counter;
-    /// Collectors that have said nothing for three times their period.
+    /// Collectors that sent nothing for three times their interval.
     AgentCollectorsStalled = "agent.collectors_stalled", Agent, Gauge;
-    /// 1 while the configuration file on disk is the one in force.
+    /// 1 while the configuration file on disk is in effect.
     AgentConfigGood = "agent.config_good", Agent, Flag;
-    /// 1 while the sink takes what it is given, or none is configured.
+    /// 1 while the sink can be written, or none is configured.
     AgentSinkGood = "agent.sink_good", Agent, Flag;
 }
 
@@ -360,8 +366,8 @@ impl FromStr for Signal {
     type Err = UnknownSignal;
 
     fn from_str(name: &str) -> Result<Self, UnknownSignal> {
-        let found = Self::ALL.iter().copied().find(|signal| signal.name() == name);
-        found.ok_or_else(|| UnknownSignal { name: name.to_owned() })
+        let signal = Self::ALL.iter().copied().find(|signal| signal.name() == name);
+        signal.ok_or_else(|| UnknownSignal { name: name.to_owned() })
     }
 }
 
@@ -383,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_and_begin_with_what_they_are_about() {
+    fn names_parse_back_and_begin_with_their_scope() {
         for signal in Signal::ALL {
             assert_eq!(signal.name().parse(), Ok(*signal));
             let scope = signal.name().split('.').next().unwrap_or_default();

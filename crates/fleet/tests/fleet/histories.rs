@@ -1,9 +1,9 @@
-//! Generated histories: whatever happens, in whatever order, the promises hold.
+//! Generated histories: the invariants hold for any inputs in any order.
 
 use farrier_fleet::health::{Action, Severity};
 use proptest::prelude::*;
 
-use crate::world::{Act, NODES, World};
+use crate::test_fleet::{Act, NODES, TestFleet};
 
 fn act() -> impl Strategy<Value = Act> {
     let who = 0..NODES;
@@ -19,11 +19,11 @@ fn act() -> impl Strategy<Value = Act> {
         2 => who.clone().prop_map(Act::Boot),
         6 => (who.clone(), 0..3_u64, severity, action, 0..3_usize).prop_map(|(a, b, c, d, e)| Act::Fault(a, b, c, d, e)),
         4 => (who.clone(), 0..3_u64).prop_map(|(a, b)| Act::Clear(a, b)),
-        2 => who.clone().prop_map(Act::Silent),
-        2 => who.clone().prop_map(Act::Heard),
+        2 => who.clone().prop_map(Act::HeartbeatLost),
+        2 => who.clone().prop_map(Act::HeartbeatRestored),
         1 => who.clone().prop_map(Act::Revoke),
-        1 => who.clone().prop_map(Act::Theirs),
-        1 => who.clone().prop_map(Act::TheirsGone),
+        1 => who.clone().prop_map(Act::ExternalCordon),
+        1 => who.clone().prop_map(Act::ExternalUncordon),
         30 => (who.clone(), prop::bool::weighted(0.8)).prop_map(|(a, b)| Act::OrderStatus(a, b)),
         1 => who.clone().prop_map(Act::Hold),
         1 => who.clone().prop_map(Act::Release),
@@ -43,11 +43,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_promises_hold(acts in prop::collection::vec(act(), 1..250)) {
-        let mut world = World::new();
+    fn the_invariants_hold(acts in prop::collection::vec(act(), 1..250)) {
+        let mut fleet = TestFleet::new();
         for act in &acts {
-            world.act(act);
+            fleet.act(act);
         }
-        world.replay();
+        fleet.replay();
     }
 }

@@ -1,7 +1,8 @@
-//! The logic has a version: a change of decisions that forgets to raise it fails here.
+//! Decision logic has a version: changing decisions without raising it fails here.
 //!
-//! Decisions on fixed histories are recorded as a digest, by version. Sentences are not in it: they are free to change.
-//! After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet logic_version`.
+//! Decisions on fixed histories are recorded as a digest per version. Sentences are not part of it
+//! and may change. After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet
+//! --test fleet logic_version`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,14 +14,15 @@ use crate::recorded_histories::HISTORIES;
 
 const RECORDED: &str = include_str!("testdata/logic.txt");
 
-/// What this logic decides on the inputs of recorded histories. Their answers to orders are of then: what matters is that they stay the same.
+/// Decisions of this logic on the inputs of recorded histories. Their order statuses date from the
+/// recording; it only matters that they stay the same.
 fn histories() -> Vec<Vec<Entry>> {
     HISTORIES.iter().map(|history| decided_again(history)).collect()
 }
 
 fn decided_again(history: &str) -> Vec<Entry> {
     let entries = history.lines().map(|line| Entry::decode(line.as_bytes()).unwrap());
-    let inputs: Vec<Entry> = entries.filter(|it| !it.event.is_decision()).collect();
+    let inputs: Vec<Entry> = entries.filter(|entry| !entry.event.is_decision()).collect();
     let (mut state, mut log) = (FleetState::default(), Vec::new());
     for batch in inputs.chunk_by(|one, next| one.batch == next.batch) {
         let mut dirty = BTreeSet::new();
@@ -38,10 +40,10 @@ fn decided_again(history: &str) -> Vec<Entry> {
     log
 }
 
-/// What was decided, as one number: FNV-1a, which is the same with every compiler.
+/// FNV-1a digest of the decisions, which does not depend on the compiler.
 fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
-    for entry in entries.filter(|it| it.event.is_decision()) {
+    for entry in entries.filter(|entry| entry.event.is_decision()) {
         for byte in serde_json::to_vec(&entry.event).unwrap() {
             digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -49,7 +51,7 @@ fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
     digest
 }
 
-/// Why a digest must not be taken for this version's.
+/// The reason why a digest does not match this version.
 fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
     let versions: BTreeMap<u32, &str> = recorded
         .lines()
@@ -64,12 +66,12 @@ fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
-fn decisions_are_those_of_their_version() {
+#[expect(clippy::disallowed_methods, reason = "the test writes its data when asked to bless")]
+fn decisions_match_the_recorded_digest_of_their_version() {
     let histories = histories();
     let found = digest(histories.iter().flatten());
     let problem = forgotten(RECORDED, LOGIC_VERSION, found);
-    let is_new = !RECORDED.lines().any(|it| it.starts_with(&format!("{LOGIC_VERSION} ")));
+    let is_new = !RECORDED.lines().any(|line| line.starts_with(&format!("{LOGIC_VERSION} ")));
     if is_new && std::env::var_os("FARRIER_BLESS").is_some() {
         let mut recorded = RECORDED.to_owned();
         writeln!(recorded, "{LOGIC_VERSION} {found:016x}").unwrap();
@@ -80,9 +82,9 @@ fn decisions_are_those_of_their_version() {
     assert_eq!(problem, None);
 }
 
-/// The guard itself: one decision more, or less, or another one, is found.
+/// Tests the guard: it detects an added, a missing or a different decision.
 #[test]
-fn another_decision_without_another_version_is_found() {
+fn a_changed_decision_without_a_version_bump_is_detected() {
     let histories = histories();
     let entries: Vec<Entry> = histories.into_iter().flatten().collect();
     let decided: Vec<usize> =
@@ -95,6 +97,6 @@ fn another_decision_without_another_version_is_found() {
             _ => drop(changed.remove(at)),
         }
         let problem = forgotten(RECORDED, LOGIC_VERSION, digest(changed.iter()));
-        assert!(problem.is_some_and(|it| it.contains("raise LOGIC_VERSION")));
+        assert!(problem.is_some_and(|problem| problem.contains("raise LOGIC_VERSION")));
     }
 }

@@ -1,6 +1,6 @@
-//! The fleet's brain: what happens to nodes, decided by rules and held to promises.
+//! Decisions of the controller on simulated histories, checked against its invariants.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod clock;
 mod histories;
@@ -9,5 +9,5 @@ mod logic_version;
 mod quarantine;
 mod recorded;
 mod recorded_histories;
+mod test_fleet;
 mod waits;
-mod world;

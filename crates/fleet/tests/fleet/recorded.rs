@@ -1,8 +1,8 @@
-//! Entries of every format stay readable: `testdata/v1.jsonl` to `v3.jsonl` hold one of each kind, as
-//! that format wrote it.
+//! Entries of every format stay readable: `testdata/v1.jsonl` to `v3.jsonl` hold one of each kind,
+//! as that format wrote it.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends lines. Existing lines
-//! are never changed.
+//! `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded` appends lines. Existing
+//! lines are never changed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use farrier_fleet::fleet::{
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
 
-use crate::world::{finding, node, place, start};
+use crate::test_fleet::{finding, location, node, start};
 
 const RECORDED_V1: &str = include_str!("testdata/v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/v2.jsonl");
@@ -37,10 +37,10 @@ fn reason() -> Reason {
     Reason::HeartbeatLost { since: start() }
 }
 
-fn facts_of_nodes() -> Vec<Event> {
+fn node_events() -> Vec<Event> {
     let id = node(1);
-    let mut place = place(1);
-    (place.tenant, place.site, place.nvlink) =
+    let mut location = location(1);
+    (location.tenant, location.site, location.nvlink) =
         ("lab".parse().ok(), "north".parse().ok(), "nv1".parse().ok());
     let gpu = GpuInventory {
         uuid: GpuUuid("GPU-1".to_owned()),
@@ -58,7 +58,7 @@ fn facts_of_nodes() -> Vec<Event> {
         frameworks: vec![("torch".to_owned(), "2.11.0".to_owned())],
     };
     vec![
-        Event::Enrolled { node: id.clone(), location: place },
+        Event::Enrolled { node: id.clone(), location },
         Event::LocationChanged {
             node: id.clone(),
             location: Location::in_pool("serve".parse().unwrap()),
@@ -83,28 +83,28 @@ fn findings() -> Vec<Event> {
     ]
 }
 
-fn cordons_and_answers() -> Vec<Event> {
-    let theirs = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
-    let cordons = [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, theirs];
+fn cordon_and_order_status_events() -> Vec<Event> {
+    let external = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
+    let cordons = [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, external];
     let answers = [
         OrderStatus::Accepted,
         OrderStatus::Done { evidence: "drained".to_owned() },
         OrderStatus::Failed { reason: "job 5 runs on".to_owned() },
         OrderStatus::Refused { reason: "the lease is over".to_owned() },
     ];
-    let seen = cordons.map(|cordon| Event::CordonObserved { node: node(1), cordon });
+    let observed = cordons.map(|cordon| Event::CordonObserved { node: node(1), cordon });
     let answered = answers.map(|answer| Event::OrderStatusReported {
         node: node(1),
         generation: 4,
         status: answer,
     });
-    seen.into_iter().chain(answered).collect()
+    observed.into_iter().chain(answered).collect()
 }
 
-fn asked() -> Vec<Event> {
+fn operator_request_events() -> Vec<Event> {
     let id = node(1);
     let domain = Domain::Rack("r1".parse().unwrap());
-    let asks = [
+    let requests = [
         OperatorRequest::Hold { node: id.clone(), reason: "a look".to_owned() },
         OperatorRequest::Release { node: id.clone() },
         OperatorRequest::Repaired { node: id.clone(), repair: "a new board".to_owned() },
@@ -117,7 +117,7 @@ fn asked() -> Vec<Event> {
         OperatorRequest::Unfreeze { domain },
         OperatorRequest::Verify { node: id, level: VerificationLevel::V1 },
     ];
-    asks.map(|what| Event::OperatorRequested { request: what }).into_iter().collect()
+    requests.map(|what| Event::OperatorRequested { request: what }).into_iter().collect()
 }
 
 fn ordered(what: OrderKind) -> Event {
@@ -133,7 +133,7 @@ fn ordered(what: OrderKind) -> Event {
     }
 }
 
-fn decided() -> Vec<Event> {
+fn decision_events() -> Vec<Event> {
     let id = node(1);
     let kinds = [
         OrderKind::Cordon,
@@ -159,7 +159,7 @@ fn decided() -> Vec<Event> {
     let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(domain_faults).collect();
     events.push(Event::OrderCancelled { node: id.clone(), generation: 4, reason: reason() });
     events.push(Event::Deferred { node: id.clone(), rationale: why() });
-    // Every reason and all that unblocks something, at least once.
+    // Every `Reason` and `UnblockedBy`, at least once.
     let mut unblocked_by = samples::unblocked_by().into_iter().cycle();
     for reason in samples::reasons() {
         let why = Rationale::new(reason, unblocked_by.next().unwrap());
@@ -193,15 +193,15 @@ fn access() -> Vec<Event> {
     (1..).zip(changes).map(event).collect()
 }
 
-/// What came later stands at the end: lines that are recorded keep their numbers.
-fn added_since() -> Vec<Event> {
+/// Later kinds are appended, so that recorded lines keep their numbers.
+fn events_of_later_versions() -> Vec<Event> {
     let placed = AccessChange::JoinTokenCreated {
         token: 3,
         pool: "train".parse().unwrap(),
         node: None,
         uses: 18,
         expires: start(),
-        location: Some(Box::new(place(1))),
+        location: Some(Box::new(location(1))),
     };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
     let tune = OrderKind::Tune { profile: "training".to_owned() };
@@ -237,22 +237,22 @@ fn policy_with_a_window() -> Policy {
     policy
 }
 
-/// One of each, with every field told.
+/// One event of each kind, with every field set.
 fn samples() -> Vec<Entry> {
-    let mut events = facts_of_nodes();
+    let mut events = node_events();
     events.extend(findings());
-    events.extend(cordons_and_answers());
-    events.extend(asked());
+    events.extend(cordon_and_order_status_events());
+    events.extend(operator_request_events());
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
     events.push(Event::PolicySet { policy: Box::new(policy_with_a_window()) });
     events.push(Event::Tick);
-    events.extend(decided());
+    events.extend(decision_events());
     events.extend(access());
-    events.extend(added_since());
+    events.extend(events_of_later_versions());
     let by = [Actor::Server, Actor::Node(node(1)), Actor::User("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
-        // Any will do: lines are not recorded again when the logic gets another version.
+        // Any version works: lines are not recorded again when the logic version changes.
         let (by, logic) = (by[index % by.len()].clone(), 1);
         Entry { seq, batch: seq, at: start(), by, logic, event }
     };
@@ -260,12 +260,12 @@ fn samples() -> Vec<Entry> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
-fn what_is_written_today_is_recorded() {
+#[expect(clippy::disallowed_methods, reason = "the test writes its data when asked to bless")]
+fn entries_of_the_current_format_are_recorded() {
     let missing: Vec<String> = samples()
         .iter()
         .map(|entry| String::from_utf8(entry.encode().unwrap()).unwrap())
-        .filter(|line| !RECORDED.lines().any(|it| it == line))
+        .filter(|line| !RECORDED.lines().any(|recorded| recorded == line))
         .collect();
     if std::env::var_os("FARRIER_BLESS").is_some() {
         let mut recorded = RECORDED.to_owned();
@@ -276,11 +276,11 @@ fn what_is_written_today_is_recorded() {
         std::fs::write(file, recorded).unwrap();
         return;
     }
-    assert_eq!(missing, [""; 0], "events have another form than what is recorded");
+    assert_eq!(missing, [""; 0], "the encoding of events differs from the recorded one");
 }
 
 #[test]
-fn what_was_written_ever_still_reads() {
+fn entries_of_every_format_still_decode() {
     for recorded in [RECORDED_V1, RECORDED_V2, RECORDED] {
         let mut kinds = BTreeSet::new();
         let mut state = FleetState::default();
@@ -291,12 +291,12 @@ fn what_was_written_ever_still_reads() {
             kinds.insert(kind);
             state.apply(&entry);
         }
-        assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
+        assert_eq!(kinds, KINDS.into_iter().collect(), "one event of each kind is recorded");
     }
 }
 
 #[test]
-fn what_a_later_version_wrote_is_refused_by_name() {
+fn an_unknown_event_kind_is_rejected_by_name() {
     let mut line = String::from_utf8(samples()[0].encode().unwrap()).unwrap();
     line = line.replacen("{\"v\":3", "{\"v\":4", 1);
     assert!(matches!(Entry::decode(line.as_bytes()), Err(DecodeError::Newer { found: 4 })));
@@ -304,7 +304,7 @@ fn what_a_later_version_wrote_is_refused_by_name() {
 
 /// The kind that [`Event::kind`] names is the key in JSON.
 #[test]
-fn the_kind_is_the_key_in_json() {
+fn the_event_kind_is_the_json_key() {
     for line in RECORDED.lines() {
         let kind = Entry::decode(line.as_bytes()).unwrap().event.kind();
         assert!(line.contains(&format!("\"{kind}\"")), "{kind}: {line}");

@@ -1,4 +1,5 @@
-//! Logs of generated histories as format 1 wrote them: what a server of then has on disk is read and folded, and not decided again.
+//! Logs of generated histories, as format 1 wrote them. They are read and folded, and their
+//! decisions are not derived again.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
@@ -32,9 +33,9 @@ fn histories_of_format_1_are_folded() {
     }
 }
 
-/// A log that spans formats: what this logic decided is decided again, what another did is not.
+/// A log that spans logic versions: only decisions of this version are derived again.
 #[test]
-fn a_forged_decision_is_found_after_entries_of_another_version() {
+fn a_forged_decision_is_detected_after_entries_of_another_version() {
     let replayed = |forge: bool, logic: u32| {
         let mut replay = Replay::on(FleetState::default());
         let mut seq = 0;
@@ -57,6 +58,6 @@ fn a_forged_decision_is_found_after_entries_of_another_version() {
         (is_whole, replay.not_rederived() - HISTORIES[0].lines().count() as u64)
     };
     assert_eq!(replayed(false, LOGIC_VERSION), (true, 0));
-    assert_eq!(replayed(true, LOGIC_VERSION), (false, 0), "it does not follow");
-    assert_eq!(replayed(true, LOGIC_VERSION + 1), (true, 1), "folded as it is");
+    assert_eq!(replayed(true, LOGIC_VERSION), (false, 0), "the forged decision diverges");
+    assert_eq!(replayed(true, LOGIC_VERSION + 1), (true, 1), "folded without a check");
 }

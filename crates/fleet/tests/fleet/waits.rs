@@ -1,4 +1,5 @@
-//! Nobody waits for ever: what was not passed, refused, forbidden or too early is looked at again, or a person is told.
+//! No node waits forever: failed, refused, forbidden or early actions are retried, or an operator
+//! has to act.
 
 use farrier_fleet::fleet::event::{Cordon, Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -9,27 +10,27 @@ use farrier_fleet::fleet::{
 use farrier_fleet::health::{Action, Severity};
 use jiff::SignedDuration;
 
-use crate::world::{Act, NODES, World, finding, node};
+use crate::test_fleet::{Act, NODES, TestFleet, finding, node};
 
-fn fleet() -> World {
-    let mut world = World::new();
-    world.everybody_answers();
+fn fleet_in_service() -> TestFleet {
+    let mut fleet = TestFleet::new();
+    fleet.complete_all_orders();
     let room = [DomainKind::Fleet, DomainKind::Pool]
         .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
-    world.set_policy(Policy { disruption_budgets: room.into(), ..Policy::default() });
-    world
+    fleet.set_policy(Policy { disruption_budgets: room.into(), ..Policy::default() });
+    fleet
 }
 
-fn phase(world: &World, index: usize) -> NodePhase {
-    world.state.nodes[&node(index)].phase()
+fn phase(fleet: &TestFleet, index: usize) -> NodePhase {
+    fleet.state.nodes[&node(index)].phase()
 }
 
-fn order(world: &World, index: usize) -> Option<OrderKind> {
-    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.kind.clone())
+fn order(fleet: &TestFleet, index: usize) -> Option<OrderKind> {
+    fleet.state.nodes[&node(index)].orders.pending().map(|pending| pending.order.kind.clone())
 }
 
-fn deferred(world: &World, index: usize) -> String {
-    let why = world.state.nodes[&node(index)].phase.deferred().cloned();
+fn deferred(fleet: &TestFleet, index: usize) -> String {
+    let why = fleet.state.nodes[&node(index)].phase.deferred().cloned();
     why.map_or_else(String::new, |why| format!("{}; until {}", why.reason, why.unblocked_by))
 }
 
@@ -37,336 +38,346 @@ fn reboot(index: usize) -> Act {
     Act::Fault(index, 1, Severity::Fatal, Action::RebootNode, 0)
 }
 
-/// Answers well until a verification is asked for, which is not passed.
-fn not_passed(world: &mut World, index: usize) {
+/// Completes orders until a verification is issued, and fails that.
+fn not_passed(fleet: &mut TestFleet, index: usize) {
     for _ in 0..10 {
-        match order(world, index) {
-            Some(OrderKind::Verify { .. }) => return world.act(&Act::OrderStatus(index, false)),
-            Some(_) => world.act(&Act::OrderStatus(index, true)),
-            None => panic!("no proof was asked for: {:?}", world.state.nodes[&node(index)]),
+        match order(fleet, index) {
+            Some(OrderKind::Verify { .. }) => return fleet.act(&Act::OrderStatus(index, false)),
+            Some(_) => fleet.act(&Act::OrderStatus(index, true)),
+            None => panic!("no verification was ordered: {:?}", fleet.state.nodes[&node(index)]),
         }
     }
 }
 
 #[test]
-fn a_proof_that_fails_without_a_finding_leads_to_a_repair_and_then_to_a_person() {
-    let mut world = fleet();
-    world.act(&Act::Hold(3));
-    world.act(&Act::OrderStatus(3, true));
-    world.act(&Act::Release(3));
-    not_passed(&mut world, 3);
+fn a_verification_that_fails_without_a_finding_leads_to_a_repair_and_then_to_an_operator() {
+    let mut fleet = fleet_in_service();
+    fleet.act(&Act::Hold(3));
+    fleet.act(&Act::OrderStatus(3, true));
+    fleet.act(&Act::Release(3));
+    not_passed(&mut fleet, 3);
     let id = node(3);
-    world.answer_until(&id, |what| *what == OrderKind::Reboot);
-    not_passed(&mut world, 3);
+    fleet.complete_orders_until(&id, |what| *what == OrderKind::Reboot);
+    not_passed(&mut fleet, 3);
     for _ in 0..20 {
-        world.everybody_answers();
-        world.act(&Act::Wait(300));
+        fleet.complete_all_orders();
+        fleet.act(&Act::Wait(300));
     }
-    assert_eq!((phase(&world, 3), order(&world, 3)), (NodePhase::Repairing, None));
-    let why = deferred(&world, 3);
+    assert_eq!((phase(&fleet, 3), order(&fleet, 3)), (NodePhase::Repairing, None));
+    let why = deferred(&fleet, 3);
     assert!(why.starts_with("verification V0 (coherence) failed: no: "), "{why}");
     assert!(why.contains("an operator repairs the node and reports it"), "{why}");
-    let orders = world
+    let orders = fleet
         .log
         .iter()
-        .filter(|it| matches!(&it.event, Event::OrderIssued { order } if order.node == id));
-    assert!(orders.count() < 15, "it does not go round in circles");
-    world.act(&Act::Repaired(3));
-    world.everybody_answers();
-    assert_eq!(phase(&world, 3), NodePhase::InService);
+        .filter(|entry| matches!(&entry.event, Event::OrderIssued { order } if order.node == id));
+    assert!(orders.count() < 15, "orders must not repeat endlessly");
+    fleet.act(&Act::Repaired(3));
+    fleet.complete_all_orders();
+    assert_eq!(phase(&fleet, 3), NodePhase::InService);
 }
 
 #[test]
-fn who_joins_and_fails_a_proof_is_tried_again() {
-    let mut world = fleet();
-    world.act(&Act::Retire(2));
-    world.act(&Act::Enrol(2));
-    world.act(&Act::Boot(2));
-    not_passed(&mut world, 2);
-    assert_eq!((phase(&world, 2), order(&world, 2)), (NodePhase::Joining, None));
-    let why = deferred(&world, 2);
+fn a_joining_node_that_fails_verification_is_verified_again() {
+    let mut fleet = fleet_in_service();
+    fleet.act(&Act::Retire(2));
+    fleet.act(&Act::Enrol(2));
+    fleet.act(&Act::Boot(2));
+    not_passed(&mut fleet, 2);
+    assert_eq!((phase(&fleet, 2), order(&fleet, 2)), (NodePhase::Joining, None));
+    let why = deferred(&fleet, 2);
     assert!(
         why.starts_with("verification V0 (coherence) failed: no; until the next attempt, at "),
         "{why}"
     );
     for _ in 0..8 {
-        world.act(&Act::Wait(3840));
-        not_passed(&mut world, 2);
+        fleet.act(&Act::Wait(3840));
+        not_passed(&mut fleet, 2);
     }
-    world.act(&Act::Wait(3840));
-    world.everybody_answers();
-    assert_eq!(phase(&world, 2), NodePhase::InService);
+    fleet.act(&Act::Wait(3840));
+    fleet.complete_all_orders();
+    assert_eq!(phase(&fleet, 2), NodePhase::InService);
 }
 
 #[test]
-fn whoever_joins_broken_is_taken_out_only_as_far_as_the_breaker_and_the_pool_allow() {
+fn a_faulty_joining_node_is_quarantined_only_as_budget_and_pool_allow() {
     for autonomy in [Autonomy::Repair, Autonomy::Observe] {
-        let mut world = fleet();
+        let mut fleet = fleet_in_service();
         let mut policy = Policy::default(); // A tenth of the fleet: one node.
         policy.pools_default.autonomy = autonomy;
-        world.set_policy(policy);
+        fleet.set_policy(policy);
         for index in 0..NODES {
-            world.act(&Act::Retire(index));
+            fleet.act(&Act::Retire(index));
         }
         for index in 0..NODES {
-            world.act(&Act::Enrol(index));
-            world.act(&Act::Boot(index));
+            fleet.act(&Act::Enrol(index));
+            fleet.act(&Act::Boot(index));
         }
         for index in 0..NODES {
-            world.act(&reboot(index));
+            fleet.act(&reboot(index));
         }
-        let out = world.state.nodes.values().filter(|it| it.phase() == NodePhase::Quarantined);
+        let out = fleet.state.nodes.values().filter(|node| node.phase() == NodePhase::Quarantined);
         assert_eq!(out.count(), usize::from(autonomy == Autonomy::Repair), "{autonomy:?}");
         let words = if autonomy == Autonomy::Observe { "only observes" } else { "used up" };
-        assert!(deferred(&world, NODES - 1).contains(words), "{}", deferred(&world, NODES - 1));
+        assert!(deferred(&fleet, NODES - 1).contains(words), "{}", deferred(&fleet, NODES - 1));
     }
 }
 
 #[test]
-fn room_that_comes_is_used_within_a_minute() {
-    let mut world = fleet();
-    world.set_policy(Policy::default());
-    world.act(&reboot(0));
-    world.act(&reboot(1));
-    assert_eq!(phase(&world, 1), NodePhase::Suspect);
-    world.act(&Act::Clear(0, 1));
-    world.everybody_answers();
-    assert_eq!(phase(&world, 0), NodePhase::InService);
-    world.act(&Act::Wait(60));
-    assert_eq!(phase(&world, 1), NodePhase::Quarantined);
+fn a_free_budget_slot_is_used_within_a_minute() {
+    let mut fleet = fleet_in_service();
+    fleet.set_policy(Policy::default());
+    fleet.act(&reboot(0));
+    fleet.act(&reboot(1));
+    assert_eq!(phase(&fleet, 1), NodePhase::Suspect);
+    fleet.act(&Act::Clear(0, 1));
+    fleet.complete_all_orders();
+    assert_eq!(phase(&fleet, 0), NodePhase::InService);
+    fleet.act(&Act::Wait(60));
+    assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
 }
 
 #[test]
-fn nodes_whose_clocks_are_apart_are_blamed_on_what_they_share() {
-    let mut world = fleet();
+fn nodes_with_different_clocks_share_a_domain_fault() {
+    let mut fleet = fleet_in_service();
     let hours = [-2, -1, 1, 2].map(SignedDuration::from_hours);
     for (index, apart) in hours.into_iter().enumerate() {
-        let at = world.now + apart;
+        let at = fleet.now + apart;
         let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", at);
-        world.found_on(index, down);
+        fleet.report_finding(index, down);
     }
     let domain_faults: Vec<String> =
-        world.state.domain_faults.keys().map(ToString::to_string).collect();
+        fleet.state.domain_faults.keys().map(ToString::to_string).collect();
     assert_eq!(domain_faults, ["rack r0"]);
-    // All but one are well again: that one is looked at for itself.
+    // All but one have recovered: the last one is decided on its own.
     for index in 0..3 {
-        world.act(&Act::Clear(index, 1));
+        fleet.act(&Act::Clear(index, 1));
     }
-    assert!(world.state.domain_faults.is_empty());
-    world.act(&Act::Wait(60));
-    assert_eq!(phase(&world, 3), NodePhase::Quarantined);
+    assert!(fleet.state.domain_faults.is_empty());
+    fleet.act(&Act::Wait(60));
+    assert_eq!(phase(&fleet, 3), NodePhase::Quarantined);
 }
 
 #[test]
-fn what_is_blamed_and_has_no_nodes_any_more_is_absolved() {
-    let mut world = fleet();
-    world.ports_down(0..4);
-    assert_eq!(world.state.domain_faults.len(), 1);
+fn a_domain_fault_clears_when_the_domain_has_no_nodes() {
+    let mut fleet = fleet_in_service();
+    fleet.ports_down(0..4);
+    assert_eq!(fleet.state.domain_faults.len(), 1);
     for index in 0..4 {
-        world.act(&Act::Retire(index));
+        fleet.act(&Act::Retire(index));
     }
-    assert!(world.state.domain_faults.is_empty());
+    assert!(fleet.state.domain_faults.is_empty());
 }
 
 #[test]
-fn a_policy_counts_for_those_who_wait_already() {
-    let mut world = fleet();
+fn a_new_policy_applies_to_nodes_that_already_wait() {
+    let mut fleet = fleet_in_service();
     let doubt = Act::Fault(5, 1, Severity::Warning, Action::ResetGpu, 0);
-    world.act(&doubt);
-    assert_eq!(phase(&world, 5), NodePhase::Suspect);
-    let mut policy = world.state.policy.clone();
+    fleet.act(&doubt);
+    assert_eq!(phase(&fleet, 5), NodePhase::Suspect);
+    let mut policy = fleet.state.policy.clone();
     policy.pools_default.suspect_timeout_s = 60;
-    world.set_policy(policy);
-    world.act(&Act::Wait(60));
-    assert_eq!(phase(&world, 5), NodePhase::Quarantined);
+    fleet.set_policy(policy);
+    fleet.act(&Act::Wait(60));
+    assert_eq!(phase(&fleet, 5), NodePhase::Quarantined);
 }
 
 #[test]
-fn who_was_out_of_reach_is_cordoned_when_heard_again() {
-    let mut world = fleet();
-    world.act(&reboot(5));
-    assert_eq!(order(&world, 5), Some(OrderKind::Cordon));
+fn an_unreachable_node_is_cordoned_when_its_heartbeat_returns() {
+    let mut fleet = fleet_in_service();
+    fleet.act(&reboot(5));
+    assert_eq!(order(&fleet, 5), Some(OrderKind::Cordon));
     for _ in 0..10 {
-        world.act(&Act::Wait(2000));
+        fleet.act(&Act::Wait(2000));
     }
     assert!(
-        world.state.nodes[&node(5)].orders.failures().unwrap().count.get() >= 3,
-        "nobody answers"
+        fleet.state.nodes[&node(5)].orders.failures().unwrap().count.get() >= 3,
+        "the node does not answer"
     );
-    world.act(&Act::Silent(5));
-    world.act(&Act::Heard(5));
-    assert_eq!(order(&world, 5), Some(OrderKind::Cordon));
+    fleet.act(&Act::HeartbeatLost(5));
+    fleet.act(&Act::HeartbeatRestored(5));
+    assert_eq!(order(&fleet, 5), Some(OrderKind::Cordon));
 }
 
 #[test]
-fn what_was_repaired_by_hand_is_proven_wherever_it_stands() {
-    let mut world = fleet();
-    world.act(&reboot(5));
-    assert_eq!(phase(&world, 5), NodePhase::Quarantined);
-    world.act(&Act::Clear(5, 1));
-    world.act(&reboot(5));
-    world.act(&Act::Repaired(5));
-    assert_eq!(phase(&world, 5), NodePhase::Verifying, "and nothing is rebooted");
+fn a_manually_repaired_node_is_verified_in_every_phase() {
+    let mut fleet = fleet_in_service();
+    fleet.act(&reboot(5));
+    assert_eq!(phase(&fleet, 5), NodePhase::Quarantined);
+    fleet.act(&Act::Clear(5, 1));
+    fleet.act(&reboot(5));
+    fleet.act(&Act::Repaired(5));
+    assert_eq!(phase(&fleet, 5), NodePhase::Verifying, "nothing is rebooted");
 }
 
 #[test]
-fn a_hold_and_a_freeze_stop_what_was_ordered_and_not_begun() {
+fn a_hold_or_a_freeze_cancels_orders_that_were_not_accepted() {
     for by_freeze in [true, false] {
-        let mut world = fleet();
-        world.act(&reboot(4));
+        let mut fleet = fleet_in_service();
+        fleet.act(&reboot(4));
         for _ in 0..2 {
-            world.act(&Act::OrderStatus(4, true));
+            fleet.act(&Act::OrderStatus(4, true));
         }
-        assert_eq!(order(&world, 4), Some(OrderKind::Reboot));
+        assert_eq!(order(&fleet, 4), Some(OrderKind::Reboot));
         if by_freeze {
-            let until = world.now + SignedDuration::from_hours(1);
+            let until = fleet.now + SignedDuration::from_hours(1);
             let reason = "launch".to_owned();
-            world.ask(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason });
+            fleet.request(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason });
         } else {
-            world.act(&Act::Hold(4));
+            fleet.act(&Act::Hold(4));
         }
-        assert_eq!(order(&world, 4), None, "by freeze: {by_freeze}");
+        assert_eq!(order(&fleet, 4), None, "by freeze: {by_freeze}");
     }
 }
 
 #[test]
-fn a_node_in_service_is_proven_when_a_person_wants_it() {
-    let mut world = fleet();
-    let ask = |world: &mut World| {
-        world.ask(OperatorRequest::Verify { node: node(1), level: VerificationLevel::V1 })
+fn a_node_in_service_is_verified_on_request() {
+    let mut fleet = fleet_in_service();
+    let ask = |fleet: &mut TestFleet| {
+        fleet.request(OperatorRequest::Verify { node: node(1), level: VerificationLevel::V1 })
     };
-    ask(&mut world);
-    assert_eq!(order(&world, 1), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::InService, None));
-    ask(&mut world);
-    world.act(&Act::OrderStatus(1, false));
-    assert_eq!(phase(&world, 1), NodePhase::Quarantined);
+    ask(&mut fleet);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::InService, None));
+    ask(&mut fleet);
+    fleet.act(&Act::OrderStatus(1, false));
+    assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
 }
 
 #[test]
-fn what_a_person_wants_done_is_ordered_once_and_told() {
+fn an_operator_requested_order_runs_once_and_its_result_is_stored() {
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
     let ended =
-        |world: &World| world.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
+        |fleet: &TestFleet| fleet.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
     let is_done = |answer: &OrderStatus| matches!(answer, OrderStatus::Done { .. });
-    let mut world = fleet();
-    // Held by a person it gets our mark first.
-    world.act(&Act::Hold(1));
-    ask_of(&mut world, 1, &tune);
-    assert_eq!(order(&world, 1), Some(OrderKind::Cordon));
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), Some(tune.clone()));
-    let given = world.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
+    let mut fleet = fleet_in_service();
+    // A held node is cordoned by Farrier first.
+    fleet.act(&Act::Hold(1));
+    request_order(&mut fleet, 1, &tune);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), Some(tune.clone()));
+    let given = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(given.reason.to_string(), "requested by ann");
-    assert!(given.boot.is_some(), "a change is for this boot");
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), None, "once");
-    assert!(is_done(&ended(&world).status) && ended(&world).order == tune);
-    // A change waits for a freeze to be over, a look does not; its lease is as long as it takes.
-    world.act(&Act::Freeze(1000));
-    ask_of(&mut world, 1, &tune);
-    assert_eq!(order(&world, 1), None);
-    let why = world.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
+    assert!(given.boot.is_some(), "a change is bound to this boot");
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), None, "once");
+    assert!(is_done(&ended(&fleet).status) && ended(&fleet).order == tune);
+    // A change waits for the end of a freeze, a read does not; its lease covers its duration.
+    fleet.act(&Act::Freeze(1000));
+    request_order(&mut fleet, 1, &tune);
+    assert_eq!(order(&fleet, 1), None);
+    let why = fleet.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("frozen by ann"), "{why:?}");
-    ask_of(&mut world, 1, &diag);
-    let given = world.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
+    request_order(&mut fleet, 1, &diag);
+    let given = fleet.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(
-        (&given.kind, given.lease_until >= world.now + SignedDuration::from_secs(600)),
+        (&given.kind, given.lease_until >= fleet.now + SignedDuration::from_secs(600)),
         (&diag, true)
     );
-    // Whatever comes of it, a node that is held stays so, and it is not tried again.
-    world.act(&Act::OrderStatus(1, false));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Held, None));
-    assert!(!is_done(&ended(&world).status));
-    assert_eq!(world.state.nodes[&node(1)].requests.results.len(), 2, "the last of each kind");
-    // What failed has to be passed before it comes back, though its pool does not ask for it.
-    world.act(&Act::Release(1));
+    // Whatever the result, a held node stays held, and the order is not retried.
+    fleet.act(&Act::OrderStatus(1, false));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Held, None));
+    assert!(!is_done(&ended(&fleet).status));
+    assert_eq!(fleet.state.nodes[&node(1)].requests.results.len(), 2, "the last of each kind");
+    // A failed level must pass before the node returns, although its pool does not require it.
+    fleet.act(&Act::Release(1));
     for level in [VerificationLevel::V0, VerificationLevel::V1, VerificationLevel::V3] {
-        assert_eq!(order(&world, 1), Some(OrderKind::Verify { level }));
-        world.act(&Act::OrderStatus(1, level != VerificationLevel::V3));
+        assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level }));
+        fleet.act(&Act::OrderStatus(1, level != VerificationLevel::V3));
     }
-    assert!(!phase(&world, 1).in_service());
-    world.ask(OperatorRequest::Repaired { node: node(1), repair: "a new board".to_owned() });
+    assert!(!phase(&fleet, 1).in_service());
+    fleet.request(OperatorRequest::Repaired { node: node(1), repair: "a new board".to_owned() });
     let is_v3 = |what: &OrderKind| *what == OrderKind::Verify { level: VerificationLevel::V3 };
-    world.answer_until(&node(1), is_v3);
-    assert_eq!(order(&world, 1), Some(OrderKind::Uncordon), "it was proven, and not before");
-    world.everybody_answers();
-    assert_eq!(phase(&world, 1), NodePhase::InService);
-    world.act(&Act::Wait(1001));
-    // Another that is asked for meanwhile does not take the place of what is under way.
-    world.act(&Act::Hold(3));
-    world.act(&Act::OrderStatus(3, true));
-    ask_of(&mut world, 3, &diag);
-    ask_of(&mut world, 3, &tune);
-    assert_eq!(order(&world, 3), Some(diag.clone()));
-    world.act(&Act::OrderStatus(3, false));
-    let other = &world.state.nodes[&node(3)];
-    assert!(other.requests.results.iter().any(|it| it.order == diag && !is_done(&it.status)));
-    assert_eq!(order(&world, 3), Some(tune));
-    // On a node in service nothing is tested.
-    ask_of(&mut world, 2, &diag);
-    assert_eq!(order(&world, 2), None);
-    let why = world.state.nodes[&node(2)].phase.deferred().cloned().unwrap();
+    fleet.complete_orders_until(&node(1), is_v3);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Uncordon), "only after verification");
+    fleet.complete_all_orders();
+    assert_eq!(phase(&fleet, 1), NodePhase::InService);
+    fleet.act(&Act::Wait(1001));
+    // Another request does not replace the running order.
+    fleet.act(&Act::Hold(3));
+    fleet.act(&Act::OrderStatus(3, true));
+    request_order(&mut fleet, 3, &diag);
+    request_order(&mut fleet, 3, &tune);
+    assert_eq!(order(&fleet, 3), Some(diag.clone()));
+    fleet.act(&Act::OrderStatus(3, false));
+    let other = &fleet.state.nodes[&node(3)];
+    assert!(
+        other
+            .requests
+            .results
+            .iter()
+            .any(|result| result.order == diag && !is_done(&result.status))
+    );
+    assert_eq!(order(&fleet, 3), Some(tune));
+    // A node in service is not tested.
+    request_order(&mut fleet, 2, &diag);
+    assert_eq!(order(&fleet, 2), None);
+    let why = fleet.state.nodes[&node(2)].phase.deferred().cloned().unwrap();
     assert!(why.unblocked_by.to_string().contains("farrier fleet cordon"), "{why:?}");
 }
 
 #[test]
 fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     let logs = OrderKind::CollectLogs;
-    let mut world = fleet();
-    ask_of(&mut world, 1, &logs);
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::InService, Some(logs.clone())));
-    // The node has to be taken out of service: that does not wait for the logs.
-    world.act(&Act::Fault(1, 1, Severity::Fatal, Action::RebootNode, 0));
-    assert_eq!(phase(&world, 1), NodePhase::Quarantined);
-    assert_eq!(order(&world, 1), Some(OrderKind::Cordon));
-    let withdrawn = world.log.iter().find_map(|it| match &it.event {
-        Event::OrderCancelled { reason: why, .. } => Some(why.clone()),
+    let mut fleet = fleet_in_service();
+    request_order(&mut fleet, 1, &logs);
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::InService, Some(logs.clone())));
+    // The node must be quarantined, which does not wait for the logs.
+    fleet.act(&Act::Fault(1, 1, Severity::Fatal, Action::RebootNode, 0));
+    assert_eq!(phase(&fleet, 1), NodePhase::Quarantined);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon));
+    let cancelled = fleet.log.iter().find_map(|entry| match &entry.event {
+        Event::OrderCancelled { reason, .. } => Some(reason.clone()),
         _ => None,
     });
-    assert_eq!(withdrawn, Some(Reason::OrderSuperseded { by: OrderKind::Cordon }));
-    // What was asked for is not forgotten, and does not wait for the drain.
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), Some(logs.clone()));
-    world.act(&Act::OrderStatus(1, true));
-    assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
-    // Nor for one that is under way, which may last for hours: it begins again.
-    ask_of(&mut world, 1, &logs);
-    assert_eq!(order(&world, 1), Some(logs.clone()));
-    world.act(&Act::OrderStatus(1, true));
-    assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
-    assert!(world.state.nodes[&node(1)].orders.failures().is_none(), "that is no failure");
-    let ended = &world.state.nodes[&node(1)].requests.results;
-    assert_eq!(ended.iter().map(|it| it.order.clone()).collect::<Vec<_>>(), [logs]);
+    assert_eq!(cancelled, Some(Reason::OrderSuperseded { by: OrderKind::Cordon }));
+    // The request stays, and does not wait for the drain.
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), Some(logs.clone()));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert!(matches!(order(&fleet, 1), Some(OrderKind::Drain { .. })));
+    // Nor does it wait for a running drain, which may last for hours: the drain restarts
+    // afterwards.
+    request_order(&mut fleet, 1, &logs);
+    assert_eq!(order(&fleet, 1), Some(logs.clone()));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert!(matches!(order(&fleet, 1), Some(OrderKind::Drain { .. })));
+    assert!(
+        fleet.state.nodes[&node(1)].orders.failures().is_none(),
+        "a superseded order is not a failure"
+    );
+    let ended = &fleet.state.nodes[&node(1)].requests.results;
+    assert_eq!(ended.iter().map(|result| result.order.clone()).collect::<Vec<_>>(), [logs]);
 }
 
-/// In a large incident these are the nodes whose logs are asked for.
+/// In a large incident operators request the logs of these nodes.
 #[test]
 fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases_end() {
-    let mut world = World::new();
-    world.everybody_answers();
-    world.set_policy(zero_budget());
-    world.act(&reboot(1));
-    let waits = deferred(&world, 1);
-    assert!(phase(&world, 1).in_service() && !waits.is_empty(), "{waits}");
-    ask_of(&mut world, 1, &OrderKind::CollectLogs);
-    assert_eq!(order(&world, 1), Some(OrderKind::CollectLogs));
-    assert_eq!(deferred(&world, 1), waits, "it is told all the same");
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), None);
-    // What must not run on a node in service does not run there.
-    ask_of(&mut world, 1, &OrderKind::Diag { level: 2, minutes: 0 });
-    assert_eq!((order(&world, 1), deferred(&world, 1)), (None, waits.clone()));
-    ask_of(&mut world, 1, &OrderKind::CollectLogs);
-    let lease_until = world.state.nodes[&node(1)].orders.pending().unwrap().order.lease_until;
-    let left_s = lease_until.duration_since(world.now).as_secs();
-    world.act(&Act::Wait(u32::try_from(left_s).unwrap() + 1));
-    assert_eq!((order(&world, 1), deferred(&world, 1)), (None, waits));
-    let ended = world.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
+    let mut fleet = TestFleet::new();
+    fleet.complete_all_orders();
+    fleet.set_policy(zero_budget());
+    fleet.act(&reboot(1));
+    let waits = deferred(&fleet, 1);
+    assert!(phase(&fleet, 1).in_service() && !waits.is_empty(), "{waits}");
+    request_order(&mut fleet, 1, &OrderKind::CollectLogs);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::CollectLogs));
+    assert_eq!(deferred(&fleet, 1), waits, "the deferral is still recorded");
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), None);
+    // Orders that need an idle node do not run in service.
+    request_order(&mut fleet, 1, &OrderKind::Diag { level: 2, minutes: 0 });
+    assert_eq!((order(&fleet, 1), deferred(&fleet, 1)), (None, waits.clone()));
+    request_order(&mut fleet, 1, &OrderKind::CollectLogs);
+    let lease_until = fleet.state.nodes[&node(1)].orders.pending().unwrap().order.lease_until;
+    let left_s = lease_until.duration_since(fleet.now).as_secs();
+    fleet.act(&Act::Wait(u32::try_from(left_s).unwrap() + 1));
+    assert_eq!((order(&fleet, 1), deferred(&fleet, 1)), (None, waits));
+    let ended = fleet.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
     assert!(matches!(ended.cancelled, Some(Reason::OrderExpired { .. })), "{ended:?}");
-    world.replay();
+    fleet.replay();
 }
 
 /// A policy under which no node may be taken out of service.
@@ -377,70 +388,70 @@ fn zero_budget() -> Policy {
 
 #[test]
 fn a_joining_node_that_the_budget_keeps_from_quarantine_is_cordoned_and_sends_logs() {
-    let mut world = World::new();
+    let mut fleet = TestFleet::new();
     let mut policy = zero_budget();
     policy.pools_default.cordon_joining = true;
-    world.set_policy(policy);
-    world.act(&reboot(1));
+    fleet.set_policy(policy);
+    fleet.act(&reboot(1));
     // The verification that was ordered before the fault.
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Joining, Some(OrderKind::Cordon)));
-    ask_of(&mut world, 1, &OrderKind::CollectLogs);
-    assert_eq!(order(&world, 1), Some(OrderKind::Cordon), "the cordon comes first");
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), Some(OrderKind::CollectLogs));
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Joining, None));
-    assert!(!deferred(&world, 1).is_empty());
-    world.replay();
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Joining, Some(OrderKind::Cordon)));
+    request_order(&mut fleet, 1, &OrderKind::CollectLogs);
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon), "the cordon comes first");
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), Some(OrderKind::CollectLogs));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Joining, None));
+    assert!(!deferred(&fleet, 1).is_empty());
+    fleet.replay();
 }
 
 #[test]
 fn a_suspect_node_that_the_budget_keeps_in_service_is_verified_on_request() {
-    let mut world = World::new();
-    world.everybody_answers();
-    world.set_policy(zero_budget());
-    world.act(&reboot(1));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Suspect, None));
+    let mut fleet = TestFleet::new();
+    fleet.complete_all_orders();
+    fleet.set_policy(zero_budget());
+    fleet.act(&reboot(1));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Suspect, None));
     let level = VerificationLevel::V1;
-    world.ask(OperatorRequest::Verify { node: node(1), level });
-    assert_eq!(order(&world, 1), Some(OrderKind::Verify { level }));
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Suspect, None));
-    world.replay();
+    fleet.request(OperatorRequest::Verify { node: node(1), level });
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Verify { level }));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&fleet, 1), order(&fleet, 1)), (NodePhase::Suspect, None));
+    fleet.replay();
 }
 
-fn ask_of(world: &mut World, index: usize, what: &OrderKind) {
-    world.ask(OperatorRequest::RunOrder { node: node(index), order: what.clone() });
+fn request_order(fleet: &mut TestFleet, index: usize, what: &OrderKind) {
+    fleet.request(OperatorRequest::RunOrder { node: node(index), order: what.clone() });
 }
 
 #[test]
-fn a_freeze_that_is_over_is_forgotten() {
-    let mut world = fleet();
-    world.act(&Act::Freeze(100));
-    assert_eq!(world.state.freezes.len(), 1);
-    world.act(&Act::Wait(101));
-    assert!(world.state.freezes.is_empty());
-    world.batch(vec![(Actor::Server, Event::Tick)]);
+fn an_expired_freeze_is_removed() {
+    let mut fleet = fleet_in_service();
+    fleet.act(&Act::Freeze(100));
+    assert_eq!(fleet.state.freezes.len(), 1);
+    fleet.act(&Act::Wait(101));
+    assert!(fleet.state.freezes.is_empty());
+    fleet.batch(vec![(Actor::Server, Event::Tick)]);
 }
 
-/// Somebody removes our cordon while the drain runs: work may have come since.
+/// Farrier's cordon is removed while the drain runs, so new work may have started.
 #[test]
 fn a_drain_that_ends_without_a_cordon_does_not_count() {
-    let mut world = fleet();
+    let mut fleet = fleet_in_service();
     let diag = OrderKind::Diag { level: 1, minutes: 0 };
-    let is_drain = |world: &World| matches!(order(world, 1), Some(OrderKind::Drain { .. }));
-    world.act(&Act::Fault(1, 1, Severity::Fatal, Action::Investigate, 0));
-    world.act(&Act::OrderStatus(1, true));
-    assert!(is_drain(&world));
-    ask_of(&mut world, 1, &diag);
+    let is_drain = |fleet: &TestFleet| matches!(order(fleet, 1), Some(OrderKind::Drain { .. }));
+    fleet.act(&Act::Fault(1, 1, Severity::Fatal, Action::Investigate, 0));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert!(is_drain(&fleet));
+    request_order(&mut fleet, 1, &diag);
     let gone = Event::CordonObserved { node: node(1), cordon: Cordon::None };
-    world.batch(vec![(Actor::Server, gone)]);
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), Some(OrderKind::Cordon), "and not the test that was asked for");
-    world.act(&Act::OrderStatus(1, true));
-    assert!(is_drain(&world));
-    world.act(&Act::OrderStatus(1, true));
-    assert_eq!(order(&world, 1), Some(diag));
-    world.replay();
+    fleet.batch(vec![(Actor::Server, gone)]);
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), Some(OrderKind::Cordon), "not the requested test");
+    fleet.act(&Act::OrderStatus(1, true));
+    assert!(is_drain(&fleet));
+    fleet.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&fleet, 1), Some(diag));
+    fleet.replay();
 }

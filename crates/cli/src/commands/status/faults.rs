@@ -149,7 +149,7 @@ mod tests {
         let by_nvml = Evidence::Nvml { xid, text: text.clone(), at };
         assert_eq!(
             evidence_text(&by_nvml, "something else"),
-            "1970-01-01T00:00:00Z: Xid 79 of GPU 5, told by NVML and not by the kernel log"
+            "1970-01-01T00:00:00Z: Xid 79 of GPU 5, reported by NVML but not in the kernel log"
         );
         let line = "NVRM: Xid".to_owned();
         let logged = Evidence::Kernel { text, line, pid: None, process: None, at };

@@ -14,23 +14,27 @@ use crate::fleet::state::{FleetState, Node, Symptom};
 pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
 
 /// Detects faults of the domains of changed nodes, and clears faults that no longer hold.
-pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Vec<Event> {
+pub(super) fn detect_faults(
+    state: &FleetState,
+    dirty: &BTreeSet<NodeId>,
+    now: Timestamp,
+) -> Vec<Event> {
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
-    let mut touched: BTreeSet<Domain> =
+    let mut affected: BTreeSet<Domain> =
         nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
     // Nodes may have left a faulty domain without any other node of it changing.
-    touched.extend(state.domain_faults.keys().cloned());
+    affected.extend(state.domain_faults.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
-    for domain in touched {
+    for domain in affected {
         match state.domain_faults.get(&domain) {
             None => suspects.extend(common(state, &domain, now)),
-            Some(blame) if !is_common(state, &domain, blame.symptom) => {
-                let (symptom, of) = (blame.symptom, domain.clone());
-                let reason = Reason::NoCommonSymptom { domain: of, symptom };
-                let why = Rationale::new(reason, UnblockedBy::SymptomReturn);
+            Some(fault) if !is_common(state, &domain, fault.symptom) => {
+                let symptom = fault.symptom;
+                let reason = Reason::NoCommonSymptom { domain: domain.clone(), symptom };
+                let rationale = Rationale::new(reason, UnblockedBy::SymptomReturn);
                 suspects.extend(common(state, &domain, now));
-                events.push(Event::DomainFaultCleared { domain, rationale: why });
+                events.push(Event::DomainFaultCleared { domain, rationale });
             }
             Some(_) => {}
         }
@@ -42,15 +46,16 @@ pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp
         by_nodes.then(b.share.total_cmp(&a.share)).then_with(|| a.domain.cmp(&b.domain))
     });
     let mut explained: BTreeSet<(Symptom, NodeId)> = BTreeSet::new();
-    for (domain, blame) in &state.domain_faults {
-        explained
-            .extend(shown(state, domain, blame.symptom).into_keys().map(|id| (blame.symptom, id)));
+    for (domain, fault) in &state.domain_faults {
+        let nodes = affected_nodes(state, domain, fault.symptom).into_keys();
+        explained.extend(nodes.map(|id| (fault.symptom, id)));
     }
     for suspect in suspects {
-        let shown: Vec<_> = suspect.nodes.iter().map(|id| (suspect.symptom, id.clone())).collect();
-        if shown.iter().any(|it| !explained.contains(it)) {
-            explained.extend(shown);
-            events.push(blamed(state, suspect));
+        let symptoms: Vec<_> =
+            suspect.nodes.iter().map(|id| (suspect.symptom, id.clone())).collect();
+        if symptoms.iter().any(|symptom| !explained.contains(symptom)) {
+            explained.extend(symptoms);
+            events.push(fault_detected(state, suspect));
         }
     }
     events
@@ -65,49 +70,60 @@ struct Suspect {
     share: f64,
 }
 
-/// The domain faults in force after these events.
-pub(super) fn in_force(state: &FleetState, verdicts: &[Event]) -> ActiveFaults {
-    let mut found: ActiveFaults =
-        state.domain_faults.iter().map(|(domain, blame)| (domain.clone(), blame.symptom)).collect();
-    for verdict in verdicts {
-        match verdict {
+/// The active domain faults after these events.
+pub(super) fn active_faults(state: &FleetState, events: &[Event]) -> ActiveFaults {
+    let mut faults: ActiveFaults =
+        state.domain_faults.iter().map(|(domain, fault)| (domain.clone(), fault.symptom)).collect();
+    for event in events {
+        match event {
             Event::DomainFaultDetected { domain, symptom, .. } => {
-                found.insert(domain.clone(), *symptom);
+                faults.insert(domain.clone(), *symptom);
             }
             Event::DomainFaultCleared { domain, .. } => {
-                found.remove(domain);
+                faults.remove(domain);
             }
             _ => {}
         }
     }
-    found
+    faults
 }
 
 /// The faulty domain that explains everything wrong with the node, if there is one.
-pub(super) fn culprit<'a>(
+pub(super) fn explaining_domain<'a>(
     node: &Node,
     codes: &[String],
-    in_force: &'a ActiveFaults,
+    active_faults: &'a ActiveFaults,
 ) -> Option<(&'a Domain, Symptom)> {
     let domains = node.location.domains();
-    in_force.iter().find_map(|(domain, symptom)| {
-        let explained = |code: &String| Symptom::from_code(code) == Some(*symptom);
+    active_faults.iter().find_map(|(domain, symptom)| {
+        let explains = |code: &String| Symptom::from_code(code) == Some(*symptom);
         let is_lost = node.liveness.heartbeat_loss().is_some();
-        let silent = codes.is_empty() && *symptom == Symptom::HeartbeatLost && is_lost;
-        let all = silent || (!codes.is_empty() && codes.iter().all(explained));
-        (domains.contains(domain) && all).then_some((domain, *symptom))
+        let is_heartbeat_explained =
+            codes.is_empty() && *symptom == Symptom::HeartbeatLost && is_lost;
+        let is_explained =
+            is_heartbeat_explained || (!codes.is_empty() && codes.iter().all(explains));
+        (domains.contains(domain) && is_explained).then_some((domain, *symptom))
     })
 }
 
-fn shown(state: &FleetState, domain: &Domain, symptom: Symptom) -> BTreeMap<NodeId, Timestamp> {
-    state.symptoms.get(domain).and_then(|all| all.get(&symptom)).cloned().unwrap_or_default()
+fn affected_nodes(
+    state: &FleetState,
+    domain: &Domain,
+    symptom: Symptom,
+) -> BTreeMap<NodeId, Timestamp> {
+    state
+        .symptoms
+        .get(domain)
+        .and_then(|symptoms| symptoms.get(&symptom))
+        .cloned()
+        .unwrap_or_default()
 }
 
-/// Whether enough nodes still show the symptom. The threshold is half the detection threshold:
+/// `true` if enough nodes still show the symptom. The threshold is half the detection threshold:
 /// hysteresis against flapping.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
-    let count = u32::try_from(shown(state, domain, symptom).len()).unwrap_or(u32::MAX);
+    let count = u32::try_from(affected_nodes(state, domain, symptom).len()).unwrap_or(u32::MAX);
     let members = state.domain_counts.get(domain).map_or(0, |tally| tally.members);
     count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
 }
@@ -118,8 +134,8 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
     let members = state.domain_counts.get(domain)?.members;
     let from = now - SignedDuration::from_secs(i64::from(policy.window_s));
     for (symptom, nodes) in state.symptoms.get(domain)? {
-        let lately = nodes.iter().filter(|(_, at)| **at >= from).map(|(id, _)| id.clone());
-        let nodes: Vec<NodeId> = lately.collect();
+        let recent = nodes.iter().filter(|(_, at)| **at >= from).map(|(id, _)| id.clone());
+        let nodes: Vec<NodeId> = recent.collect();
         let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let share = f64::from(count) / f64::from(members.max(1));
         if count >= policy.nodes && share >= policy.share {
@@ -129,16 +145,16 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
     None
 }
 
-fn blamed(state: &FleetState, suspect: Suspect) -> Event {
+fn fault_detected(state: &FleetState, suspect: Suspect) -> Event {
     let Suspect { domain, symptom, nodes, .. } = suspect;
     let members = state.domain_counts.get(&domain).map_or(0, |tally| tally.members);
-    let shown = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     let reason = Reason::CommonSymptom {
         domain: domain.clone(),
         symptom,
         window_s: state.policy.common_cause.window_s,
-        counts: Some(SymptomCounts { nodes: shown, members }),
+        counts: Some(SymptomCounts { nodes: count, members }),
     };
-    let why = Rationale::new(reason, UnblockedBy::FewerSymptoms { symptom });
-    Event::DomainFaultDetected { domain, symptom, nodes, rationale: why }
+    let rationale = Rationale::new(reason, UnblockedBy::FewerSymptoms { symptom });
+    Event::DomainFaultDetected { domain, symptom, nodes, rationale }
 }

@@ -10,35 +10,35 @@ use crate::fleet::state::{DomainCounts, FleetState, Node};
 /// Budget use, including what this decision used so far.
 pub(super) struct BudgetUsage<'a> {
     state: &'a FleetState,
-    taken: BTreeMap<Domain, u32>,
+    used: BTreeMap<Domain, u32>,
 }
 
 impl<'a> BudgetUsage<'a> {
     pub(super) fn new(state: &'a FleetState) -> Self {
-        Self { state, taken: BTreeMap::new() }
+        Self { state, used: BTreeMap::new() }
     }
 
-    /// Why the node may not be quarantined now. `None` if it may.
+    /// The exhausted budget that keeps the node from quarantine. `None` if it may be quarantined.
     pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
-        let tight = node.location.domains().into_iter().find_map(|domain| {
-            let breaker = self.state.policy.disruption_budgets.get(&domain.kind())?;
+        let exhausted = node.location.domains().into_iter().find_map(|domain| {
+            let budget = self.state.policy.disruption_budgets.get(&domain.kind())?;
             let DomainCounts { members, out } =
                 self.state.domain_counts.get(&domain).copied().unwrap_or_default();
-            let out = out.saturating_add(self.taken.get(&domain).copied().unwrap_or_default());
-            let limit = breaker.limit(members);
+            let out = out.saturating_add(self.used.get(&domain).copied().unwrap_or_default());
+            let limit = budget.limit(members);
             (out >= limit).then_some((domain, out, members, limit))
         });
-        let (domain, out, members, limit) = tight?;
+        let (domain, out, members, limit) = exhausted?;
         let counts = Some(BudgetCounts { out, members, limit });
         let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
         Some(Rationale::new(reason, UnblockedBy::BudgetSlot { domain }))
     }
 
     /// Counts a node that the last event took out of service.
-    pub(super) fn count(&mut self, counted_before: bool, node: &Node) {
-        if !counted_before && node.is_out_of_service() {
+    pub(super) fn count(&mut self, was_out_of_service: bool, node: &Node) {
+        if !was_out_of_service && node.is_out_of_service() {
             for domain in node.location.domains() {
-                *self.taken.entry(domain).or_default() += 1;
+                *self.used.entry(domain).or_default() += 1;
             }
         }
     }

@@ -18,11 +18,11 @@ pub(super) enum Impact {
     Unfit,
 }
 
-/// What is wrong with a node, and what may repair it.
+/// Faults of a node, and the action that may repair them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HealthAssessment {
-    pub(super) weight: Impact,
-    /// The strongest action that any fault asks for.
+    pub(super) impact: Impact,
+    /// The strongest action that any fault requires.
     pub(super) action: Action,
     /// The GPU to reset, if the action is a GPU reset.
     pub(super) gpu: Option<GpuUuid>,
@@ -35,15 +35,15 @@ pub(super) struct HealthAssessment {
 }
 
 impl HealthAssessment {
-    pub(super) fn of(node: &Node) -> Self {
-        let weighed = node.findings().values().map(|finding| (weight(finding), finding));
+    pub(super) fn new(node: &Node) -> Self {
+        let assessed = node.findings().values().map(|finding| (impact(finding), finding));
         let mut worst: Vec<(Impact, &Finding)> =
-            weighed.filter(|(it, _)| *it > Impact::None).collect();
-        worst.sort_by_key(|(weight, finding)| {
-            (std::cmp::Reverse((*weight, finding.action)), finding.id)
+            assessed.filter(|(impact, _)| *impact > Impact::None).collect();
+        worst.sort_by_key(|(impact, finding)| {
+            (std::cmp::Reverse((*impact, finding.action)), finding.id)
         });
         let mut assessment = Self {
-            weight: worst.first().map_or(Impact::None, |(weight, _)| *weight),
+            impact: worst.first().map_or(Impact::None, |(impact, _)| *impact),
             action: worst.first().map_or(Action::Ignore, |(_, finding)| finding.action),
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
             fault: worst.first().map(|(_, finding)| FaultKey::of(finding)),
@@ -51,11 +51,11 @@ impl HealthAssessment {
             reason: worst.first().map(|(_, finding)| Reason::OpenFindings {
                 worst: node.summary(finding),
                 more: u32::try_from(worst.len() - 1).unwrap_or(u32::MAX),
-                findings: worst.iter().take(FINDINGS_MAX).map(|(_, it)| it.id).collect(),
+                findings: worst.iter().take(FINDINGS_MAX).map(|(_, finding)| finding.id).collect(),
             }),
         };
         assessment.add_failed_verification(node);
-        if assessment.weight == Impact::None {
+        if assessment.impact == Impact::None {
             assessment.suspect_unknown_state(node);
         }
         assessment
@@ -65,23 +65,24 @@ impl HealthAssessment {
     /// node is verified again.
     fn add_failed_verification(&mut self, node: &Node) {
         let Some(failure) = node.verification.failure() else { return };
-        if self.weight == Impact::Unfit || node.phase() == NodePhase::Joining {
+        if self.impact == Impact::Unfit || node.phase() == NodePhase::Joining {
             return;
         }
-        self.weight = Impact::Unfit;
+        self.impact = Impact::Unfit;
         // After a boot the loaded driver matches the one on disk.
-        let helps = if failure.level == VerificationLevel::V0 {
+        let repair_action = if failure.level == VerificationLevel::V0 {
             Action::RebootNode
         } else {
             Action::Investigate
         };
-        self.action = self.action.max(helps);
+        self.action = self.action.max(repair_action);
         self.fault = Some(failure.fault());
-        let findings = self.reason.as_ref().map(|it| it.findings().to_vec()).unwrap_or_default();
+        let findings =
+            self.reason.as_ref().map(|reason| reason.findings().to_vec()).unwrap_or_default();
         self.reason = Some(failure.reason(findings));
     }
 
-    /// Why the node is unfit or suspect.
+    /// The reason why the node is unfit or suspect.
     pub(super) fn reason(&self) -> Reason {
         self.reason.clone().unwrap_or(Reason::FindingsCleared { verifying: false })
     }
@@ -95,19 +96,19 @@ impl HealthAssessment {
                 (None, Some(inventory)) if inventory.gpus.is_none() => Reason::GpusUnreadable,
                 (None, Some(_)) => return,
             });
-        self.weight = Impact::Suspect;
+        self.impact = Impact::Suspect;
     }
 }
 
-/// Whether a finding makes a node suspect or unfit.
+/// `true` if a finding makes a node suspect or unfit.
 pub fn affects_service(finding: &Finding) -> bool {
-    weight(finding) > Impact::None
+    impact(finding) > Impact::None
 }
 
-fn weight(finding: &Finding) -> Impact {
-    let takes_it_out = finding.action >= Action::Investigate;
+fn impact(finding: &Finding) -> Impact {
+    let needs_action = finding.action >= Action::Investigate;
     match (finding.kind, finding.severity) {
-        (FindingKind::Fault, Severity::Critical | Severity::Fatal) if takes_it_out => Impact::Unfit,
+        (FindingKind::Fault, Severity::Critical | Severity::Fatal) if needs_action => Impact::Unfit,
         (FindingKind::Fault, Severity::Warning) if finding.action >= Action::ResetGpu => {
             Impact::Suspect
         }

@@ -58,14 +58,14 @@ pub struct Report {
 pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
     let mut decision = Decision::default();
     let mut budget = BudgetUsage::new(state);
-    let verdicts = common_cause::judge(state, dirty, now);
-    let blamed = common_cause::in_force(state, &verdicts);
-    decision.events.extend(verdicts);
+    let fault_events = common_cause::detect_faults(state, dirty, now);
+    let active_faults = common_cause::active_faults(state, &fault_events);
+    decision.events.extend(fault_events);
     for id in dirty {
         let Some(node) = state.nodes.get(id) else { continue };
         let mut node = Node::clone(node);
         for _ in 0..STEPS_MAX {
-            let assessment = HealthAssessment::of(&node);
+            let assessment = HealthAssessment::new(&node);
             let pool = state.policy.for_pool(&node.location.pool);
             let context = DecisionContext {
                 id,
@@ -73,16 +73,19 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
                 assessment: &assessment,
                 pool,
                 state,
-                blamed: &blamed,
+                active_faults: &active_faults,
                 now,
             };
             let Some(event) = context.next_step(&budget) else { break };
-            let counted = node.is_out_of_service();
+            let was_out_of_service = node.is_out_of_service();
             node.apply_tentatively(&event, now);
-            budget.count(counted, &node);
+            budget.count(was_out_of_service, &node);
             decision.events.push(event);
         }
-        decision.report.waiting.extend(node.phase.deferred().map(|why| (id.clone(), why.clone())));
+        decision
+            .report
+            .waiting
+            .extend(node.phase.deferred().map(|rationale| (id.clone(), rationale.clone())));
     }
     decision
 }
@@ -94,7 +97,7 @@ struct DecisionContext<'a> {
     assessment: &'a HealthAssessment,
     pool: &'a PoolPolicy,
     state: &'a FleetState,
-    blamed: &'a common_cause::ActiveFaults,
+    active_faults: &'a common_cause::ActiveFaults,
     now: Timestamp,
 }
 
@@ -102,8 +105,9 @@ impl DecisionContext<'_> {
     /// Phase first, then expired orders, then new orders. A deferral is recorded once.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
-            Some(Event::Deferred { node, rationale }) => orders::step_while_deferred(self)
-                .or(Some(Event::Deferred { node, rationale })),
+            Some(Event::Deferred { node, rationale }) => {
+                orders::step_while_deferred(self).or(Some(Event::Deferred { node, rationale }))
+            }
             other => other.or_else(|| orders::step(self)),
         };
         match step {
@@ -116,8 +120,8 @@ impl DecisionContext<'_> {
         }
     }
 
-    fn deferred(&self, why: Rationale) -> Event {
-        Event::Deferred { node: self.id.clone(), rationale: why }
+    fn deferred(&self, rationale: Rationale) -> Event {
+        Event::Deferred { node: self.id.clone(), rationale }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::fleet::state::{
 use crate::fleet::window;
 use crate::health::Action;
 
-/// The next order, the cancellation of the pending one, or why a due order is deferred.
+/// The next order, the cancellation of the pending one, or the deferral of a due order.
 pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     if let Some(pending) = context.node.orders.pending() {
         return cancellation(context, pending);
@@ -24,15 +24,14 @@ pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     if let Some(requested_order) = requested_order(context) {
         return Some(requested_order_step(context, requested_order));
     }
-    let wanted = wanted(context)?;
-    let what = match wanted {
-        NextAction::Order(what) => what,
-        NextAction::Person(why) => return Some(context.deferred(why)),
+    let kind = match next_action(context)? {
+        NextAction::Order(kind) => kind,
+        NextAction::Person(rationale) => return Some(context.deferred(rationale)),
     };
-    match blocker(context, &what) {
+    match blocker(context, &kind) {
         Some(Blocker::RetryLater) => None,
-        Some(Blocker::Rationale(why)) => Some(context.deferred(*why)),
-        None => Some(Event::OrderIssued { order: order(context, what) }),
+        Some(Blocker::Rationale(rationale)) => Some(context.deferred(*rationale)),
+        None => Some(Event::OrderIssued { order: order(context, kind) }),
     }
 }
 
@@ -56,32 +55,32 @@ pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event
 fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
     let order = &pending.order;
     let (node, generation) = (context.id.clone(), order.generation);
-    let (what, lease_until) = (order.kind.brief(), order.lease_until);
-    let over =
-        (lease_until <= context.now).then_some(Reason::OrderExpired { order: what, lease_until });
+    let (kind, lease_until) = (order.kind.brief(), order.lease_until);
+    let expired =
+        (lease_until <= context.now).then_some(Reason::OrderExpired { order: kind, lease_until });
     let stopped = || stopped(context).filter(|_| order.kind.is_repair());
-    let fail_verification = || {
-        let is_unfit = context.assessment.weight == super::health_assessment::Impact::Unfit;
+    let unfit_for_uncordon = || {
+        let is_unfit = context.assessment.impact == super::health_assessment::Impact::Unfit;
         (is_unfit && order.kind == OrderKind::Uncordon).then(|| context.assessment.reason())
     };
-    let stopped = || stopped().or_else(fail_verification).filter(|_| !pending.accepted);
+    let stopped = || stopped().or_else(unfit_for_uncordon).filter(|_| !pending.accepted);
     let superseded =
         || superseded_by(context, &order.kind).map(|by| Reason::OrderSuperseded { by });
-    let why = over.or_else(stopped).or_else(superseded);
-    why.map(|why| Event::OrderCancelled { node, generation, reason: why })
+    let reason = expired.or_else(stopped).or_else(superseded);
+    reason.map(|reason| Event::OrderCancelled { node, generation, reason })
 }
 
-/// The order that an operator requested, or why it is deferred.
+/// The order that an operator requested, or its deferral.
 fn requested_order_step(
     context: &DecisionContext<'_>,
     RequestedOrder { order: kind, by }: &RequestedOrder,
 ) -> Event {
     let needs_idle = kind.spec().node == NodeUse::Idle;
     let in_use = in_use(context).filter(|_| needs_idle);
-    let waits = in_use.or_else(|| frozen(context).filter(|_| kind.changes()));
+    let deferred = in_use.or_else(|| frozen(context).filter(|_| kind.changes()));
     let reason = Reason::OperatorRequest { by: by.clone() };
-    match waits {
-        Some(why) => context.deferred(why),
+    match deferred {
+        Some(rationale) => context.deferred(rationale),
         None => Event::OrderIssued { order: Order { reason, ..order(context, kind.clone()) } },
     }
 }
@@ -95,24 +94,24 @@ fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrd
         NodePhase::Quarantined => context.node.scheduling.is_drained(),
         _ => true,
     };
-    let wanted = context.node.requests.requested_order.as_ref();
-    let wanted = wanted.filter(|it| ready || it.order.spec().node == NodeUse::Any);
-    wanted.filter(|it| superseded_by(context, &it.order).is_none())
+    let requested = context.node.requests.requested_order.as_ref();
+    let requested = requested.filter(|request| ready || request.order.spec().node == NodeUse::Any);
+    requested.filter(|request| superseded_by(context, &request.order).is_none())
 }
 
 /// The order that supersedes this one. A quarantined node is cordoned at once, whatever an operator
 /// requested. An operator-requested order that runs on any node does not wait hours for a drain.
-fn superseded_by(context: &DecisionContext<'_>, what: &OrderKind) -> Option<OrderKind> {
+fn superseded_by(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<OrderKind> {
     let runs_anywhere =
-        |it: &OrderKind| it.is_operator_requested() && it.spec().node == NodeUse::Any;
-    if runs_anywhere(what) {
-        let Some(NextAction::Order(cordon @ OrderKind::Cordon)) = wanted(context) else {
+        |kind: &OrderKind| kind.is_operator_requested() && kind.spec().node == NodeUse::Any;
+    if runs_anywhere(kind) {
+        let Some(NextAction::Order(cordon @ OrderKind::Cordon)) = next_action(context) else {
             return None;
         };
         return blocker(context, &cordon).is_none().then_some(cordon);
     }
-    let asked = context.node.requests.requested_order.as_ref().map(|it| &it.order);
-    asked.filter(|it| what.spec().yields && runs_anywhere(it)).cloned()
+    let requested = context.node.requests.requested_order.as_ref().map(|request| &request.order);
+    requested.filter(|order| kind.spec().yields && runs_anywhere(order)).cloned()
 }
 
 /// A node in use is neither changed nor tested.
@@ -127,7 +126,7 @@ enum NextAction {
     Person(Rationale),
 }
 
-fn wanted(context: &DecisionContext<'_>) -> Option<NextAction> {
+fn next_action(context: &DecisionContext<'_>) -> Option<NextAction> {
     let cordoned = context.node.scheduling.is_cordoned();
     let drain = OrderKind::Drain { wait_s: context.pool.drain_timeout_s };
     match context.node.phase() {
@@ -176,8 +175,8 @@ fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind
 /// Tells the agent about a manual repair before verifying; otherwise it still counts the old
 /// faults.
 fn acknowledge_repair(context: &DecisionContext<'_>) -> Option<OrderKind> {
-    let what = context.node.repairs.pending_ack()?.to_owned();
-    Some(OrderKind::AcknowledgeRepair { repair: what })
+    let repair = context.node.repairs.pending_ack()?.to_owned();
+    Some(OrderKind::AcknowledgeRepair { repair })
 }
 
 /// The first required level that has not passed.
@@ -190,66 +189,66 @@ fn next_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
 /// unknown, the agent checks it.
 fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let scheduling = &context.node.scheduling;
-    let ours = scheduling.is_cordoned_by_farrier() || *scheduling == Scheduling::Unknown;
-    let fit =
-        context.proven() && context.assessment.weight == super::health_assessment::Impact::None;
-    (ours && fit).then_some(OrderKind::Uncordon)
+    let may_be_farriers = scheduling.is_cordoned_by_farrier() || *scheduling == Scheduling::Unknown;
+    let is_healthy = context.is_verified()
+        && context.assessment.impact == super::health_assessment::Impact::None;
+    (may_be_farriers && is_healthy).then_some(OrderKind::Uncordon)
 }
 
 /// The least disruptive repair that was not attempted yet.
 fn repair(context: &DecisionContext<'_>) -> NextAction {
-    if let Some(why) = lemon(context) {
-        return NextAction::Person(why);
+    if let Some(rationale) = lemon(context) {
+        return NextAction::Person(rationale);
     }
     let assessment = context.assessment;
     let service = assessment.codes.iter().find_map(|code| context.state.policy.services.get(code));
-    let mut ladder = Vec::new();
+    let mut repairs = Vec::new();
     if let Some(unit) = service {
-        ladder.push(OrderKind::RestartService { unit: unit.clone() });
+        repairs.push(OrderKind::RestartService { unit: unit.clone() });
     }
     if let (Action::ResetGpu, Some(gpu)) = (assessment.action, assessment.gpu.clone()) {
-        ladder.push(OrderKind::ResetGpu { gpu });
+        repairs.push(OrderKind::ResetGpu { gpu });
     }
     if matches!(assessment.action, Action::ResetGpu | Action::RebootNode) {
-        ladder.push(OrderKind::Reboot);
+        repairs.push(OrderKind::Reboot);
     }
-    let untried =
-        |what: &&OrderKind| !context.node.repairs.was_attempted(what, assessment.fault.as_ref());
+    let not_attempted =
+        |kind: &&OrderKind| !context.node.repairs.was_attempted(kind, assessment.fault.as_ref());
     // Each fault gets its own attempt of each repair. The limit stops a series of faults from
     // rebooting a node forever.
-    let most = usize::try_from(context.pool.max_attempts.max(1)).unwrap_or(usize::MAX);
-    let is_spent = |what: &&OrderKind| context.node.repairs.times_done(what) >= most;
-    if let Some(what) = ladder.iter().filter(untried).find(|what| !is_spent(what)) {
-        return NextAction::Order(what.clone());
+    let attempts_max = usize::try_from(context.pool.max_attempts.max(1)).unwrap_or(usize::MAX);
+    let is_exhausted = |kind: &&OrderKind| context.node.repairs.times_done(kind) >= attempts_max;
+    if let Some(kind) = repairs.iter().filter(not_attempted).find(|kind| !is_exhausted(kind)) {
+        return NextAction::Order(kind.clone());
     }
-    if let Some(why) = blamed(context) {
-        return NextAction::Person(why);
+    if let Some(rationale) = domain_fault(context) {
+        return NextAction::Person(rationale);
     }
-    let tried = match ladder.iter().filter(untried).find(is_spent) {
+    let attempted = match repairs.iter().filter(not_attempted).find(is_exhausted) {
         Some(order) => RepairsAttempted::Limit {
             gpu: context.node.location_of_order(order),
             order: order.clone(),
             times: context.pool.max_attempts.max(1),
         },
-        None if ladder.is_empty() => RepairsAttempted::None,
+        None if repairs.is_empty() => RepairsAttempted::None,
         None => RepairsAttempted::All,
     };
     let (cause, action) = (Box::new(assessment.reason()), assessment.action);
-    let reason = Reason::NeedsRepair { cause, action, attempted: tried };
+    let reason = Reason::NeedsRepair { cause, action, attempted };
     NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
 /// The remaining fault belongs to a switch, rack or NVLink domain, so the node itself needs no
 /// inspection.
-fn blamed(context: &DecisionContext<'_>) -> Option<Rationale> {
+fn domain_fault(context: &DecisionContext<'_>) -> Option<Rationale> {
     let (assessment, domains) = (context.assessment, context.node.location.domains());
     let explains = |symptom: Symptom| {
-        let is_it = |code: &String| Symptom::from_code(code) == Some(symptom);
-        !assessment.codes.is_empty() && assessment.codes.iter().all(is_it)
+        let matches_symptom = |code: &String| Symptom::from_code(code) == Some(symptom);
+        !assessment.codes.is_empty() && assessment.codes.iter().all(matches_symptom)
     };
-    let mut blamed = context.blamed.iter();
+    let mut faults = context.active_faults.iter();
     let (domain, symptom) =
-        blamed.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
+        faults.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
     let (domain, symptom) = (domain.clone(), *symptom);
     let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
     let cause = Some(Box::new(assessment.reason()));
@@ -262,8 +261,8 @@ fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
     let from = context.now - SignedDuration::from_hours(24 * i64::from(policy.days));
     let times = context.node.quarantines.iter().filter(|at| **at >= from).count();
     let times = u32::try_from(times).unwrap_or(u32::MAX);
-    let many = times >= policy.quarantines;
-    (many && !context.node.repairs.has_by_hand()).then(|| {
+    let is_lemon = times >= policy.quarantines;
+    (is_lemon && !context.node.repairs.has_by_hand()).then(|| {
         let reason = Reason::RepeatedQuarantines { times, days: policy.days };
         Rationale::new(reason, UnblockedBy::OperatorRepair)
     })
@@ -276,61 +275,61 @@ enum Blocker {
 }
 
 impl Blocker {
-    fn waits(why: Rationale) -> Self {
-        Self::Rationale(Box::new(why))
+    fn waits(rationale: Rationale) -> Self {
+        Self::Rationale(Box::new(rationale))
     }
 }
 
-fn blocker(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Blocker> {
-    let changes = what.is_repair();
+fn blocker(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Blocker> {
+    let changes = kind.is_repair();
     match context.pool.autonomy {
         Autonomy::Observe
-            if !matches!(what, OrderKind::Verify { .. } | OrderKind::AcknowledgeRepair { .. }) =>
+            if !matches!(kind, OrderKind::Verify { .. } | OrderKind::AcknowledgeRepair { .. }) =>
         {
             let reason =
-                Reason::OrderNotAllowed { order: what.clone(), autonomy: Autonomy::Observe };
+                Reason::OrderNotAllowed { order: kind.clone(), autonomy: Autonomy::Observe };
             return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::Policy)));
         }
         Autonomy::Quarantine if changes => {
             let autonomy = Autonomy::Quarantine;
-            let reason = Reason::OrderNotAllowed { order: what.clone(), autonomy };
+            let reason = Reason::OrderNotAllowed { order: kind.clone(), autonomy };
             return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::OperatorRepair)));
         }
         _ => {}
     }
     let waits = frozen(context)
-        .or_else(|| needs_approval(context, what))
-        .or_else(|| outside_window(context, what));
-    if let Some(why) = waits.filter(|_| changes) {
-        return Some(Blocker::waits(why));
+        .or_else(|| needs_approval(context, kind))
+        .or_else(|| outside_window(context, kind));
+    if let Some(rationale) = waits.filter(|_| changes) {
+        return Some(Blocker::waits(rationale));
     }
     // A cordon does not wait for another order's back-off: until then the node takes work.
     let failures = context.node.orders.failures();
-    let failures = failures.filter(|it| *what != OrderKind::Cordon || it.order == *what)?;
+    let failures = failures.filter(|last| *kind != OrderKind::Cordon || last.order == *kind)?;
     let count = failures.count.get();
     // These are retried without limit: a node without a cordon takes work, and nothing else returns
     // a node to service.
     let is_retried =
-        matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
+        matches!(kind, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
     let failed_often = (count >= context.pool.max_attempts).then(|| Reason::OrderFailed {
-        order: what.brief(),
+        order: kind.brief(),
         failures: count,
         last: bounded_failure(&failures.reason),
     });
     if let Some(reason) = failed_often.clone().filter(|_| !is_retried) {
         return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::OperatorReview)));
     }
-    let again = add_seconds(failures.at, context.pool.retry_backoff_after(count));
-    if context.now >= again {
+    let retry_at = add_seconds(failures.at, context.pool.retry_backoff_after(count));
+    if context.now >= retry_at {
         return None;
     }
-    let is_proof = matches!(what, OrderKind::Verify { .. });
+    let is_verification = matches!(kind, OrderKind::Verify { .. });
     let is_joining = context.node.phase() == NodePhase::Joining;
     let unverified = context.node.verification.failure().filter(|_| is_joining);
-    let reason = unverified.map(|it| it.reason(Vec::new()));
-    let reason = reason.or_else(|| failed_often.filter(|_| !is_proof));
+    let reason = unverified.map(|failure| failure.reason(Vec::new()));
+    let reason = reason.or_else(|| failed_often.filter(|_| !is_verification));
     Some(reason.map_or(Blocker::RetryLater, |reason| {
-        Blocker::waits(Rationale::new(reason, UnblockedBy::Retry { at: again }))
+        Blocker::waits(Rationale::new(reason, UnblockedBy::Retry { at: retry_at }))
     }))
 }
 
@@ -342,13 +341,13 @@ fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     }
 }
 
-/// Why nothing may run on the node any more: a hold, a revoked certificate or a freeze that came
-/// after the order.
+/// The reason why no order may run on the node any more: a hold, a revoked certificate or a freeze
+/// that came after the order.
 fn stopped(context: &DecisionContext<'_>) -> Option<Reason> {
-    let held = context.node.requests.hold.as_ref().map(Hold::as_reason);
+    let hold = context.node.requests.hold.as_ref().map(Hold::as_reason);
     let revoked_at = context.node.liveness.certificate_revoked_at();
     let revoked = || revoked_at.map(|since| Reason::CertificateRevoked { since });
-    held.or_else(revoked).or_else(|| frozen(context).map(|why| why.reason))
+    hold.or_else(revoked).or_else(|| frozen(context).map(|rationale| rationale.reason))
 }
 
 fn frozen(context: &DecisionContext<'_>) -> Option<Rationale> {
@@ -367,36 +366,37 @@ fn frozen(context: &DecisionContext<'_>) -> Option<Rationale> {
     Some(Rationale::new(reason, UnblockedBy::Unfreeze { at: freeze.until }))
 }
 
-fn needs_approval(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rationale> {
-    let asks = *what == OrderKind::Reboot
+fn needs_approval(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rationale> {
+    let is_required = *kind == OrderKind::Reboot
         && context.pool.reboot_needs_approval
         && !context.node.repairs.is_approved();
-    asks.then(|| {
-        Rationale::new(Reason::NeedsApproval { order: what.clone() }, UnblockedBy::Approval)
+    is_required.then(|| {
+        Rationale::new(Reason::NeedsApproval { order: kind.clone() }, UnblockedBy::Approval)
     })
 }
 
 /// Repairs wait for a window of the pool, unless an operator approved them.
-fn outside_window(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rationale> {
+fn outside_window(context: &DecisionContext<'_>, kind: &OrderKind) -> Option<Rationale> {
     if context.node.repairs.is_approved() {
         return None;
     }
     let opens = window::opens(&context.pool.repair_windows, context.now)?;
-    let (order, pool) = (what.clone(), context.node.location.pool.clone());
+    let (order, pool) = (kind.clone(), context.node.location.pool.clone());
     let reason = Reason::OutsideWindow { order, pool, opens };
     Some(Rationale::new(reason, UnblockedBy::WindowOrApproval { at: opens }))
 }
 
-fn order(context: &DecisionContext<'_>, what: OrderKind) -> Order {
-    // An uncordon or a change must not run in a later boot than the one it was meant for.
-    let bound = what.changes() || what == OrderKind::Uncordon;
-    let boot = context.node.reported_inventory().filter(|_| bound).map(|it| it.boot.clone());
+fn order(context: &DecisionContext<'_>, kind: OrderKind) -> Order {
+    // An uncordon or a change must not run in a later boot than the one it was issued for.
+    let is_bound_to_boot = kind.changes() || kind == OrderKind::Uncordon;
+    let boot = context.node.reported_inventory().filter(|_| is_bound_to_boot);
+    let boot = boot.map(|inventory| inventory.boot.clone());
     Order {
         node: context.id.clone(),
         generation: context.node.orders.generation().saturating_add(1),
         boot,
-        lease_until: add_seconds(context.now, context.pool.lease_for(&what)),
+        lease_until: add_seconds(context.now, context.pool.lease_for(&kind)),
         reason: context.node.phase.rationale().reason.clone(),
-        kind: what,
+        kind,
     }
 }

@@ -10,7 +10,7 @@ use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
 use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
 
-/// The next phase change, or why a due one is deferred.
+/// The next phase change, or the deferral of a due one.
 pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
     if let Some(step) = held(context) {
         return Some(step);
@@ -30,11 +30,11 @@ pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> O
 fn held(context: &DecisionContext<'_>) -> Option<Event> {
     let phase = context.node.phase();
     if let Some(hold) = context.node.requests.hold.as_ref().filter(|_| phase != NodePhase::Held) {
-        let why = Rationale::new(hold.as_reason(), UnblockedBy::Release);
-        return Some(context.phase_changed(NodePhase::Held, why));
+        let rationale = Rationale::new(hold.as_reason(), UnblockedBy::Release);
+        return Some(context.phase_changed(NodePhase::Held, rationale));
     }
-    if let Some(why) = certificate_revoked(context).filter(|_| phase != NodePhase::Held) {
-        return Some(context.phase_changed(NodePhase::Held, why));
+    if let Some(rationale) = certificate_revoked(context).filter(|_| phase != NodePhase::Held) {
+        return Some(context.phase_changed(NodePhase::Held, rationale));
     }
     let takes_work = phase.in_service() || phase == NodePhase::Joining;
     let external = context.node.scheduling.external_cordon().filter(|_| takes_work)?;
@@ -57,42 +57,43 @@ fn cordoned(external: &ExternalCordon, verified: bool) -> Rationale {
 }
 
 fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
-    if context.assessment.weight == Impact::Unfit {
+    if context.assessment.impact == Impact::Unfit {
         return Some(
             context
                 .quarantine_blocker(budget)
-                .map_or_else(|| context.quarantine(), |why| context.deferred(why)),
+                .map_or_else(|| context.quarantine(), |rationale| context.deferred(rationale)),
         );
     }
     // Farrier's own cordon is removed first. A pool that only observes keeps it.
-    let is_ours = context.node.scheduling.is_cordoned_by_farrier();
-    let cordoned = is_ours && context.pool.autonomy != Autonomy::Observe;
-    let proven = context.proven() && context.assessment.weight == Impact::None && !cordoned;
-    proven.then(|| context.in_service(Reason::Verified { joining: true }))
+    let is_farriers = context.node.scheduling.is_cordoned_by_farrier();
+    let cordoned = is_farriers && context.pool.autonomy != Autonomy::Observe;
+    let is_ready = context.is_verified() && context.assessment.impact == Impact::None && !cordoned;
+    is_ready.then(|| context.in_service(Reason::Verified { joining: true }))
 }
 
 fn in_service(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
-    match context.assessment.weight {
+    match context.assessment.impact {
         Impact::None => None,
         Impact::Unfit if context.quarantine_blocker(budget).is_none() => Some(context.quarantine()),
         Impact::Unfit | Impact::Suspect => {
-            let why = context.assessed(UnblockedBy::ConditionChange);
-            Some(context.phase_changed(NodePhase::Suspect, why))
+            let rationale = context.assessed(UnblockedBy::ConditionChange);
+            Some(context.phase_changed(NodePhase::Suspect, rationale))
         }
     }
 }
 
 fn suspect(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
-    if context.assessment.weight == Impact::None {
+    if context.assessment.impact == Impact::None {
         return Some(context.in_service(Reason::FindingsCleared { verifying: false }));
     }
-    let silent = context.node.heartbeat_deadline(context.pool).is_some_and(|at| at <= context.now);
-    let lasts = context.node.phase.deadline(context.pool.suspect_timeout_s) <= context.now;
-    if context.assessment.weight < Impact::Unfit && !silent && !lasts {
+    let timed_out =
+        context.node.heartbeat_deadline(context.pool).is_some_and(|at| at <= context.now);
+    let persists = context.node.phase.deadline(context.pool.suspect_timeout_s) <= context.now;
+    if context.assessment.impact < Impact::Unfit && !timed_out && !persists {
         return None;
     }
     match context.quarantine_blocker(budget) {
-        Some(why) => Some(context.deferred(why)),
+        Some(rationale) => Some(context.deferred(rationale)),
         None => Some(context.quarantine()),
     }
 }
@@ -101,15 +102,15 @@ fn quarantined(context: &DecisionContext<'_>) -> Option<Event> {
     if context.node.repairs.unverified().is_some() {
         return Some(context.verify(Reason::Repaired));
     }
-    if context.assessment.weight == Impact::None {
+    if context.assessment.impact == Impact::None {
         return Some(context.verify(Reason::FindingsCleared { verifying: true }));
     }
-    let why = || context.assessed(UnblockedBy::Repair);
-    context.is_drained().then(|| context.phase_changed(NodePhase::Repairing, why()))
+    let rationale = || context.assessed(UnblockedBy::Repair);
+    context.is_drained().then(|| context.phase_changed(NodePhase::Repairing, rationale()))
 }
 
 fn in_repair(context: &DecisionContext<'_>) -> Option<Event> {
-    match (context.node.repairs.unverified().is_some(), context.assessment.weight) {
+    match (context.node.repairs.unverified().is_some(), context.assessment.impact) {
         (true, _) => Some(context.verify(Reason::Repaired)),
         (false, Impact::None) => Some(context.verify(Reason::FindingsCleared { verifying: true })),
         (false, _) if context.is_drained() => None,
@@ -120,16 +121,16 @@ fn in_repair(context: &DecisionContext<'_>) -> Option<Event> {
 }
 
 fn verifying(context: &DecisionContext<'_>) -> Option<Event> {
-    if let Some(failed) = context.node.verification.results().find(|it| !it.passed) {
+    if let Some(failed) = context.node.verification.results().find(|result| !result.passed) {
         let (level, evidence) = (failed.level, bounded(failed.evidence));
         let reason = Reason::VerificationFailed { level, evidence, findings: Vec::new() };
         return Some(context.fail_verification(Rationale::new(reason, UnblockedBy::Repair)));
     }
     let settled = context.node.phase.deadline(context.pool.settle_s) <= context.now;
-    if context.assessment.weight == Impact::Unfit && settled {
+    if context.assessment.impact == Impact::Unfit && settled {
         return Some(context.fail_verification(context.assessed(UnblockedBy::Repair)));
     }
-    if context.assessment.weight != Impact::None || !context.proven() {
+    if context.assessment.impact != Impact::None || !context.is_verified() {
         return None;
     }
     if context.node.scheduling == Scheduling::Schedulable {
@@ -144,9 +145,9 @@ fn released(context: &DecisionContext<'_>) -> Option<Event> {
         return None;
     }
     // The hold may have ended meanwhile; the node is then held for its revoked certificate.
-    if let Some(why) = certificate_revoked(context) {
-        return (*context.node.phase.rationale() != why)
-            .then(|| context.phase_changed(NodePhase::Held, why));
+    if let Some(rationale) = certificate_revoked(context) {
+        return (*context.node.phase.rationale() != rationale)
+            .then(|| context.phase_changed(NodePhase::Held, rationale));
     }
     if context.node.scheduling.external_cordon().is_some() {
         return None;
@@ -155,8 +156,8 @@ fn released(context: &DecisionContext<'_>) -> Option<Event> {
 }
 
 impl DecisionContext<'_> {
-    fn phase_changed(&self, to: NodePhase, why: Rationale) -> Event {
-        Event::PhaseChanged { node: self.id.clone(), to, rationale: why }
+    fn phase_changed(&self, to: NodePhase, rationale: Rationale) -> Event {
+        Event::PhaseChanged { node: self.id.clone(), to, rationale }
     }
 
     fn in_service(&self, reason: Reason) -> Event {
@@ -182,16 +183,16 @@ impl DecisionContext<'_> {
     }
 
     /// Back to repairing, through quarantine if work may still run.
-    fn fail_verification(&self, why: Rationale) -> Event {
+    fn fail_verification(&self, rationale: Rationale) -> Event {
         let to = if self.is_drained() { NodePhase::Repairing } else { NodePhase::Quarantined };
-        self.phase_changed(to, why)
+        self.phase_changed(to, rationale)
     }
 
     fn is_drained(&self) -> bool {
         self.node.scheduling.is_drained()
     }
 
-    /// Why a due quarantine is deferred.
+    /// The reason to defer a due quarantine. `None` if it may happen now.
     fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
         if self.pool.autonomy == Autonomy::Observe {
             let cause = Box::new(self.assessment.reason());
@@ -199,7 +200,7 @@ impl DecisionContext<'_> {
             return Some(Rationale::new(reason, UnblockedBy::PolicyOrHold));
         }
         if let Some((domain, symptom)) =
-            common_cause::culprit(self.node, &self.assessment.codes, self.blamed)
+            common_cause::explaining_domain(self.node, &self.assessment.codes, self.active_faults)
         {
             let domain = domain.clone();
             let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
@@ -215,7 +216,7 @@ impl DecisionContext<'_> {
             .node
             .verification
             .required()
-            .filter(|it| !self.pool.required_verifications.contains(it));
+            .filter(|level| !self.pool.required_verifications.contains(level));
         self.pool.required_verifications.iter().copied().chain(required)
     }
 
@@ -223,8 +224,8 @@ impl DecisionContext<'_> {
         self.node.verification.has_passed(level)
     }
 
-    /// Whether all required levels passed.
-    pub(super) fn proven(&self) -> bool {
+    /// `true` if all required levels passed.
+    pub(super) fn is_verified(&self) -> bool {
         self.required_levels().all(|level| self.has_passed(level))
     }
 }

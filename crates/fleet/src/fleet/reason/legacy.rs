@@ -1,11 +1,11 @@
-//! Reasons of format 1, which were sentences. They are kept as text and never compared.
+//! Reasons of format 1, which were sentences. They are stored as text and never compared.
 
 use serde_json::{Map, Value, json};
 
 /// Wraps a sentence as a reason.
 fn reason(text: &Value, findings: Option<Value>) -> Value {
     let mut params = Map::from_iter([("text".to_owned(), text.clone())]);
-    params.extend(findings.map(|it| ("findings".to_owned(), it)));
+    params.extend(findings.map(|findings| ("findings".to_owned(), findings)));
     json!({ "code": "legacy", "params": params })
 }
 
@@ -17,7 +17,7 @@ fn upgrade_why(why: &mut Value) {
     let findings = take("findings");
     let mut params = Map::from_iter([("text".to_owned(), until)]);
     for name in ["changes_at", "approvable"] {
-        params.extend(take(name).map(|it| (name.to_owned(), it)));
+        params.extend(take(name).map(|value| (name.to_owned(), value)));
     }
     *why = json!({
         "reason": reason(&text, findings),
@@ -33,7 +33,8 @@ fn upgrade_text(text: &mut Value) {
 
 /// Upgrades an event from format 1 to format 2.
 pub(crate) fn upgrade_event(event: &mut Value) {
-    let Some((kind, fields)) = event.as_object_mut().and_then(|it| it.iter_mut().next()) else {
+    let Some((kind, fields)) = event.as_object_mut().and_then(|object| object.iter_mut().next())
+    else {
         return;
     };
     match kind.as_str() {

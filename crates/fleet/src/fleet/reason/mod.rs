@@ -69,7 +69,7 @@ pub enum Reason {
     GpusUnreadable,
     /// All findings that affected service are cleared.
     FindingsCleared {
-        /// Whether a verification follows.
+        /// `true` if a verification follows.
         verifying: bool,
     },
     /// A repair was made.
@@ -78,7 +78,7 @@ pub enum Reason {
     HoldEnded,
     /// The required verifications passed.
     Verified {
-        /// Whether the node was joining.
+        /// `true` if the node was joining.
         joining: bool,
     },
     /// An operator holds the node.
@@ -93,7 +93,7 @@ pub enum Reason {
         owner: String,
         /// The owner's reason, cut to a limit.
         reason: String,
-        /// Whether the node passed its verification.
+        /// `true` if the node passed its verification.
         verified: bool,
     },
     /// The node's certificates were revoked: its state is unknown, and no order reaches it.
@@ -234,7 +234,7 @@ pub struct FindingSummary {
     pub gpu: Option<GpuLocation>,
 }
 
-/// Where a person finds a GPU.
+/// Location of a GPU, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuLocation {
@@ -246,7 +246,7 @@ pub struct GpuLocation {
     pub pci: Option<String>,
 }
 
-/// Repairs that were ordered before an operator is asked.
+/// Repairs that were ordered before an operator has to act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairsAttempted {
@@ -508,7 +508,7 @@ impl UnblockedBy {
         }
     }
 
-    /// Whether an approval leads to another decision.
+    /// `true` if an approval leads to another decision.
     pub fn is_approvable(&self) -> bool {
         matches!(
             self,
@@ -516,7 +516,7 @@ impl UnblockedBy {
         )
     }
 
-    /// Whether an operator can change it.
+    /// `true` if an operator can change it.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_sample_and_its_code_is_that_of_its_json() {
+    fn every_reason_has_a_sample_and_its_code_matches_its_json() {
         let mut codes = BTreeSet::new();
         for reason in samples::reasons() {
             let json = serde_json::to_value(&reason).unwrap();
@@ -609,11 +609,11 @@ mod tests {
         }
     }
 
-    /// What a caller with this scope sees, as text.
-    fn shown(why: &Rationale, scope: &Domain) -> String {
-        let seen = why.redacted(scope);
-        let json = serde_json::to_string(&seen).unwrap();
-        format!("{json} {} {}", seen.reason, seen.unblocked_by)
+    /// The rationale as a caller with this scope sees it, as text.
+    fn redacted_text(rationale: &Rationale, scope: &Domain) -> String {
+        let redacted = rationale.redacted(scope);
+        let json = serde_json::to_string(&redacted).unwrap();
+        format!("{json} {} {}", redacted.reason, redacted.unblocked_by)
     }
 
     #[test]
@@ -621,12 +621,12 @@ mod tests {
         let pool: Domain = "pool:train".parse().unwrap();
         for reason in samples::reasons() {
             for unblocked_by in samples::unblocked_by() {
-                let why = Rationale::new(reason.clone(), unblocked_by);
-                let text = shown(&why, &pool);
+                let rationale = Rationale::new(reason.clone(), unblocked_by);
+                let text = redacted_text(&rationale, &pool);
                 for count in samples::FOREIGN_COUNTS {
                     assert!(!text.contains(&count.to_string()), "{reason:?} shows {count}: {text}");
                 }
-                assert_eq!(why.redacted(&Domain::Fleet), why);
+                assert_eq!(rationale.redacted(&Domain::Fleet), rationale);
             }
             assert_eq!(reason.redacted(&pool).code(), reason.code(), "the code is always shown");
         }
@@ -635,16 +635,16 @@ mod tests {
     #[test]
     fn a_caller_of_one_pool_sees_no_names_of_others() {
         let [scope, other]: [Domain; 2] =
-            ["pool:train", "pool:zz-secret"].map(|it| it.parse().unwrap());
+            ["pool:train", "pool:zz-secret"].map(|domain| domain.parse().unwrap());
         let (pool, node) = ("zz-secret".parse().ok(), "zz-node".parse().ok());
         for reason in samples::reasons_naming(&other, pool.clone()) {
             for unblocked_by in samples::unblocked_by_naming(&other, pool.clone(), node.clone()) {
-                let why = Rationale::new(reason.clone(), unblocked_by);
-                let text = shown(&why, &scope);
-                assert!(!text.contains("zz-"), "{why:?} shows {text}");
-                let seen = why.redacted(&scope).unblocked_by;
-                assert_eq!(seen.changes_at(), why.unblocked_by.changes_at());
-                assert_eq!(seen.is_approvable(), why.unblocked_by.is_approvable());
+                let rationale = Rationale::new(reason.clone(), unblocked_by);
+                let text = redacted_text(&rationale, &scope);
+                assert!(!text.contains("zz-"), "{rationale:?} shows {text}");
+                let redacted = rationale.redacted(&scope).unblocked_by;
+                assert_eq!(redacted.changes_at(), rationale.unblocked_by.changes_at());
+                assert_eq!(redacted.is_approvable(), rationale.unblocked_by.is_approvable());
             }
             assert_eq!(reason.redacted(&scope).code(), reason.code(), "the code is always shown");
         }
@@ -666,14 +666,14 @@ mod tests {
     #[test]
     fn no_sentence_is_stored() {
         for reason in samples::reasons() {
-            let kept = matches!(reason, Reason::Rendered { .. } | Reason::Legacy { .. });
+            let stores_text = matches!(reason, Reason::Rendered { .. } | Reason::Legacy { .. });
             let json = serde_json::to_string(&reason).unwrap();
-            assert!(kept || !json.contains(&reason.to_string()), "{json}");
+            assert!(stores_text || !json.contains(&reason.to_string()), "{json}");
         }
         for unblocked_by in samples::unblocked_by() {
-            let kept = matches!(unblocked_by, UnblockedBy::Legacy { .. });
+            let stores_text = matches!(unblocked_by, UnblockedBy::Legacy { .. });
             let json = serde_json::to_string(&unblocked_by).unwrap();
-            assert!(kept || !json.contains(&unblocked_by.to_string()), "{json}");
+            assert!(stores_text || !json.contains(&unblocked_by.to_string()), "{json}");
         }
     }
 

@@ -4,7 +4,7 @@
 use super::{OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
-/// Whether the domain has no node of the caller's scope: another pool for a caller scoped to a
+/// `true` if the domain has no node of the caller's scope: another pool for a caller scoped to a
 /// pool, another tenant for a caller scoped to a tenant. A node moved from another pool has reasons
 /// from there in its history.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
@@ -65,7 +65,7 @@ impl Reason {
             return self.clone();
         }
         let inner = |cause: &Self| Box::new(cause.redacted(scope));
-        if self.domain().is_some_and(|it| is_foreign(&it, scope)) {
+        if self.domain().is_some_and(|domain| is_foreign(&domain, scope)) {
             return Self::Withheld { original_code: self.code().to_owned() };
         }
         match self {

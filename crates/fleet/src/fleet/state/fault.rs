@@ -55,8 +55,9 @@ impl fmt::Display for FaultKey {
 impl Node {
     /// The faults that make the node suspect or unfit.
     pub fn faults(&self) -> Vec<FaultKey> {
-        let found = self.findings().values().filter(|it| affects_service(it)).map(FaultKey::of);
-        found.chain(self.verification.failure().map(FailedVerification::fault)).collect()
+        let findings =
+            self.findings().values().filter(|finding| affects_service(finding)).map(FaultKey::of);
+        findings.chain(self.verification.failure().map(FailedVerification::fault)).collect()
     }
 
     pub(super) fn has_service_affecting_findings(&self) -> bool {
@@ -103,12 +104,13 @@ mod tests {
     #[test]
     fn faults_with_one_text_have_two_keys() {
         let subject = Subject::Pci("b".to_owned());
-        let of = |code: &str, subject: &Subject| FaultKey::Finding {
+        let fault_key = |code: &str, subject: &Subject| FaultKey::Finding {
             code: code.to_owned(),
             detail: String::new(),
             subject: subject.clone(),
         };
-        let (one, other) = (of("a on c", &subject), of("a", &Subject::Pci("c on b".to_owned())));
+        let (one, other) =
+            (fault_key("a on c", &subject), fault_key("a", &Subject::Pci("c on b".to_owned())));
         assert_eq!(one.to_string(), other.to_string());
         assert_ne!(one, other);
     }

@@ -24,20 +24,23 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The inventory after another report. `is_in_finding` tells whether an open finding names a
-    /// GPU.
+    /// The inventory after another report. `is_in_finding` returns `true` if an open finding
+    /// names the GPU.
     pub(super) fn after(
         before: Option<&Self>,
         reported: &NodeInventory,
         is_in_finding: impl Fn(&GpuUuid) -> bool,
     ) -> Self {
-        let mut missing = before.map(|it| it.missing_gpus.clone()).unwrap_or_default();
+        let mut missing =
+            before.map(|inventory| inventory.missing_gpus.clone()).unwrap_or_default();
         if let Some(listed) = &reported.gpus {
-            let is_same_boot = before.is_some_and(|it| it.reported.boot == reported.boot);
-            missing.extend(before.and_then(|it| it.reported.gpus.clone()).into_iter().flatten());
-            missing.retain(|it| {
-                !listed.iter().any(|other| other.uuid == it.uuid)
-                    && (is_same_boot || is_in_finding(&it.uuid))
+            let is_same_boot =
+                before.is_some_and(|inventory| inventory.reported.boot == reported.boot);
+            let previous = before.and_then(|inventory| inventory.reported.gpus.clone());
+            missing.extend(previous.into_iter().flatten());
+            missing.retain(|gpu| {
+                !listed.iter().any(|other| other.uuid == gpu.uuid)
+                    && (is_same_boot || is_in_finding(&gpu.uuid))
             });
             missing.truncate(MISSING_GPUS_MAX);
         }
@@ -47,7 +50,7 @@ impl Inventory {
     /// A present or missing GPU.
     pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
         let listed = self.reported.gpus.as_ref();
-        listed.into_iter().flatten().chain(&self.missing_gpus).find(|it| it.uuid == *uuid)
+        listed.into_iter().flatten().chain(&self.missing_gpus).find(|gpu| gpu.uuid == *uuid)
     }
 }
 
@@ -60,19 +63,19 @@ mod tests {
     }
 
     fn reported(boot: &str, gpus: Option<&[&str]>) -> NodeInventory {
-        let gpus = gpus.map(|it| it.iter().map(|name| gpu(name)).collect());
+        let gpus = gpus.map(|names| names.iter().map(|name| gpu(name)).collect());
         NodeInventory { boot: boot.to_owned(), gpus, ..NodeInventory::default() }
     }
 
     #[test]
-    fn a_gpu_that_fell_off_is_missing_until_a_boot_or_its_findings_end() {
+    fn a_lost_gpu_is_missing_until_a_reboot_or_until_its_findings_clear() {
         let first = Inventory::after(None, &reported("1", Some(&["a", "b"])), |_| false);
         assert_eq!(first.missing_gpus, []);
         let lost = Inventory::after(Some(&first), &reported("1", Some(&["a"])), |_| false);
         assert_eq!(lost.missing_gpus, [gpu("b")]);
         assert!(lost.gpu(&GpuUuid("b".to_owned())).is_some());
         let unread = Inventory::after(Some(&lost), &reported("1", None), |_| false);
-        assert_eq!(unread.missing_gpus, [gpu("b")], "nothing is known of what it has now");
+        assert_eq!(unread.missing_gpus, [gpu("b")], "its current GPUs are unknown");
         let booted = |is_in_finding: bool| {
             let reported = reported("2", Some(&["a"]));
             Inventory::after(Some(&lost), &reported, |_| is_in_finding).missing_gpus

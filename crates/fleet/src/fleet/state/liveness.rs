@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::timers::{add_seconds, whole_seconds};
 
-/// Whether heartbeats arrive, and whether the agent may connect at all.
+/// Heartbeat state of the agent, and revocation of its certificates.
 ///
 /// Cannot represent: uncounted seconds while heartbeats arrive. Every other combination occurs: a
 /// certificate is revoked before or after heartbeats are lost.
@@ -54,7 +54,7 @@ impl Liveness {
 
     /// When the last heartbeat arrived. `None` while heartbeats arrive.
     pub fn heartbeat_lost_since(&self) -> Option<Timestamp> {
-        self.heartbeat_loss().map(|it| it.since)
+        self.heartbeat_loss().map(|loss| loss.since)
     }
 
     /// When its certificates were revoked. `None` while it has a valid one.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_counts_from_the_last_heartbeat_and_without_what_does_not_count() {
+    fn a_timeout_counts_from_the_last_heartbeat_without_uncounted_time() {
         let mut liveness = Liveness::default();
         liveness.extend_timeout(50);
         assert_eq!((liveness, liveness.deadline(10)), (Liveness::Connected, None));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_and_a_lost_heartbeat_come_in_either_sequence() {
+    fn a_revocation_and_a_heartbeat_loss_can_occur_in_either_order() {
         let loss = HeartbeatLoss { since: at(5), uncounted_s: 0 };
         let both = Liveness::CertificateRevoked { at: at(9), heartbeat_lost: Some(loss) };
         let (mut one, mut other) = (Liveness::default(), Liveness::default());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_leaves_nothing_in_the_future() {
+    fn after_a_clock_step_back_no_time_lies_in_the_future() {
         let mut liveness = Liveness::default();
         liveness.lose_heartbeat(at(100));
         liveness.extend_timeout(40);

@@ -122,7 +122,7 @@ impl FleetState {
                 let AccessChange::CertificateRevoked { node } = change else {
                     return BTreeSet::new();
                 };
-                self.change(node, |it| it.apply(entry));
+                self.change(node, |node| node.apply(entry));
                 return BTreeSet::from([node.clone()]);
             }
             Event::ClockStepped { from, to } => {
@@ -166,8 +166,8 @@ impl FleetState {
             | Event::ReportsReadable { node }
             | Event::PhaseChanged { node, .. }
             | Event::OrderCancelled { node, .. }
-            | Event::Deferred { node, .. } => self.change(node, |it| it.apply(entry)),
-            Event::OrderIssued { order } => self.change(&order.node, |it| it.ordered(order)),
+            | Event::Deferred { node, .. } => self.change(node, |node| node.apply(entry)),
+            Event::OrderIssued { order } => self.change(&order.node, |node| node.ordered(order)),
         }
         entry.event.node().cloned().into_iter().collect()
     }
@@ -189,7 +189,8 @@ impl FleetState {
     }
 
     fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
-        let members = self.nodes.iter().filter(|(_, it)| it.location.domains().contains(domain));
+        let members =
+            self.nodes.iter().filter(|(_, node)| node.location.domains().contains(domain));
         members.map(|(id, _)| id.clone()).collect()
     }
 
@@ -202,7 +203,7 @@ impl FleetState {
     fn enrol(&mut self, id: &NodeId, place: &Location, entry: &Entry) {
         // A node that enrols again without being retired is the same node. After retirement the
         // name may belong to another owner.
-        let first_seq = self.nodes.get(id).map_or(entry.seq, |it| it.first_seq);
+        let first_seq = self.nodes.get(id).map_or(entry.seq, |node| node.first_seq);
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
         let node = Node { first_seq, ..Node::joining(place.clone(), entry.at, generation) };
@@ -297,7 +298,7 @@ impl FleetState {
             | OperatorRequest::Approve { node }
             | OperatorRequest::Verify { node, .. }
             | OperatorRequest::RunOrder { node, .. } => {
-                self.change(node, |it| it.handle_request(request, entry));
+                self.change(node, |node| node.handle_request(request, entry));
                 BTreeSet::from([node.clone()])
             }
         }

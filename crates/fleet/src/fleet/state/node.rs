@@ -102,11 +102,11 @@ pub struct RequestedOrderResult {
 
 impl Node {
     pub(super) fn joining(place: Location, at: Timestamp, generation: u64) -> Self {
-        let why = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
+        let rationale = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
         Self {
             location: place,
             first_seq: 0,
-            phase: PhaseStatus::new(NodePhase::Joining, why, at),
+            phase: PhaseStatus::new(NodePhase::Joining, rationale, at),
             inventory: None,
             liveness: Liveness::default(),
             reports: Reports::default(),
@@ -128,15 +128,15 @@ impl Node {
 
     /// `None` before its first report.
     pub fn reported_inventory(&self) -> Option<&std::sync::Arc<NodeInventory>> {
-        self.inventory.as_ref().map(|it| &it.reported)
+        self.inventory.as_ref().map(|inventory| &inventory.reported)
     }
 
     fn is_out(&self) -> bool {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
-    /// Whether it counts towards disruption budgets. It does if it was in service before, or if it
-    /// was quarantined while joining, which takes away whatever ran there before Farrier managed
+    /// `true` if it counts towards disruption budgets. It does if it was in service before, or if
+    /// it was quarantined while joining, which takes away whatever ran there before Farrier managed
     /// it. Other nodes that never were in service do not count: otherwise a joining node could use
     /// up the budget of others by claiming an external cordon and then failing its verification.
     pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
@@ -145,7 +145,7 @@ impl Node {
 
     pub fn waits_for_approval(&self) -> bool {
         !self.repairs.is_approved()
-            && self.phase.deferred().is_some_and(|why| why.unblocked_by.is_approvable())
+            && self.phase.deferred().is_some_and(|rationale| rationale.unblocked_by.is_approvable())
     }
 }
 
@@ -153,7 +153,7 @@ impl Node {
     pub(in crate::fleet) fn apply(&mut self, entry: &Entry) {
         match &entry.event {
             Event::LocationChanged { location, .. } => self.location = location.clone(),
-            Event::InventoryReported { inventory, .. } => self.seen(inventory),
+            Event::InventoryReported { inventory, .. } => self.apply_inventory(inventory),
             Event::HeartbeatLost { since, .. } => self.liveness.lose_heartbeat(*since),
             Event::AccessChanged { change: AccessChange::CertificateRevoked { .. }, .. } => {
                 self.liveness.revoke_certificate(entry.at);
@@ -193,14 +193,14 @@ impl Node {
         self.note_symptoms(entry.at);
     }
 
-    fn seen(&mut self, inventory: &NodeInventory) {
+    fn apply_inventory(&mut self, inventory: &NodeInventory) {
         if self.reported_inventory().is_some_and(|before| before.boot != inventory.boot) {
             // Results of an earlier boot are void, and a failed verification may pass now.
             self.verification.discard_results();
             self.verification.dismiss_failure();
         }
         let inventory = Inventory::after(self.inventory.as_ref(), inventory, |gpu| {
-            self.findings().values().any(|found| found.subject.gpu() == Some(gpu))
+            self.findings().values().any(|finding| finding.subject.gpu() == Some(gpu))
         });
         self.inventory = Some(inventory);
     }
@@ -210,7 +210,8 @@ impl Node {
             NodePhase::Quarantined | NodePhase::Repairing => {
                 if to == NodePhase::Quarantined && !self.is_out() {
                     let year = SignedDuration::from_hours(365 * 24);
-                    self.quarantines.retain(|it| at.duration_since(*it) < year);
+                    self.quarantines
+                        .retain(|quarantined_at| at.duration_since(*quarantined_at) < year);
                     self.quarantines.push(at);
                 }
                 self.repairs.change_present(Repairs::did_not_help);
@@ -247,22 +248,22 @@ impl Node {
         if order.kind.is_operator_requested() {
             return self.finish_requested_order(order, answer, None, at);
         }
-        let what = order.kind;
-        match (answer, &what) {
+        let kind = order.kind;
+        match (answer, &kind) {
             (OrderStatus::Done { evidence }, _) => {
                 self.orders.end_failures();
-                if what.is_repair() {
+                if kind.is_repair() {
                     self.repaired();
-                    let attempt = RepairAttempt::Ordered { order: what, faults };
-                    self.repairs.change(|it| it.attempt(attempt));
+                    let attempt = RepairAttempt::Ordered { order: kind, faults };
+                    self.repairs.change(|repairs| repairs.attempt(attempt));
                 } else {
-                    self.done(&what, evidence, at);
+                    self.done(&kind, evidence, at);
                 }
             }
             (OrderStatus::Failed { reason }, OrderKind::Verify { level }) => {
                 self.verification.fail(*level, at, reason);
                 self.phase.verified(*level);
-                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
+                self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
             // An agent without support for this order keeps its counters, so its remaining findings
             // count.
@@ -273,14 +274,14 @@ impl Node {
                 self.repairs.change_present(Repairs::acknowledge);
             }
             (OrderStatus::Failed { reason } | OrderStatus::Refused { reason }, _) => {
-                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
+                self.orders.fail(kind, OrderFailure::Reported(reason.clone()), at);
             }
             (OrderStatus::Accepted, _) => {}
         }
     }
 
-    fn done(&mut self, what: &OrderKind, evidence: &str, at: Timestamp) {
-        match what {
+    fn done(&mut self, kind: &OrderKind, evidence: &str, at: Timestamp) {
+        match kind {
             OrderKind::Cordon => self.scheduling.cordoned(),
             OrderKind::Drain { .. } => self.scheduling.drained(),
             OrderKind::Uncordon => self.scheduling.uncordoned(),
@@ -318,7 +319,9 @@ impl Node {
             }
             _ => {}
         }
-        self.requests.change(|it| it.finish_requested_order(order, status.clone(), cancelled, at));
+        self.requests.change(|requests| {
+            requests.finish_requested_order(order, status.clone(), cancelled, at);
+        });
     }
 
     /// After a repair, earlier verification results are void, and orders that failed may be
@@ -347,13 +350,15 @@ impl Node {
         match request {
             OperatorRequest::Hold { reason, .. } => {
                 let hold = Hold { by: entry.by.clone(), reason: reason.clone() };
-                self.requests.change(|it| it.hold = Some(hold));
+                self.requests.change(|requests| requests.hold = Some(hold));
             }
-            OperatorRequest::Release { .. } => self.requests.change_present(|it| it.hold = None),
+            OperatorRequest::Release { .. } => {
+                self.requests.change_present(|requests| requests.hold = None);
+            }
             OperatorRequest::Approve { .. } => self.repairs.change(Repairs::approve),
             OperatorRequest::Repaired { repair, .. } => {
                 self.repaired();
-                self.repairs.change(|it| it.attempt_by_hand(repair));
+                self.repairs.change(|repairs| repairs.attempt_by_hand(repair));
             }
             OperatorRequest::Verify { level, .. } => {
                 self.verification.discard_result(*level);
@@ -362,7 +367,7 @@ impl Node {
             }
             OperatorRequest::RunOrder { order, .. } => {
                 let requested_order = RequestedOrder { order: order.clone(), by: entry.by.clone() };
-                self.requests.change(|it| it.requested_order = Some(requested_order));
+                self.requests.change(|requests| requests.requested_order = Some(requested_order));
             }
             OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. } => {}
         }
@@ -371,18 +376,19 @@ impl Node {
     /// When to evaluate the node again without an event: the earliest of its timers.
     pub(super) fn next_deadline_at(&self, policy: &Policy) -> Option<Timestamp> {
         let (pool, phase) = (policy.for_pool(&self.location.pool), self.phase());
-        let lease = self.orders.pending().map(|it| it.order.lease_until);
+        let lease = self.orders.pending().map(|pending| pending.order.lease_until);
         let doubted = phase == NodePhase::Suspect;
         let silent = self.heartbeat_deadline(pool).filter(|_| doubted);
         let suspect = doubted.then(|| self.phase.deadline(pool.suspect_timeout_s));
         let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
-        let retry = failures.map(|it| add_seconds(it.at, pool.retry_backoff_after(it.count.get())));
+        let retry =
+            failures.map(|last| add_seconds(last.at, pool.retry_backoff_after(last.count.get())));
         // A deferred quarantine is evaluated at every tick: a disruption budget has no known time
         // at which it frees up.
         let refused = doubted || phase == NodePhase::Joining;
-        let deferred = self.phase.deferred().and_then(|why| {
-            why.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
+        let deferred = self.phase.deferred().and_then(|rationale| {
+            rationale.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
         });
         [lease, silent, suspect, settled, retry, deferred].into_iter().flatten().min()
     }
@@ -391,9 +397,9 @@ impl Node {
 impl Node {
     /// Uses the server's time: the clocks of nodes may be hours apart.
     fn note_symptoms(&mut self, at: Timestamp) {
-        let faults = self.findings().values().filter(|it| it.kind == FindingKind::Fault);
+        let faults = self.findings().values().filter(|finding| finding.kind == FindingKind::Fault);
         let mut shown: BTreeSet<Symptom> =
-            faults.filter_map(|it| Symptom::from_code(&it.code)).collect();
+            faults.filter_map(|finding| Symptom::from_code(&finding.code)).collect();
         let lost_since = self.liveness.heartbeat_lost_since();
         // A node with revoked certificates sends no heartbeats for that reason; it indicates no
         // domain fault.

@@ -27,7 +27,7 @@ pub struct Orders {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     pub order: Order,
-    /// Whether the order is in the agent's journal.
+    /// `true` if the order is in the agent's journal.
     pub accepted: bool,
     /// The faults that a repair is meant to clear. `None` if it is no repair, or from a state
     /// before format 3.
@@ -59,7 +59,7 @@ impl Orders {
         pending: Option<Pending>,
         failures: Option<FailureStreak>,
     ) -> Self {
-        let last = pending.as_ref().map_or(0, |it| it.order.generation);
+        let last = pending.as_ref().map_or(0, |pending| pending.order.generation);
         let (pending, failures) = (pending.map(Box::new), failures.map(Box::new));
         Self { generation: generation.max(last), pending, failures }
     }
@@ -93,7 +93,8 @@ impl Orders {
     }
 
     pub(super) fn accept(&mut self, generation: u64) {
-        if let Some(pending) = self.pending.as_mut().filter(|it| it.order.generation == generation)
+        if let Some(pending) =
+            self.pending.as_mut().filter(|pending| pending.order.generation == generation)
         {
             pending.accepted = true;
         }
@@ -101,15 +102,17 @@ impl Orders {
 
     /// Removes the pending order if it has this generation.
     pub(super) fn take(&mut self, generation: u64) -> Option<Pending> {
-        self.pending.take_if(|it| it.order.generation == generation).map(|it| *it)
+        self.pending
+            .take_if(|pending| pending.order.generation == generation)
+            .map(|pending| *pending)
     }
 
-    pub(super) fn fail(&mut self, order: OrderKind, why: OrderFailure, at: Timestamp) {
+    pub(super) fn fail(&mut self, order: OrderKind, reason: OrderFailure, at: Timestamp) {
         let is_same =
-            |it: &OrderKind| it.same_kind(&order) || (it.is_repair() && order.is_repair());
-        let before = self.failures.take().filter(|it| is_same(&it.order));
-        let count = before.map_or(NonZeroU32::MIN, |it| it.count.saturating_add(1));
-        self.failures = Some(Box::new(FailureStreak { order, count, at, reason: why }));
+            |last: &OrderKind| last.same_kind(&order) || (last.is_repair() && order.is_repair());
+        let before = self.failures.take().filter(|failures| is_same(&failures.order));
+        let count = before.map_or(NonZeroU32::MIN, |failures| failures.count.saturating_add(1));
+        self.failures = Some(Box::new(FailureStreak { order, count, at, reason }));
     }
 
     pub(super) fn end_failures(&mut self) {
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_order_takes_nothing() {
+    fn a_status_of_another_order_leaves_the_pending_one() {
         let mut orders = Orders::default();
         orders.issue(order(4), None);
         orders.accept(3);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_below_what_the_node_had_is_given_up() {
+    fn an_order_below_the_observed_generation_is_dropped() {
         let mut orders = Orders::default();
         orders.issue(order(4), None);
         orders.skip_to(4);

@@ -30,12 +30,12 @@ impl Node {
     }
 
     /// An order, with the location of its GPU.
-    pub fn describe_order(&self, what: &OrderKind) -> String {
-        order_text(what, self.location_of_order(what).as_ref())
+    pub fn describe_order(&self, kind: &OrderKind) -> String {
+        order_text(kind, self.location_of_order(kind).as_ref())
     }
 
-    pub(in crate::fleet) fn location_of_order(&self, what: &OrderKind) -> Option<GpuLocation> {
-        match what {
+    pub(in crate::fleet) fn location_of_order(&self, kind: &OrderKind) -> Option<GpuLocation> {
+        match kind {
             OrderKind::ResetGpu { gpu } => self.location(gpu),
             _ => None,
         }
@@ -50,6 +50,6 @@ impl Node {
 impl GpuInventory {
     /// Such as `GPU 3 at 0000:3b:00.0`. `None` if the location is unknown.
     pub fn place_words(&self) -> Option<String> {
-        GpuLocation::new(self).map(|it| it.to_string())
+        GpuLocation::new(self).map(|location| location.to_string())
     }
 }

@@ -40,7 +40,7 @@ impl NodePhase {
         Self::Held,
     ];
 
-    /// Whether it may run work.
+    /// `true` if it may run work.
     pub fn in_service(self) -> bool {
         matches!(self, Self::InService | Self::Suspect)
     }
@@ -111,9 +111,9 @@ pub struct PhaseStatus {
 }
 
 impl PhaseStatus {
-    pub(super) fn new(phase: NodePhase, why: Rationale, since: Timestamp) -> Self {
+    pub(super) fn new(phase: NodePhase, rationale: Rationale, since: Timestamp) -> Self {
         let phase = Phase::new(phase, None);
-        Self { phase, since, rationale: why, uncounted_s: 0, deferred: None }
+        Self { phase, since, rationale, uncounted_s: 0, deferred: None }
     }
 
     pub fn phase(&self) -> NodePhase {
@@ -137,7 +137,7 @@ impl PhaseStatus {
         &self.rationale
     }
 
-    /// Why a due action waits.
+    /// The reason why a due action waits.
     pub fn deferred(&self) -> Option<&Rationale> {
         self.deferred.as_deref()
     }
@@ -156,13 +156,13 @@ impl PhaseStatus {
         add_seconds(self.since, timeout_s.saturating_add(self.uncounted_s))
     }
 
-    pub(super) fn enter(&mut self, to: NodePhase, why: Rationale, at: Timestamp) {
+    pub(super) fn enter(&mut self, to: NodePhase, rationale: Rationale, at: Timestamp) {
         let phase = Phase::new(to, self.requested_verification());
-        *self = Self { phase, since: at, rationale: why, uncounted_s: 0, deferred: None };
+        *self = Self { phase, since: at, rationale, uncounted_s: 0, deferred: None };
     }
 
-    pub(super) fn defer(&mut self, why: Option<Rationale>) {
-        self.deferred = why.map(Box::new);
+    pub(super) fn defer(&mut self, rationale: Option<Rationale>) {
+        self.deferred = rationale.map(Box::new);
     }
 
     /// Requests a verification in service. No effect out of service.
@@ -172,7 +172,7 @@ impl PhaseStatus {
 
     /// Fulfils a request for this level.
     pub(super) fn verified(&mut self, level: VerificationLevel) {
-        let requested = self.requested_verification().filter(|it| *it != level);
+        let requested = self.requested_verification().filter(|requested| *requested != level);
         self.phase = Phase::new(self.phase(), requested);
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_lasts_as_long_as_the_service() {
+    fn a_verification_request_lasts_while_the_node_is_in_service() {
         let mut phase = PhaseStatus::new(NodePhase::InService, why(), at(0));
         phase.request_verification(VerificationLevel::V1);
         phase.enter(NodePhase::Suspect, why(), at(1));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_requested_of_a_node_that_is_out() {
+    fn a_node_out_of_service_takes_no_verification_request() {
         for expected in NodePhase::ALL {
             let mut phase = PhaseStatus::new(expected, why(), at(0));
             phase.request_verification(VerificationLevel::V1);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn another_phase_begins_without_what_the_last_one_waited_for() {
+    fn a_phase_change_drops_the_deferral() {
         let mut phase = PhaseStatus::new(NodePhase::Suspect, why(), at(0));
         phase.extend_timeouts(40);
         phase.defer(Some(why()));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_gives_no_more_time_than_passed() {
+    fn a_clock_step_back_does_not_extend_the_phase_deadline() {
         let mut phase = PhaseStatus::new(NodePhase::Suspect, why(), at(100));
         phase.extend_timeouts(500);
         phase.step_back(SignedDuration::from_secs(10), at(120));

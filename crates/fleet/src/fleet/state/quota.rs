@@ -28,7 +28,7 @@ impl Node {
             text: "the node reports more than its quota, so its reports reach the server late".to_owned(),
             action: Action::Investigate,
             remedy: Some(
-                "look for a finding that opens and clears all the time (`farrier fleet events --node`), or for an agent that was tampered with".to_owned(),
+                "look for a flapping finding (`farrier fleet events --node`), or for an agent that was tampered with".to_owned(),
             ),
             rule_action: Action::Investigate,
             action_by: ActionBy::Rule,
@@ -38,7 +38,7 @@ impl Node {
             opened_in: None,
             last_in: None,
             count: 1,
-            clears: "when its reports have kept to the quota for a minute".to_owned(),
+            clears: "when its reports have stayed within the quota for a minute".to_owned(),
             cleared: None,
         })
     }

@@ -86,40 +86,40 @@ impl Repairs {
     }
 
     pub(in crate::fleet) fn has_by_hand(&self) -> bool {
-        self.attempts().any(|it| matches!(it, RepairAttempt::ByHand { .. }))
+        self.attempts().any(|attempt| matches!(attempt, RepairAttempt::ByHand { .. }))
     }
 
-    /// How often the order was executed.
-    pub(in crate::fleet) fn times_done(&self, what: &OrderKind) -> usize {
-        let is_it = |it: &&RepairAttempt| matches!(it, RepairAttempt::Ordered { order, .. } if order == what);
-        self.attempts().filter(is_it).count()
+    /// Number of attempts with this order.
+    pub(in crate::fleet) fn times_done(&self, kind: &OrderKind) -> usize {
+        let is_same = |attempt: &&RepairAttempt| matches!(attempt, RepairAttempt::Ordered { order, .. } if order == kind);
+        self.attempts().filter(is_same).count()
     }
 
-    /// Whether the order was attempted for this fault since the last manual repair. An attempt with
-    /// unknown faults counts for every fault: a repair is not repeated only because its keys were
-    /// lost, and an operator decides instead.
+    /// `true` if the order was attempted for this fault since the last manual repair. An attempt
+    /// with unknown faults counts for every fault: a repair is not repeated only because its keys
+    /// were lost, and an operator decides instead.
     pub(in crate::fleet) fn was_attempted(
         &self,
-        what: &OrderKind,
+        kind: &OrderKind,
         fault: Option<&FaultKey>,
     ) -> bool {
-        let mut is_any_noted = false;
+        let mut any_fault_recorded = false;
         for attempt in self.attempts().rev() {
             let RepairAttempt::Ordered { order, faults } = attempt else { break };
-            let is_for_it = match faults {
+            let is_for_fault = match faults {
                 None => true,
                 Some(faults) => {
-                    is_any_noted |= !faults.is_empty();
-                    fault.is_some_and(|it| faults.contains(it))
+                    any_fault_recorded |= !faults.is_empty();
+                    fault.is_some_and(|fault| faults.contains(fault))
                 }
             };
-            if is_for_it && order == what {
+            if is_for_fault && order == kind {
                 return true;
             }
         }
         // After a manual repair, earlier repairs are left to operators until another repair is
         // ordered.
-        !is_any_noted && self.times_done(what) > 0
+        !any_fault_recorded && self.times_done(kind) > 0
     }
 
     pub(super) fn approve(&mut self) {
@@ -179,12 +179,12 @@ mod tests {
         assert!(!attempted(&repairs, VerificationLevel::V0));
         repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
         assert_eq!(
-            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [VerificationLevel::V0, VerificationLevel::V1].map(|level| attempted(&repairs, level)),
             [true, false]
         );
         repairs.did_not_help();
         assert_eq!(
-            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [VerificationLevel::V0, VerificationLevel::V1].map(|level| attempted(&repairs, level)),
             [true, false]
         );
         assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_before_a_repair_by_hand_is_left_to_people() {
+    fn attempts_before_a_manual_repair_are_not_repeated() {
         let mut repairs = Repairs::default();
         repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
         repairs.attempt_by_hand("board");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_unverified_without_an_attempt() {
+    fn without_an_attempt_no_repair_is_unverified() {
         let repairs = Repairs::from_parts(Vec::new(), true, false, None);
         assert_eq!(repairs, *Repairs::EMPTY);
     }

@@ -62,17 +62,17 @@ impl Reports {
 
     /// The last received record of the agent's journal.
     pub fn record(&self) -> Option<&Record> {
-        self.journal.as_ref().map(|it| &it.record)
+        self.journal.as_ref().map(|journal| &journal.record)
     }
 
-    /// Whether the record was applied already.
+    /// `true` if the record was applied already.
     pub fn has(&self, record: &Record) -> bool {
-        let last = self.record().filter(|it| it.journal == record.journal);
+        let last = self.record().filter(|last| last.journal == record.journal);
         last.is_some_and(|last| record.number <= last.number)
     }
 
     fn findings(&self) -> &BTreeMap<u64, Finding> {
-        self.journal.as_ref().map_or(&NO_FINDINGS, |it| &it.findings)
+        self.journal.as_ref().map_or(&NO_FINDINGS, |journal| &journal.findings)
     }
 
     pub fn over_quota_since(&self) -> Option<Timestamp> {
@@ -89,7 +89,7 @@ impl Reports {
         if self.has(record) {
             return;
         }
-        let mut findings = self.journal.take().map(|it| it.findings).unwrap_or_default();
+        let mut findings = self.journal.take().map(|journal| journal.findings).unwrap_or_default();
         for finding in changes.iter().map(Change::finding) {
             if finding.is_open() {
                 findings.insert(finding.id, finding.clone());
@@ -102,30 +102,30 @@ impl Reports {
 
     /// Replaces all open findings.
     pub(super) fn replace(&mut self, record: &Record, open: &[Finding]) {
-        let findings = open.iter().map(|it| (it.id, it.clone())).collect();
+        let findings = open.iter().map(|finding| (finding.id, finding.clone())).collect();
         self.journal = Some(Journal { record: record.clone(), findings });
     }
 
     pub(super) fn exceed_quota(&mut self, at: Timestamp) {
-        self.trouble.change(|it| it.over_quota_since.get_or_insert(at).to_owned());
+        self.trouble.change(|trouble| trouble.over_quota_since.get_or_insert(at).to_owned());
     }
 
     pub(super) fn keep_quota(&mut self) {
-        self.trouble.change_present(|it| it.over_quota_since = None);
+        self.trouble.change_present(|trouble| trouble.over_quota_since = None);
     }
 
     pub(super) fn become_unreadable(&mut self, at: Timestamp) {
-        self.trouble.change(|it| it.unreadable_since.get_or_insert(at).to_owned());
+        self.trouble.change(|trouble| trouble.unreadable_since.get_or_insert(at).to_owned());
     }
 
     pub(super) fn become_readable(&mut self) {
-        self.trouble.change_present(|it| it.unreadable_since = None);
+        self.trouble.change_present(|trouble| trouble.unreadable_since = None);
     }
 
     /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
-        self.trouble.change_present(|it| {
-            let times = [&mut it.over_quota_since, &mut it.unreadable_since];
+        self.trouble.change_present(|trouble| {
+            let times = [&mut trouble.over_quota_since, &mut trouble.unreadable_since];
             times.into_iter().flatten().for_each(|at| *at = (*at).min(now));
         });
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_taken_in_once() {
+    fn a_record_is_applied_once() {
         let record = |number| Record { journal: "j".to_owned(), number };
         let mut reports = Reports::default();
         assert!(!reports.has(&record(0)) && reports.record().is_none());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_begins_once_and_costs_nothing_when_it_is_over() {
+    fn report_trouble_keeps_its_first_time_and_is_freed_afterwards() {
         let mut reports = Reports::default();
         reports.exceed_quota(at(5));
         reports.exceed_quota(at(6));

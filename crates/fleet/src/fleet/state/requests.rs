@@ -42,7 +42,7 @@ impl OperatorRequests {
         let Order { kind, generation, .. } = order;
         // Another order may have been requested meanwhile.
         self.requested_order.take_if(|requested_order| requested_order.order == kind);
-        self.results.retain(|it| !it.order.same_kind(&kind));
+        self.results.retain(|result| !result.order.same_kind(&kind));
         self.results.push(RequestedOrderResult {
             order: kind,
             generation: Some(generation),
@@ -54,7 +54,7 @@ impl OperatorRequests {
 
     /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
-        self.results.iter_mut().for_each(|ended| ended.at = ended.at.min(now));
+        self.results.iter_mut().for_each(|result| result.at = result.at.min(now));
     }
 }
 
@@ -64,20 +64,13 @@ mod tests {
     use crate::fleet::identity::Actor;
     use crate::fleet::order::OrderKind;
 
-    fn order(generation: u64, what: OrderKind) -> Order {
+    fn order(generation: u64, kind: OrderKind) -> Order {
         let (node, reason) = ("a".parse().unwrap(), Reason::Enrolled);
-        Order {
-            node,
-            generation,
-            kind: what,
-            boot: None,
-            lease_until: Timestamp::UNIX_EPOCH,
-            reason,
-        }
+        Order { node, generation, kind, boot: None, lease_until: Timestamp::UNIX_EPOCH, reason }
     }
 
     #[test]
-    fn the_last_end_of_each_kind_is_kept() {
+    fn the_last_result_of_each_kind_is_stored() {
         let at = Timestamp::UNIX_EPOCH;
         let diag = |level| OrderKind::Diag { level, minutes: 0 };
         let tune = OrderKind::Tune { profile: "training".to_owned() };
@@ -91,8 +84,8 @@ mod tests {
         assert!(requests.requested_order.is_some(), "another was requested");
         requests.finish_requested_order(order(3, diag(2)), done(), None, at);
         assert!(requests.requested_order.is_none());
-        let ended: Vec<_> =
-            requests.results.into_iter().map(|it| (it.generation, it.order)).collect();
-        assert_eq!(ended, [(Some(2), tune), (Some(3), diag(2))]);
+        let results: Vec<_> =
+            requests.results.into_iter().map(|result| (result.generation, result.order)).collect();
+        assert_eq!(results, [(Some(2), tune), (Some(3), diag(2))]);
     }
 }

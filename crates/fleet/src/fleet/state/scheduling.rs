@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::event::Cordon;
 
-/// Whether the scheduler places work on a node, and whether earlier work has ended.
+/// Cordon of a node, and whether earlier work has ended.
 ///
 /// Cannot represent: a drained node without a cordon. New work may have started since, so a drain
 /// reported after the cordon was removed does not count.
@@ -16,7 +16,7 @@ pub enum Scheduling {
     Schedulable,
     Cordoned {
         by: CordonOwner,
-        /// Whether work from before the cordon has ended.
+        /// `true` if work from before the cordon has ended.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         drained: bool,
     },
@@ -44,8 +44,8 @@ impl Scheduling {
             Self::Unknown => Cordon::Unknown,
             Self::Schedulable => Cordon::None,
             Self::Cordoned { by: CordonOwner::Farrier, .. } => Cordon::ByFarrier,
-            Self::Cordoned { by: CordonOwner::Other(it), .. } => {
-                Cordon::External { owner: it.owner.clone(), reason: it.reason.clone() }
+            Self::Cordoned { by: CordonOwner::Other(external), .. } => {
+                Cordon::External { owner: external.owner.clone(), reason: external.reason.clone() }
             }
         }
     }
@@ -60,12 +60,12 @@ impl Scheduling {
 
     pub fn external_cordon(&self) -> Option<&ExternalCordon> {
         match self {
-            Self::Cordoned { by: CordonOwner::Other(it), .. } => Some(it),
+            Self::Cordoned { by: CordonOwner::Other(external), .. } => Some(external),
             _ => None,
         }
     }
 
-    /// Whether no work runs on the node, and none can start.
+    /// `true` if no work runs on the node, and none can start.
     pub fn is_drained(&self) -> bool {
         matches!(self, Self::Cordoned { drained: true, .. })
     }
@@ -107,14 +107,14 @@ impl Scheduling {
 mod tests {
     use super::*;
 
-    fn theirs() -> Cordon {
+    fn external() -> Cordon {
         Cordon::External { owner: "slurm".to_owned(), reason: "cable".to_owned() }
     }
 
     #[test]
-    fn what_agents_report_is_what_is_kept() {
+    fn a_reported_cordon_is_stored_unchanged() {
         let mut scheduling = Scheduling::default();
-        for cordon in [Cordon::None, Cordon::ByFarrier, theirs(), Cordon::Unknown] {
+        for cordon in [Cordon::None, Cordon::ByFarrier, external(), Cordon::Unknown] {
             scheduling.observe(&cordon);
             assert_eq!(scheduling.cordon(), cordon);
             assert_eq!(
@@ -129,23 +129,23 @@ mod tests {
         let mut scheduling = Scheduling::default();
         scheduling.cordoned();
         scheduling.drained();
-        scheduling.observe(&theirs());
-        assert!(scheduling.is_drained(), "another owner keeps work away, too");
+        scheduling.observe(&external());
+        assert!(scheduling.is_drained(), "a cordon of another owner also blocks work");
         scheduling.observe(&Cordon::None);
-        scheduling.observe(&theirs());
-        assert!(!scheduling.is_drained(), "work may have come");
+        scheduling.observe(&external());
+        assert!(!scheduling.is_drained(), "new work may have started");
     }
 
     /// The cordon is removed while the drain runs.
     #[test]
-    fn a_drain_without_a_cordon_counts_for_nothing() {
+    fn a_drain_without_a_cordon_does_not_count() {
         for cordon in [Cordon::None, Cordon::Unknown] {
             let mut scheduling = Scheduling::default();
             scheduling.cordoned();
             scheduling.observe(&cordon);
             scheduling.drained();
             assert_eq!((scheduling.cordon(), scheduling.is_drained()), (cordon, false));
-            scheduling.observe(&theirs());
+            scheduling.observe(&external());
             assert!(!scheduling.is_drained());
         }
     }

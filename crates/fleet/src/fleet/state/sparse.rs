@@ -75,10 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_not_kept() {
+    fn an_empty_value_is_freed() {
         let mut bytes = Sparse::<Vec<u8>>::default();
         assert_eq!((bytes.len(), size_of::<Sparse<Vec<u8>>>()), (0, 8));
-        bytes.change(|it| it.push(1));
+        bytes.change(|bytes| bytes.push(1));
         assert_eq!(*bytes, [1]);
         bytes.change_present(Vec::clear);
         assert!(bytes.is_empty());

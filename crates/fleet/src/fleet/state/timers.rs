@@ -37,7 +37,7 @@ impl Node {
         self.symptoms.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);
         self.verification.step_back(now);
-        self.requests.change_present(|it| it.step_back(now));
+        self.requests.change_present(|requests| requests.step_back(now));
         let pool = policy.for_pool(&self.location.pool);
         self.orders.step_back(back, now, |what| pool.lease_for(what));
     }
@@ -48,7 +48,7 @@ impl Node {
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.for_pool(&self.location.pool);
         let reconnect_s = pool.heartbeat_timeout_s / 3;
-        let uncounted_s = self.liveness.heartbeat_loss().map_or(0, |it| it.uncounted_s);
+        let uncounted_s = self.liveness.heartbeat_loss().map_or(0, |loss| loss.uncounted_s);
         let may_reconnect =
             whole_seconds(gap) >= reconnect_s && uncounted_s < pool.heartbeat_timeout_s;
         self.extend_timers(gap);

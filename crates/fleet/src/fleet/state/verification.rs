@@ -103,7 +103,7 @@ impl Verification {
 
     /// Every result, by level.
     pub fn results(&self) -> impl Iterator<Item = VerificationResult<'_>> {
-        LEVELS.into_iter().filter_map(|it| self.result(it))
+        LEVELS.into_iter().filter_map(|level| self.result(level))
     }
 
     pub fn has_passed(&self, level: VerificationLevel) -> bool {
@@ -114,7 +114,7 @@ impl Verification {
     pub fn required(&self) -> impl Iterator<Item = VerificationLevel> {
         LEVELS
             .into_iter()
-            .filter(|it| matches!(self.level(*it), Level::Failed(_) | Level::Required))
+            .filter(|level| matches!(self.level(*level), Level::Failed(_) | Level::Required))
     }
 
     /// The last failure, until it is dismissed.
@@ -170,14 +170,14 @@ impl Verification {
     }
 
     pub(super) fn dismiss_failure_of(&mut self, level: VerificationLevel) {
-        self.failure.take_if(|it| it.level == level);
+        self.failure.take_if(|failure| failure.level == level);
     }
 
     /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         for level in LEVELS {
-            if let Level::Passed(it) | Level::Failed(it) = self.level_mut(level) {
-                it.at = it.at.min(now);
+            if let Level::Passed(result) | Level::Failed(result) = self.level_mut(level) {
+                result.at = result.at.min(now);
             }
         }
     }

@@ -5,51 +5,51 @@ use farrier_facts::decode::{self, Kind};
 use super::super::finding::Evidence;
 use super::super::observation::{EventSource, KernelEvent, Moment, Subject};
 use super::super::rule::Same;
-use super::ledger::{Key, Verdict};
-use super::repeats::Remembered;
+use super::event_counter::Remembered;
+use super::finding_store::{FindingContent, FindingKey};
 use super::{Engine, watch};
 
 /// How often repeats of the same event are stored for repeat rules. Those merge bursts of a minute
 /// or more (`rules` enforces it), so counts after a restart match those before.
-const KEEP_EVERY_MS: i64 = 60_000;
-/// Different events whose last storage time is remembered.
-const KEPT_MAX: usize = 1024;
+const STORE_EVERY_MS: i64 = 60_000;
+/// Limit of distinct events whose last storage time is kept.
+const STORED_MAX: usize = 1024;
 
 impl Engine {
     /// Applies kernel log events, and returns those to store.
     pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<Remembered> {
-        let mut remembered = Vec::new();
-        for seen in events {
-            let event = self.remember(seen);
-            for at in self.count(&event, seen.at) {
-                self.event_found(at, &event, seen);
+        let mut to_store = Vec::new();
+        for kernel_event in events {
+            let event = self.stored_event(kernel_event);
+            for rule_index in self.count(&event, kernel_event.at) {
+                self.open_event_finding(rule_index, &event, kernel_event);
             }
-            remembered.extend(self.keep(event, seen.at));
+            to_store.extend(self.limit_storage(event, kernel_event.at));
         }
-        self.kept_ms.retain(|_, kept| now.steady_ms - *kept <= KEEP_EVERY_MS);
-        remembered
+        self.stored_ms.retain(|_, stored| now.steady_ms - *stored <= STORE_EVERY_MS);
+        to_store
     }
 
-    fn remember(&self, seen: &KernelEvent) -> Remembered {
+    fn stored_event(&self, kernel_event: &KernelEvent) -> Remembered {
         Remembered {
-            code: seen.event.code.clone(),
-            kind: seen.event.kind,
-            subject: self.subject_of(seen),
-            unit: seen.event.unit.clone(),
-            severity: seen.event.severity,
-            at: seen.at.wall,
-            boot: seen.boot.clone(),
+            code: kernel_event.event.code.clone(),
+            kind: kernel_event.event.kind,
+            subject: self.event_subject(kernel_event),
+            unit: kernel_event.event.unit.clone(),
+            severity: kernel_event.event.severity,
+            at: kernel_event.at.wall,
+            boot: kernel_event.boot.clone(),
         }
     }
 
     /// The GPU that the event names, or the one at its PCI address; the address if no GPU is known
     /// there; otherwise the node.
-    fn subject_of(&self, seen: &KernelEvent) -> Subject {
-        if let Some(gpu) = seen.gpu() {
+    fn event_subject(&self, kernel_event: &KernelEvent) -> Subject {
+        if let Some(gpu) = kernel_event.gpu() {
             return Subject::Gpu(gpu.clone());
         }
-        let Some(address) = &seen.event.pci else { return Subject::Node };
-        match self.table.at_address(address) {
+        let Some(address) = &kernel_event.event.pci else { return Subject::Node };
+        match self.table.gpu_at_address(address) {
             Some(gpu) => Subject::Gpu(gpu.uuid.clone()),
             None => Subject::Pci(address.clone()),
         }
@@ -58,89 +58,99 @@ impl Engine {
     /// Counts an event for every matching rule, and returns the rules that it completes.
     pub(super) fn count(&mut self, event: &Remembered, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
-        for (place, rule) in self.rules.iter().enumerate() {
-            let Some(pattern) = rule.on.as_ref().filter(|pattern| event.is_meant_by(pattern))
+        for (rule_index, rule) in self.rules.iter().enumerate() {
+            let Some(pattern) = rule.on.as_ref().filter(|pattern| event.matches_pattern(pattern))
             else {
                 continue;
             };
-            if rule.passes_over(&event.code) {
+            if rule.is_muted(&event.code) {
                 continue;
             }
-            let several = pattern.within_s > 0;
-            if !several || self.counted.entry(place).or_default().count(pattern, event, at) {
-                complete.push(place);
+            let is_repeat_rule = pattern.within_s > 0;
+            if !is_repeat_rule
+                || self.event_counters.entry(rule_index).or_default().count(pattern, event, at)
+            {
+                complete.push(rule_index);
             }
         }
         complete
     }
 
-    fn event_found(&mut self, place: usize, event: &Remembered, seen: &KernelEvent) {
-        let rule = self.rules.at(place);
+    fn open_event_finding(
+        &mut self,
+        rule_index: usize,
+        event: &Remembered,
+        kernel_event: &KernelEvent,
+    ) {
+        let rule = self.rules.at(rule_index);
         let Some(pattern) = &rule.on else { return };
         let (subject, group) = event.group(pattern.same);
         let detail = match pattern.same {
-            Same::Code if event.kind == Kind::Xid || event.kind == Kind::Sxid => named(&event.code),
+            Same::Code if event.kind == Kind::Xid || event.kind == Kind::Sxid => {
+                display_code(&event.code)
+            }
             _ => group,
         };
-        let action = rule.action.unwrap_or(seen.event.action);
-        let own = rule.severity.unwrap_or(event.severity);
-        let (severity, own_severity) = rule.judge(Some(&event.code), own);
-        let verdict = Verdict {
+        let action = rule.action.unwrap_or(kernel_event.event.action);
+        let base_severity = rule.severity.unwrap_or(event.severity);
+        let (severity, own_severity) = rule.effective_severity(Some(&event.code), base_severity);
+        let content = FindingContent {
             kind: rule.kind,
             severity,
             own_severity,
             action,
-            text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
+            text: rule.text.clone().unwrap_or_else(|| event_text(&kernel_event.event)),
             remedy: rule.remedy.clone(),
-            clears: watch::clears(rule, action, &subject),
+            clears: watch::clear_condition(rule, action, &subject),
         };
-        let key = Key { code: rule.code.clone(), detail, subject };
-        self.ledger.found(key, verdict, vec![evidence_of(seen)], seen.at, true);
+        let key = FindingKey { code: rule.code.clone(), detail, subject };
+        self.store.upsert(key, content, vec![event_evidence(kernel_event)], kernel_event.at, true);
     }
 
-    fn keep(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
+    /// Returns the event if it is to be stored: a storm of one event is stored once a minute.
+    fn limit_storage(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
         let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
-        let kept = self.kept_ms.get(&key);
-        if kept.is_some_and(|kept| at.steady_ms - *kept < KEEP_EVERY_MS)
-            || self.kept_ms.len() >= KEPT_MAX
+        let last_stored = self.stored_ms.get(&key);
+        if last_stored.is_some_and(|stored| at.steady_ms - *stored < STORE_EVERY_MS)
+            || self.stored_ms.len() >= STORED_MAX
         {
             return None;
         }
-        self.kept_ms.insert(key, at.steady_ms);
+        self.stored_ms.insert(key, at.steady_ms);
         Some(event)
     }
 
     /// Clears findings whose event has not recurred within the quiet period.
-    pub(super) fn quiet(&mut self, now: Moment) {
-        let mut over = Vec::new();
-        for (key, open) in self.ledger.iter() {
+    pub(super) fn clear_quiet_events(&mut self, now: Moment) {
+        let mut quiet = Vec::new();
+        for (key, open) in self.store.iter() {
             let Some(rule) = self.rules.get(&key.code) else { continue };
-            let waits = watch::waits_for_recovery(rule, open.finding.rule_action);
-            let Some(pattern) = rule.on.as_ref().filter(|_| !waits) else { continue };
+            let awaits_recovery = watch::waits_for_recovery(rule, open.finding.rule_action);
+            let Some(pattern) = rule.on.as_ref().filter(|_| !awaits_recovery) else { continue };
             let since_ms = match watch::waits_for_replacement(rule, open.finding.rule_action) {
-                true if open.is_of_this_boot() => continue,
+                true if open.occurred_this_boot() => continue,
                 // Nothing could recur while the node was off.
                 true => 0,
                 false => open.last_ms,
             };
-            if now.steady_ms - since_ms >= i64::from(pattern.quiet_s) * 1000 {
-                over.push(key.clone());
+            if now.steady_ms - since_ms >= i64::from(pattern.clear_after_s) * 1000 {
+                quiet.push(key.clone());
             }
         }
-        for key in over {
-            self.ledger.clear(&key, "it did not come again", now);
+        for key in quiet {
+            self.store.clear(&key, "it did not recur", now);
         }
     }
 }
 
-fn evidence_of(seen: &KernelEvent) -> Evidence {
-    let (text, at) = (seen.event.text.clone(), seen.at.wall);
-    match &seen.source {
+fn event_evidence(kernel_event: &KernelEvent) -> Evidence {
+    let (text, at) = (kernel_event.event.text.clone(), kernel_event.at.wall);
+    match &kernel_event.source {
         EventSource::KernelLog { line } => Evidence::Kernel {
             text,
             line: line.clone(),
-            pid: seen.event.pid,
-            process: seen.event.process.clone(),
+            pid: kernel_event.event.pid,
+            process: kernel_event.event.process.clone(),
             at,
         },
         EventSource::Nvml(xid) => Evidence::Nvml { xid: xid.clone(), text, at },
@@ -148,7 +158,7 @@ fn evidence_of(seen: &KernelEvent) -> Evidence {
 }
 
 /// An event's text, with the process that it names.
-fn text_of(event: &decode::Event) -> String {
+fn event_text(event: &decode::Event) -> String {
     let process = match (&event.process, event.pid) {
         (Some(name), Some(pid)) => format!("{name} (pid {pid})"),
         (Some(name), None) => name.clone(),
@@ -159,7 +169,7 @@ fn text_of(event: &decode::Event) -> String {
 }
 
 /// `Xid 48` for `xid.48`.
-fn named(code: &str) -> String {
+fn display_code(code: &str) -> String {
     match code.split_once('.') {
         Some(("xid", number)) => format!("Xid {number}"),
         Some(("sxid", number)) => format!("SXid {number}"),

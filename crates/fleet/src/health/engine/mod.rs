@@ -1,45 +1,45 @@
 //! Applies rules to observations, and opens, updates and clears findings.
 //!
 //! ```text
-//! Batch ─ take ─> Table (latest values) ─┬─ values ─┐
-//!           └──> Watch (history)  ───────┘          ├─> Ledger ─ outrank ─> Changes
-//!        ─ events ─> Counted (repeats) ─────────────┤
-//!        ─ checks ──────────────────────────────────┘
+//! Batch ─ ingest ─> Table (latest values) ─┬─ values ─┐
+//!             └──> Watch (history) ────────┘          ├─> FindingStore ─> Changes
+//!       ─ events ─> EventCounter (repeats) ───────────┤
+//!       ─ checks ─────────────────────────────────────┘
 //! ```
 
+mod coverage_gap;
+mod describe;
+mod event_counter;
 mod events;
-mod gap;
-mod gone;
-mod ledger;
-mod repaired;
-mod repeats;
+mod finding_store;
+mod manual_repair;
+mod recovery_signals;
+mod removed_parts;
 mod table;
-mod told;
 mod values;
 mod watch;
-mod words;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use farrier_facts::xid::XidFacts;
 
-pub use gap::CoverageGap;
-pub use repeats::Remembered;
+pub use coverage_gap::CoverageGap;
+pub use event_counter::Remembered;
+pub use recovery_signals::LastTold;
 pub use table::{Latest, SignalValues};
-pub use told::LastTold;
-pub use watch::what_clears;
+pub use watch::describe_clear_condition;
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
 use super::rule::Limit;
 use super::rules::Rules;
 use super::signal::Signal;
-use ledger::{Asked, Key, Ledger, Verdict};
-use repeats::Counted;
+use event_counter::EventCounter;
+use finding_store::{DriverAction, FindingContent, FindingKey, FindingStore};
+use recovery_signals::RecoverySignals;
 use table::Table;
-use told::Told;
-use watch::{Truth, Watch};
+use watch::{ConditionState, Watch};
 
 /// Code of the rule for findings of node checks.
 const CHECK: &str = "check";
@@ -59,7 +59,7 @@ pub struct Saved {
     pub boot: String,
 }
 
-/// Result of a turn.
+/// Result of applying a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
     /// Findings that opened, changed or cleared.
@@ -76,7 +76,7 @@ pub struct Coverage {
     /// Code, subject, and the signal that the part does not have.
     pub unsupported: Vec<(String, Subject, Signal)>,
     /// Number of subjects with too few peers to compare with, by code.
-    pub alone: BTreeMap<String, usize>,
+    pub no_peers: BTreeMap<String, usize>,
     /// Number of subjects that are still warming up, by code.
     pub early: BTreeMap<String, usize>,
     /// Code, subject, and the reason for the coverage gap.
@@ -89,25 +89,25 @@ pub struct Engine {
     rules: Rules,
     /// Rules by signal index, each with the clause that measures the signal. `None` if the signal
     /// is a limit.
-    looks: Vec<Vec<(usize, Option<usize>)>>,
+    rules_by_signal: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
     /// Details that values lack, kept until the next value.
     notes: BTreeMap<(usize, Signal), String>,
     /// By rule, then by subject.
     watches: Vec<BTreeMap<usize, Watch>>,
-    counted: BTreeMap<usize, Counted>,
+    event_counters: BTreeMap<usize, EventCounter>,
     /// When an event was last stored: a storm of events is stored once a minute.
-    kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
-    ledger: Ledger,
+    stored_ms: BTreeMap<(String, Subject, Option<String>), i64>,
+    store: FindingStore,
     /// Last reported recovery signals of the driver.
-    told: Told,
-    /// When findings were last checked for clearing.
-    ending_ms: Option<i64>,
-    /// Recoveries seen in this turn.
+    recovery_signals: RecoverySignals,
+    /// When open findings were last checked for clearing.
+    clear_check_ms: Option<i64>,
+    /// Recoveries detected in this batch.
     recoveries: Vec<Recovery>,
-    /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
-    unseen: Option<(i64, Vec<Key>)>,
+    /// Findings of an earlier boot whose subject has not been observed in this one, and since when.
+    awaiting_rediscovery: Option<(i64, Vec<FindingKey>)>,
 }
 
 #[derive(Debug)]
@@ -119,26 +119,26 @@ enum Recovery {
 impl Engine {
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
         Self {
-            looks: looks(&rules),
-            watches: no_watches(&rules),
+            rules_by_signal: rules_by_signal(&rules),
+            watches: empty_watches(&rules),
             rules,
             facts,
             table: Table::default(),
             notes: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            kept_ms: BTreeMap::new(),
-            ledger: Ledger::default(),
-            told: Told::default(),
-            ending_ms: None,
+            event_counters: BTreeMap::new(),
+            stored_ms: BTreeMap::new(),
+            store: FindingStore::default(),
+            recovery_signals: RecoverySignals::default(),
+            clear_check_ms: None,
             recoveries: Vec::new(),
-            unseen: None,
+            awaiting_rediscovery: None,
         }
     }
 
     /// Continues from saved state. `boot` is the current boot: a reboot clears the findings that it
     /// repairs.
     pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
-        self.ledger.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
+        self.store.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.remembered {
             let ago_ms = now.wall.duration_since(event.at).as_millis();
             let ago_ms = i64::try_from(ago_ms).unwrap_or(i64::MAX / 2).max(0);
@@ -146,38 +146,41 @@ impl Engine {
             self.count(event, at);
         }
         if saved.boot == boot {
-            self.told.restore(saved.told, &mut self.table);
+            self.recovery_signals.restore(saved.told, &mut self.table);
         } else {
-            self.recovered(|_| true, "the node was rebooted", now);
-            self.ledger.ask_for_no_more_reboots();
-            self.unseen = Some((now.steady_ms, self.may_be_gone()));
+            self.clear_recovered(|_| true, "the node was rebooted", now);
+            self.store.downgrade_reboots();
+            self.awaiting_rediscovery = Some((now.steady_ms, self.findings_to_recheck()));
         }
-        self.drop_orphans(now);
-        self.ledger.take_changes()
+        self.clear_disabled(now);
+        self.store.take_changes()
     }
 
     /// Applies a batch.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
-        let mut touched = self.take(now, batch);
-        touched.extend(self.ending(now));
-        self.evaluate(&touched, now);
+        let mut affected = self.ingest(now, batch);
+        affected.extend(self.rules_due_to_clear(now));
+        self.evaluate(&affected, now);
         let remembered = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
             self.checks(items, now);
         }
-        self.quiet(now);
-        self.notice_gone(now);
-        self.notice_recovery(now);
-        let asked = |subject: &Subject| {
-            let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
+        self.clear_quiet_events(now);
+        self.clear_removed_parts(now);
+        self.apply_recoveries(now);
+        let requested = |subject: &Subject| {
+            let gpu_index = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
             // The last reported value: the driver may stop answering when it matters most.
-            let (value, at_ms) = self.told.get(place, Signal::GpuRecoveryAction)?;
-            let latest = self.table.latest(place, Signal::GpuRecoveryAction);
-            let speaks = latest.is_some_and(|reading| reading.value().is_some());
-            Some(Asked { value: whole(value), silent_since_ms: (!speaks).then_some(at_ms) })
+            let (value, at_ms) = self.recovery_signals.get(gpu_index, Signal::GpuRecoveryAction)?;
+            let latest = self.table.latest(gpu_index, Signal::GpuRecoveryAction);
+            let is_readable = latest.is_some_and(|reading| reading.value().is_some());
+            Some(DriverAction {
+                value: to_u32(value),
+                silent_since_ms: (!is_readable).then_some(at_ms),
+            })
         };
-        self.ledger.outrank(&self.facts, asked);
-        Decision { changes: self.ledger.take_changes(), remembered }
+        self.store.apply_driver_action(&self.facts, requested);
+        Decision { changes: self.store.take_changes(), remembered }
     }
 
     /// Replaces the rules. Clears findings of removed rules; unchanged rules keep their state.
@@ -186,50 +189,50 @@ impl Engine {
             return Vec::new();
         }
         let old = std::mem::replace(&mut self.rules, rules);
-        self.looks = looks(&self.rules);
-        let moved: Vec<Option<usize>> =
-            old.iter().map(|rule| self.rules.iter().position(|it| it.code == rule.code)).collect();
-        let same = |at: usize| {
-            let place = moved[at]?;
-            let (before, after) = (old.at(at), self.rules.at(place));
-            (before.when == after.when && before.on == after.on).then_some(place)
+        self.rules_by_signal = rules_by_signal(&self.rules);
+        let new_indices: Vec<Option<usize>> =
+            old.iter().map(|rule| self.rules.index(&rule.code)).collect();
+        let unchanged = |old_index: usize| {
+            let index = new_indices[old_index]?;
+            let (before, after) = (old.at(old_index), self.rules.at(index));
+            (before.when == after.when && before.on == after.on).then_some(index)
         };
-        let watches = std::mem::replace(&mut self.watches, no_watches(&self.rules));
-        for (at, watches) in watches.into_iter().enumerate() {
-            if let Some(place) = same(at) {
-                self.watches[place] = watches;
+        let watches = std::mem::replace(&mut self.watches, empty_watches(&self.rules));
+        for (old_index, watches) in watches.into_iter().enumerate() {
+            if let Some(index) = unchanged(old_index) {
+                self.watches[index] = watches;
             }
         }
-        self.counted = std::mem::take(&mut self.counted)
+        self.event_counters = std::mem::take(&mut self.event_counters)
             .into_iter()
-            .filter_map(|(at, counted)| Some((same(at)?, counted)))
+            .filter_map(|(old_index, counter)| Some((unchanged(old_index)?, counter)))
             .collect();
-        self.drop_orphans(now);
-        self.ledger.take_changes()
+        self.clear_disabled(now);
+        self.store.take_changes()
     }
 
     /// Open findings, by code and subject.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.ledger.iter().map(|(_, open)| &open.finding)
+        self.store.iter().map(|(_, open)| &open.finding)
     }
 
-    /// Whether [`Self::take_told`] would return anything.
+    /// `true` if [`Self::take_told`] would return anything.
     pub fn has_told(&self) -> bool {
-        self.told.has_news()
+        self.recovery_signals.has_changes()
     }
 
     /// Recovery signals of the driver that changed since the last call, for the journal.
     pub fn take_told(&mut self) -> Vec<LastTold> {
-        self.told.take_news(&self.table)
+        self.recovery_signals.take_changed(&self.table)
     }
 
     /// Findings dropped because too many were open.
     pub fn dropped(&self) -> u64 {
-        self.ledger.dropped()
+        self.store.dropped()
     }
 
-    /// Sets the GPUs that were seen in this boot, including those that left the list, so that lines
-    /// naming a PCI address resolve before the first enumeration.
+    /// Sets the GPUs that were listed in this boot, including those that have left the list, so
+    /// that kernel log lines with a PCI address resolve before the first enumeration.
     pub fn know(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
         self.table.set_inventory(left);
         self.table.set_inventory(inventory);
@@ -237,7 +240,7 @@ impl Engine {
 
     /// The GPU at a PCI address, or else the last one there in this boot.
     pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
-        self.table.at_address(address).map(|gpu| gpu.uuid.clone())
+        self.table.gpu_at_address(address).map(|gpu| gpu.uuid.clone())
     }
 
     /// The GPUs of the last enumeration.
@@ -247,30 +250,30 @@ impl Engine {
 
     /// The latest values, sorted by subject and signal.
     pub fn latest(&self) -> &Latest {
-        self.table.all_latest()
+        self.table.latest_values()
     }
 
     pub fn coverage(&self) -> Coverage {
         let mut coverage = Coverage::default();
         for (rule, watches) in self.rules.iter().zip(&self.watches) {
             let code = &rule.code;
-            let (mut alone, mut early, mut watched) = (0, 0, 0);
-            for (place, watch) in watches {
-                let subject = || self.table.subject(*place).clone();
-                match &watch.truth {
-                    Truth::Unsupported(signal) => {
+            let (mut no_peers, mut early, mut watched) = (0, 0, 0);
+            for (subject_index, watch) in watches {
+                let subject = || self.table.subject(*subject_index).clone();
+                match &watch.state {
+                    ConditionState::Unsupported(signal) => {
                         coverage.unsupported.push((code.clone(), subject(), *signal));
                     }
-                    Truth::Alone => alone += 1,
-                    Truth::Early | Truth::Unread(_) => early += 1,
-                    Truth::Unknown(why) => {
-                        coverage.blind.push((code.clone(), subject(), why.clone()));
+                    ConditionState::NoPeers => no_peers += 1,
+                    ConditionState::WarmingUp | ConditionState::Unread(_) => early += 1,
+                    ConditionState::Unknown(gap) => {
+                        coverage.blind.push((code.clone(), subject(), gap.clone()));
                     }
-                    Truth::Holds | Truth::HoldsNot => watched += 1,
+                    ConditionState::True | ConditionState::False => watched += 1,
                 }
             }
             for (counts, count) in [
-                (&mut coverage.alone, alone),
+                (&mut coverage.no_peers, no_peers),
                 (&mut coverage.early, early),
                 (&mut coverage.watched, watched),
             ] {
@@ -286,133 +289,146 @@ impl Engine {
     /// reports.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
-        let (kind, clears) = (rule.kind, "when a check of the node no longer finds it".to_owned());
-        let mut found: BTreeMap<Key, Verdict> = BTreeMap::new();
+        let (kind, clears) =
+            (rule.kind, "when a check of the node no longer reports it".to_owned());
+        let mut reported: BTreeMap<FindingKey, FindingContent> = BTreeMap::new();
         for item in items {
-            let key =
-                Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
-            let (severity, own_severity) = rule.judge(None, rule.severity.unwrap_or(item.severity));
+            let key = FindingKey {
+                code: CHECK.to_owned(),
+                detail: item.code.clone(),
+                subject: Subject::Node,
+            };
+            let (severity, own_severity) =
+                rule.effective_severity(None, rule.severity.unwrap_or(item.severity));
             let action = rule.action.unwrap_or(item.action);
             let (text, clears) = (item.text.clone(), clears.clone());
-            match found.entry(key) {
-                Entry::Vacant(free) => {
+            match reported.entry(key) {
+                Entry::Vacant(entry) => {
                     let remedy = item.remedy.clone();
-                    let said =
-                        Verdict { kind, severity, own_severity, action, text, remedy, clears };
-                    free.insert(said);
+                    let content = FindingContent {
+                        kind,
+                        severity,
+                        own_severity,
+                        action,
+                        text,
+                        remedy,
+                        clears,
+                    };
+                    entry.insert(content);
                 }
                 // Several problems with the same code become one finding that names them all.
-                Entry::Occupied(mut taken) => {
-                    let verdict = taken.get_mut();
-                    verdict.severity = verdict.severity.max(severity);
-                    verdict.own_severity = verdict.own_severity.max(own_severity);
-                    verdict.action = verdict.action.max(action);
-                    verdict.text = format!("{}; {text}", verdict.text);
-                    verdict.remedy = verdict.remedy.take().or_else(|| item.remedy.clone());
+                Entry::Occupied(mut entry) => {
+                    let content = entry.get_mut();
+                    content.severity = content.severity.max(severity);
+                    content.own_severity = content.own_severity.max(own_severity);
+                    content.action = content.action.max(action);
+                    content.text = format!("{}; {text}", content.text);
+                    content.remedy = content.remedy.take().or_else(|| item.remedy.clone());
                 }
             }
         }
-        for (key, verdict) in &found {
-            let evidence = vec![Evidence::Check { text: verdict.text.clone(), at: now.wall }];
-            self.ledger.found(key.clone(), verdict.clone(), evidence, now, false);
+        for (key, content) in &reported {
+            let evidence = vec![Evidence::Check { text: content.text.clone(), at: now.wall }];
+            self.store.upsert(key.clone(), content.clone(), evidence, now, false);
         }
-        let gone: Vec<Key> = self
-            .ledger
+        let gone: Vec<FindingKey> = self
+            .store
             .iter()
             .map(|(key, _)| key)
-            .filter(|key| key.code == CHECK && !found.contains_key(key))
+            .filter(|key| key.code == CHECK && !reported.contains_key(key))
             .cloned()
             .collect();
         for key in gone {
-            self.ledger.clear(&key, "the check no longer finds it", now);
+            self.store.clear(&key, "the check no longer reports it", now);
         }
     }
 
     /// After a GPU reset or a driver reload, clears the findings that waited for it and restarts
     /// their windows.
-    fn notice_recovery(&mut self, now: Moment) {
+    fn apply_recoveries(&mut self, now: Moment) {
         for recovery in std::mem::take(&mut self.recoveries) {
             let (gpu, why) = match recovery {
-                Recovery::Driver => (None, "the driver was loaded anew"),
+                Recovery::Driver => (None, "the driver was reloaded"),
                 Recovery::Gpu(gpu) => {
-                    (Some(gpu), "the GPU was reset, or its driver asks for no recovery any more")
+                    (Some(gpu), "the GPU was reset, or the driver withdrew its recovery action")
                 }
             };
-            let whose = |subject: &Subject| match &gpu {
+            let applies_to = |subject: &Subject| match &gpu {
                 Some(gpu) => subject.gpu() == Some(gpu),
                 None => subject.gpu().is_some(),
             };
-            self.recovered(whose, why, now);
+            self.clear_recovered(applies_to, why, now);
             for (rule, watches) in self.rules.iter().zip(&mut self.watches) {
-                for (place, watch) in watches {
-                    if whose(self.table.subject(*place)) {
-                        watch.forget(rule, now.steady_ms);
+                for (subject_index, watch) in watches {
+                    if applies_to(self.table.subject(*subject_index)) {
+                        watch.reset(rule, now.steady_ms);
                     }
                 }
             }
         }
     }
 
-    fn recovered(&mut self, whose: impl Fn(&Subject) -> bool, why: &str, now: Moment) {
+    fn clear_recovered(&mut self, applies_to: impl Fn(&Subject) -> bool, why: &str, now: Moment) {
         let mut keys = Vec::new();
-        for (key, open) in self.ledger.iter() {
+        for (key, open) in self.store.iter() {
             let Some(rule) = self.rules.get(&key.code) else { continue };
-            if whose(&key.subject) && watch::waits_for_recovery(rule, open.finding.rule_action) {
+            if applies_to(&key.subject) && watch::waits_for_recovery(rule, open.finding.rule_action)
+            {
                 keys.push(key.clone());
             }
         }
         for key in keys {
-            self.ledger.clear(&key, why, now);
+            self.store.clear(&key, why, now);
         }
     }
 
-    fn drop_orphans(&mut self, now: Moment) {
-        let gone: Vec<Key> = self
-            .ledger
+    fn clear_disabled(&mut self, now: Moment) {
+        let gone: Vec<FindingKey> = self
+            .store
             .iter()
             .map(|(key, _)| key)
             .filter(|key| {
-                self.rules.get(&key.code).is_none_or(|rule| rule.passes_over(&event_of(key)))
+                self.rules.get(&key.code).is_none_or(|rule| rule.is_muted(&event_code(key)))
             })
             .cloned()
             .collect();
         for key in gone {
-            self.ledger.clear(&key, "its rule is not in force any more", now);
+            self.store.clear(&key, "its rule was removed or disabled", now);
         }
     }
 }
 
 /// `xid.48` for a finding of `Xid 48`; not a valid event code for others.
-fn event_of(key: &Key) -> String {
+fn event_code(key: &FindingKey) -> String {
     key.detail.to_ascii_lowercase().replace(' ', ".")
 }
 
 /// A state signal as an integer.
-fn whole(value: f64) -> u32 {
+fn to_u32(value: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "the cast saturates, and states are small"
     )]
-    let whole = value as u32;
-    whole
+    let integer = value as u32;
+    integer
 }
 
-fn no_watches(rules: &Rules) -> Vec<BTreeMap<usize, Watch>> {
+fn empty_watches(rules: &Rules) -> Vec<BTreeMap<usize, Watch>> {
     rules.iter().map(|_| BTreeMap::new()).collect()
 }
 
-fn looks(rules: &Rules) -> Vec<Vec<(usize, Option<usize>)>> {
-    let mut looks = vec![Vec::new(); Signal::ALL.len()];
-    for (rule_at, rule) in rules.iter().enumerate() {
-        for (clause_at, clause) in rule.when.iter().enumerate() {
-            looks[clause.signal as usize].push((rule_at, Some(clause_at)));
+fn rules_by_signal(rules: &Rules) -> Vec<Vec<(usize, Option<usize>)>> {
+    let mut rules_by_signal = vec![Vec::new(); Signal::ALL.len()];
+    for (rule_index, rule) in rules.iter().enumerate() {
+        for (clause_index, clause) in rule.when.iter().enumerate() {
+            rules_by_signal[clause.signal as usize].push((rule_index, Some(clause_index)));
             if let Limit::Signal { signal, .. } = clause.limit {
-                looks[signal as usize].push((rule_at, None));
+                rules_by_signal[signal as usize].push((rule_index, None));
             }
         }
     }
-    looks
+    rules_by_signal
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::super::signal::Signal;
 /// Limit of watched subjects. A node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
-/// GPUs that left the list in one boot: more than a node has.
-const LEFT_MAX: usize = 32;
+/// Limit of GPUs remembered after they left the inventory: more than a node has.
+const DEPARTED_MAX: usize = 32;
 
 /// Values sorted by signal: a link has a dozen, a GPU some seventy.
 pub type SignalValues = Vec<(Signal, Reading<f64>)>;
@@ -21,28 +21,30 @@ pub type SignalValues = Vec<(Signal, Reading<f64>)>;
 /// display is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Latest {
-    places: Arc<BTreeMap<Arc<Subject>, usize>>,
+    indices: Arc<BTreeMap<Arc<Subject>, usize>>,
     /// By subject index.
     values: Vec<Arc<SignalValues>>,
 }
 
 impl Latest {
     pub fn get(&self, subject: &Subject) -> Option<&SignalValues> {
-        self.places.get(subject).map(|place| &*self.values[*place])
+        self.indices.get(subject).map(|index| &*self.values[*index])
     }
 
     /// Sorted by subject.
     pub fn iter(&self) -> impl Iterator<Item = (&Subject, &SignalValues)> {
-        self.places.iter().map(|(subject, place)| (&**subject, &*self.values[*place]))
+        self.indices.iter().map(|(subject, index)| (&**subject, &*self.values[*index]))
     }
 }
 
 impl FromIterator<(Subject, SignalValues)> for Latest {
-    fn from_iter<I: IntoIterator<Item = (Subject, SignalValues)>>(all: I) -> Self {
-        let (subjects, values): (Vec<_>, Vec<_>) =
-            all.into_iter().map(|(subject, values)| (Arc::new(subject), Arc::new(values))).unzip();
-        let places = subjects.into_iter().zip(0..).collect();
-        Self { places: Arc::new(places), values }
+    fn from_iter<I: IntoIterator<Item = (Subject, SignalValues)>>(entries: I) -> Self {
+        let (subjects, values): (Vec<_>, Vec<_>) = entries
+            .into_iter()
+            .map(|(subject, values)| (Arc::new(subject), Arc::new(values)))
+            .unzip();
+        let indices = subjects.into_iter().zip(0..).collect();
+        Self { indices: Arc::new(indices), values }
     }
 }
 
@@ -51,7 +53,7 @@ pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
     /// GPUs listed earlier in this boot and missing now, newest last. Most kernel log lines concern
     /// a GPU that NVML no longer lists.
-    left: Vec<GpuIdentity>,
+    departed: Vec<GpuIdentity>,
     subjects: Vec<Arc<Subject>>,
     latest: Latest,
 }
@@ -59,12 +61,13 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn set_inventory(&mut self, inventory: &[GpuIdentity]) {
         let before = std::mem::replace(&mut self.inventory, inventory.to_vec());
-        let is_in =
-            |list: &[GpuIdentity], gpu: &GpuIdentity| list.iter().any(|it| it.uuid == gpu.uuid);
-        self.left.retain(|gpu| !is_in(&before, gpu) && !is_in(inventory, gpu));
-        self.left.extend(before.into_iter().filter(|gpu| !is_in(inventory, gpu)));
-        let surplus = self.left.len().saturating_sub(LEFT_MAX);
-        self.left.drain(..surplus);
+        let is_in = |list: &[GpuIdentity], gpu: &GpuIdentity| {
+            list.iter().any(|other| other.uuid == gpu.uuid)
+        };
+        self.departed.retain(|gpu| !is_in(&before, gpu) && !is_in(inventory, gpu));
+        self.departed.extend(before.into_iter().filter(|gpu| !is_in(inventory, gpu)));
+        let surplus = self.departed.len().saturating_sub(DEPARTED_MAX);
+        self.departed.drain(..surplus);
     }
 
     pub(super) fn inventory(&self) -> &[GpuIdentity] {
@@ -74,56 +77,56 @@ impl Table {
     /// NVML's name of the GPU that the subject is or belongs to.
     pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
         let gpu = subject.gpu()?;
-        let known = self.inventory.iter().chain(&self.left);
-        known.into_iter().find(|it| it.uuid == *gpu).and_then(|it| it.name.as_deref())
+        let mut identities = self.inventory.iter().chain(&self.departed);
+        identities.find(|identity| identity.uuid == *gpu)?.name.as_deref()
     }
 
     /// The GPU at a PCI address, or else the last one there in this boot.
-    pub(super) fn at_address(&self, address: &str) -> Option<&GpuIdentity> {
-        let mut known = self.inventory.iter().chain(self.left.iter().rev());
-        known.find(|it| it.stands_at(address))
+    pub(super) fn gpu_at_address(&self, address: &str) -> Option<&GpuIdentity> {
+        let mut identities = self.inventory.iter().chain(self.departed.iter().rev());
+        identities.find(|identity| identity.stands_at(address))
     }
 
-    /// Index of a subject, assigned when it is first seen.
-    pub(super) fn place(&mut self, subject: &Subject) -> Option<usize> {
-        if let Some(place) = self.find(subject) {
-            return Some(place);
+    /// Index of a subject, assigned at its first observation. `None` once the table is full.
+    pub(super) fn index_or_insert(&mut self, subject: &Subject) -> Option<usize> {
+        if let Some(index) = self.find(subject) {
+            return Some(index);
         }
-        let place = self.subjects.len();
-        if place >= SUBJECTS_MAX {
+        let index = self.subjects.len();
+        if index >= SUBJECTS_MAX {
             return None;
         }
         let subject = Arc::new(subject.clone());
         self.subjects.push(Arc::clone(&subject));
         self.latest.values.push(Arc::default());
-        Arc::make_mut(&mut self.latest.places).insert(subject, place);
-        Some(place)
+        Arc::make_mut(&mut self.latest.indices).insert(subject, index);
+        Some(index)
     }
 
     /// Index of a known subject.
     pub(super) fn find(&self, subject: &Subject) -> Option<usize> {
-        self.latest.places.get(subject).copied()
+        self.latest.indices.get(subject).copied()
     }
 
-    pub(super) fn subject(&self, place: usize) -> &Subject {
-        &self.subjects[place]
+    pub(super) fn subject(&self, index: usize) -> &Subject {
+        &self.subjects[index]
     }
 
-    pub(super) fn set(&mut self, place: usize, signal: Signal, reading: Reading<f64>) {
-        let values = Arc::make_mut(&mut self.latest.values[place]);
-        match values.binary_search_by_key(&signal, |(known, _)| *known) {
+    pub(super) fn set(&mut self, index: usize, signal: Signal, reading: Reading<f64>) {
+        let values = Arc::make_mut(&mut self.latest.values[index]);
+        match values.binary_search_by_key(&signal, |(stored, _)| *stored) {
             Ok(at) => values[at].1 = reading,
             Err(at) => values.insert(at, (signal, reading)),
         }
     }
 
-    pub(super) fn latest(&self, place: usize, signal: Signal) -> Option<&Reading<f64>> {
-        let values = &self.latest.values[place];
-        let at = values.binary_search_by_key(&signal, |(known, _)| *known).ok()?;
+    pub(super) fn latest(&self, index: usize, signal: Signal) -> Option<&Reading<f64>> {
+        let values = &self.latest.values[index];
+        let at = values.binary_search_by_key(&signal, |(stored, _)| *stored).ok()?;
         Some(&values[at].1)
     }
 
-    pub(super) fn all_latest(&self) -> &Latest {
+    pub(super) fn latest_values(&self) -> &Latest {
         &self.latest
     }
 }

@@ -9,29 +9,29 @@ use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::series::median;
 use super::super::signal::Signal;
-use super::ledger::{Key, Open, Verdict};
-use super::watch::{self, Measured, Step, Truth, Watch};
+use super::finding_store::{FindingContent, FindingKey, OpenFinding};
+use super::watch::{self, ConditionState, Measured, Transition, Watch};
 use super::{Engine, Recovery};
 
 /// Added after a reboot that did not help, so that automation does not reboot forever.
-const IN_VAIN: &str =
-    "The node was rebooted since, and it is still so: another reboot does not mend it.";
+const REBOOT_DID_NOT_HELP: &str =
+    "The node was rebooted since and the fault persists: another reboot does not help.";
 
 /// How often open findings are checked for clearing. The check visits every open finding.
-const ENDING_EVERY_MS: i64 = 1000;
+const CLEAR_CHECK_EVERY_MS: i64 = 1000;
 
 /// Result of a rule's clauses for one subject.
-struct Tried {
-    place: usize,
-    truth: Truth,
+struct Evaluation {
+    subject_index: usize,
+    state: ConditionState,
     /// By clause, if all hold.
     measured: Vec<Measured>,
 }
 
 impl Engine {
-    /// Stores the batch's values, and returns the rules that depend on them.
-    pub(super) fn take(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
-        let mut touched = BTreeSet::new();
+    /// Stores the batch's values, and returns the indices of the rules that depend on them.
+    pub(super) fn ingest(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
+        let mut affected = BTreeSet::new();
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
         }
@@ -39,74 +39,85 @@ impl Engine {
         // Values of one subject arrive together, so its index is looked up once.
         let mut last: Option<(&Subject, usize)> = None;
         for sample in &batch.samples {
-            let known = last.filter(|(subject, _)| **subject == sample.subject);
-            let place = known.map(|(_, place)| place).or_else(|| self.table.place(&sample.subject));
-            let Some(place) = place else { continue };
-            last = Some((&sample.subject, place));
-            self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
+            let cached = last.filter(|(subject, _)| **subject == sample.subject);
+            let index = cached.map(|(_, index)| index);
+            let index = index.or_else(|| self.table.index_or_insert(&sample.subject));
+            let Some(subject_index) = index else { continue };
+            last = Some((&sample.subject, subject_index));
+            self.set(subject_index, sample.signal, sample.reading.clone(), now, &mut affected);
             match &sample.note {
-                Some(note) => drop(self.notes.insert((place, sample.signal), note.clone())),
-                None => drop(self.notes.remove(&(place, sample.signal))),
+                Some(note) => drop(self.notes.insert((subject_index, sample.signal), note.clone())),
+                None => drop(self.notes.remove(&(subject_index, sample.signal))),
             }
-            derived.extend(follows(sample.signal).map(|signal| (place, signal)));
+            derived.extend(derived_signals(sample.signal).map(|signal| (subject_index, signal)));
         }
-        for (place, signal) in derived {
-            if let Some(reading) = self.derive(place, signal) {
-                self.set(place, signal, reading, now, &mut touched);
+        for (subject_index, signal) in derived {
+            if let Some(reading) = self.derive(subject_index, signal) {
+                self.set(subject_index, signal, reading, now, &mut affected);
             }
         }
-        touched
+        affected
     }
 
     fn set(
         &mut self,
-        place: usize,
+        subject_index: usize,
         signal: Signal,
         reading: Reading<f64>,
         now: Moment,
-        touched: &mut BTreeSet<usize>,
+        affected: &mut BTreeSet<usize>,
     ) {
         let value = reading.value().copied();
-        self.look_for_recovery(place, signal, value, now);
-        self.table.set(place, signal, reading);
-        for (at, clause_at) in self.looks[signal as usize].iter().copied() {
-            let rule = self.rules.at(at);
-            let subject = self.table.subject(place);
-            let fits = rule.models.is_empty() && rule.except_models.is_empty()
+        self.detect_recovery(subject_index, signal, value, now);
+        self.table.set(subject_index, signal, reading);
+        for (rule_index, clause_index) in self.rules_by_signal[signal as usize].iter().copied() {
+            let rule = self.rules.at(rule_index);
+            let subject = self.table.subject(subject_index);
+            let applies = rule.models.is_empty() && rule.except_models.is_empty()
                 || self.table.model(subject).is_some_and(|name| rule.is_for_model(name));
-            if !fits {
+            if !applies {
                 continue;
             }
-            touched.insert(at);
-            let watch = self.watches[at].entry(place).or_insert_with(|| {
-                let is_open = self.ledger.is_open(&key(rule, subject));
+            affected.insert(rule_index);
+            let watch = self.watches[rule_index].entry(subject_index).or_insert_with(|| {
+                let is_open = self.store.is_open(&finding_key(rule, subject));
                 Watch::new(rule, is_open, now.steady_ms)
             });
-            let Some(clause_at) = clause_at else { continue };
-            let clause = &rule.when[clause_at];
+            let Some(clause_index) = clause_index else { continue };
+            let clause = &rule.when[clause_index];
             if let (Some(value), true) = (value, clause.measure != Measure::Last) {
-                watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
+                watch.push(clause_index, now.steady_ms, watch::mask_to_flag(clause, value));
             }
         }
     }
 
     /// Detects a recovery: the driver asked for one and no longer does, the driver was gone and is
     /// back, or a counter was reset to zero.
-    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>, now: Moment) {
+    fn detect_recovery(
+        &mut self,
+        subject_index: usize,
+        signal: Signal,
+        value: Option<f64>,
+        now: Moment,
+    ) {
         use Signal::{
             GpuEccCorrected, GpuEccUncorrected, GpuEnergy, GpuRecoveryAction, NodeDriverLoaded,
         };
-        let tells =
+        let reset_indicators =
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
-        let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
+        let Some(value) = value.filter(|_| reset_indicators.contains(&signal)) else { return };
         // A reset makes the GPU unreadable for a while, so compare with the last reported value.
-        let Some(before) = self.told.insert(place, signal, value, now.steady_ms) else { return };
+        let Some(before) =
+            self.recovery_signals.insert(subject_index, signal, value, now.steady_ms)
+        else {
+            return;
+        };
         let recovered = match signal {
             NodeDriverLoaded => before < 1.0 && value >= 1.0,
             GpuRecoveryAction => before >= 1.0 && value < 1.0,
             _ => value < before,
         };
-        match self.table.subject(place).gpu() {
+        match self.table.subject(subject_index).gpu() {
             _ if !recovered => {}
             Some(gpu) => self.recoveries.push(Recovery::Gpu(gpu.clone())),
             None => self.recoveries.push(Recovery::Driver),
@@ -114,15 +125,15 @@ impl Engine {
     }
 
     /// Computes a derived signal.
-    fn derive(&self, place: usize, signal: Signal) -> Option<Reading<f64>> {
-        let latest = |signal| self.table.latest(place, signal).cloned();
+    fn derive(&self, subject_index: usize, signal: Signal) -> Option<Reading<f64>> {
+        let latest = |signal| self.table.latest(subject_index, signal).cloned();
         if signal == Signal::GpuPages {
             let double = latest(Signal::GpuPagesDouble)?;
             let single = latest(Signal::GpuPagesSingle)?;
             return Some(single.and_then(|single| double.map(|double| single + double)));
         }
         if signal == Signal::GpuUnreadable {
-            return self.derive_unreadable(place);
+            return self.derive_unreadable(subject_index);
         }
         match latest(Signal::GpuSmActive) {
             Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
@@ -130,35 +141,37 @@ impl Engine {
         }
     }
 
-    /// Whether NVML lists a GPU of which nothing can be read. A GPU that is lost, needs a reset or
-    /// is skipped because a call hangs has its own signal. If NVML itself does not answer, the
+    /// 1 if NVML lists the GPU but nothing about it can be read. A GPU that is lost, needs a reset
+    /// or is skipped because a call hangs has its own signal. If NVML itself does not answer, the
     /// result is unknown.
-    fn derive_unreadable(&self, place: usize) -> Option<Reading<f64>> {
-        let gpu = self.table.subject(place).gpu()?;
-        if !self.table.inventory().iter().any(|it| it.uuid == *gpu) {
+    fn derive_unreadable(&self, subject_index: usize) -> Option<Reading<f64>> {
+        let gpu = self.table.subject(subject_index).gpu()?;
+        if !self.table.inventory().iter().any(|identity| identity.uuid == *gpu) {
             return Some(Reading::Unreadable(ReadError::NotListed));
         }
-        let latest = |signal| self.table.latest(place, signal);
-        let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
-        let fails = |it: &&Reading<f64>| matches!(it, Reading::Unreadable(_));
-        if let Some(silent) = told.iter().filter_map(|it| latest(*it)).find(fails) {
-            return Some(silent.clone());
+        let latest = |signal| self.table.latest(subject_index, signal);
+        let covered_elsewhere = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
+        let is_error = |reading: &&Reading<f64>| matches!(reading, Reading::Unreadable(_));
+        let mut readings = covered_elsewhere.iter().filter_map(|signal| latest(*signal));
+        if let Some(unreadable) = readings.find(is_error) {
+            return Some(unreadable.clone());
         }
-        let is_told = told.iter().any(|it| latest(*it).and_then(Reading::value) == Some(&1.0));
-        let mut basic = BASIC.iter().filter_map(|it| latest(*it)).peekable();
+        let is_covered = covered_elsewhere
+            .iter()
+            .any(|signal| latest(*signal).and_then(Reading::value) == Some(&1.0));
+        let mut basic = BASIC.iter().filter_map(|signal| latest(*signal)).peekable();
         basic.peek()?;
-        let reads = basic.clone().any(|it| it.value().is_some());
-        let is_unreadable = !reads && !is_told && basic.any(|it| fails(&it));
+        let is_readable = basic.clone().any(|reading| reading.value().is_some());
+        let is_unreadable = !is_readable && !is_covered && basic.any(|reading| is_error(&reading));
         Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
-    /// Evaluates these rules.
-    pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
-        self.mark_open();
-        for at in touched {
-            let tried = self.try_all(*at, now);
-            for it in tried {
-                self.settle(*at, it, now);
+    /// Evaluates the rules, and opens or clears their findings.
+    pub(super) fn evaluate(&mut self, rule_indices: &BTreeSet<usize>, now: Moment) {
+        self.refresh_open_flags();
+        for rule_index in rule_indices {
+            for evaluation in self.evaluate_rule(*rule_index, now) {
+                self.apply_evaluation(*rule_index, evaluation, now);
             }
         }
     }
@@ -166,125 +179,157 @@ impl Engine {
     /// Rules with a finding that may clear by time alone, without a new value. Measures over a
     /// window wait for their next value. Only open findings are visited: they are few, while there
     /// are thousands of watches.
-    pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
-        if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
+    pub(super) fn rules_due_to_clear(&mut self, now: Moment) -> BTreeSet<usize> {
+        if self.clear_check_ms.is_some_and(|last_ms| now.steady_ms - last_ms < CLEAR_CHECK_EVERY_MS)
+        {
             return BTreeSet::new();
         }
-        self.ending_ms = Some(now.steady_ms);
-        let due = |(key, _): (&Key, &Open)| {
-            let at = self.rules.place(&key.code)?;
-            let rule = self.rules.at(at);
-            let watch = self.watches[at].get(&self.table.find(&key.subject)?)?;
-            let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
-            (newest && watch.is_ending(rule, now.steady_ms)).then_some(at)
+        self.clear_check_ms = Some(now.steady_ms);
+        let due = |(key, _): (&FindingKey, &OpenFinding)| {
+            let rule_index = self.rules.index(&key.code)?;
+            let rule = self.rules.at(rule_index);
+            let watch = self.watches[rule_index].get(&self.table.find(&key.subject)?)?;
+            let uses_latest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
+            (uses_latest && watch.may_clear_by_time(rule, now.steady_ms)).then_some(rule_index)
         };
-        self.ledger.iter().filter_map(due).collect()
+        self.store.iter().filter_map(due).collect()
     }
 
     /// Evaluates a rule over all its subjects. Peers are compared once the other clauses are known.
-    fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
-        let rule = self.rules.at(at);
-        let watches = &self.watches[at];
-        let mut tried: Vec<Tried> =
-            watches.iter().map(|(place, watch)| self.try_one(rule, *place, watch, now)).collect();
-        let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
-        let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
-        if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
-            // It can never hold here. A finding opened while there were more peers is over.
-            for it in tried.iter_mut().filter(has_it) {
-                let is_open = watches.get(&it.place).is_some_and(|watch| watch.is_open);
-                it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
+    fn evaluate_rule(&self, rule_index: usize, now: Moment) -> Vec<Evaluation> {
+        let rule = self.rules.at(rule_index);
+        let watches = &self.watches[rule_index];
+        let mut evaluations: Vec<Evaluation> = watches
+            .iter()
+            .map(|(index, watch)| self.evaluate_clauses(rule, *index, watch, now))
+            .collect();
+        let compares_peers =
+            rule.when.iter().any(|clause| matches!(clause.limit, Limit::Peers { .. }));
+        let is_supported = |evaluation: &&mut Evaluation| {
+            !matches!(evaluation.state, ConditionState::Unsupported(_))
+        };
+        if compares_peers && evaluations.iter_mut().filter(is_supported).count() <= PEERS_MIN {
+            // The condition can never hold here, so clear a finding that opened while there were
+            // more peers.
+            for evaluation in evaluations.iter_mut().filter(is_supported) {
+                let is_open =
+                    watches.get(&evaluation.subject_index).is_some_and(|watch| watch.is_open);
+                evaluation.state =
+                    if is_open { ConditionState::False } else { ConditionState::NoPeers };
             }
-            return tried;
+            return evaluations;
         }
-        for (clause_at, clause) in rule.when.iter().enumerate() {
+        for (clause_index, clause) in rule.when.iter().enumerate() {
             let Limit::Peers { times } = clause.limit else { continue };
-            let values: Vec<(usize, f64)> = tried
+            let values: Vec<(usize, f64)> = evaluations
                 .iter()
-                .filter(|it| it.truth == Truth::Holds)
-                .map(|it| (it.place, it.measured[clause_at].value))
+                .filter(|evaluation| evaluation.state == ConditionState::True)
+                .map(|matching| (matching.subject_index, matching.measured[clause_index].value))
                 .collect();
-            for it in tried.iter_mut().filter(|it| it.truth == Truth::Holds) {
+            for evaluation in
+                evaluations.iter_mut().filter(|candidate| candidate.state == ConditionState::True)
+            {
                 let mut others: Vec<f64> = values
                     .iter()
-                    .filter(|(place, _)| *place != it.place)
+                    .filter(|(index, _)| *index != evaluation.subject_index)
                     .map(|(_, value)| *value)
                     .collect();
-                let middle = median(&mut others).filter(|_| others.len() >= PEERS_MIN);
-                let Some(middle) = middle else {
-                    it.truth = Truth::HoldsNot;
+                let median = median(&mut others).filter(|_| others.len() >= PEERS_MIN);
+                let Some(median) = median else {
+                    evaluation.state = ConditionState::False;
                     continue;
                 };
-                let limit = middle * times;
-                it.measured[clause_at].limit = limit;
-                if !clause.comparison.holds(it.measured[clause_at].value, limit) {
-                    it.truth = Truth::HoldsNot;
+                let limit = median * times;
+                evaluation.measured[clause_index].limit = limit;
+                if !clause.comparison.holds(evaluation.measured[clause_index].value, limit) {
+                    evaluation.state = ConditionState::False;
                 }
             }
         }
-        tried
+        evaluations
     }
 
     /// Evaluates all clauses except peer comparisons.
-    fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
+    fn evaluate_clauses(
+        &self,
+        rule: &Rule,
+        subject_index: usize,
+        watch: &Watch,
+        now: Moment,
+    ) -> Evaluation {
         let is_open = watch.is_open;
-        let latest = |signal| self.table.latest(place, signal);
+        let latest = |signal| self.table.latest(subject_index, signal);
         // Collected only for subjects that may match: on a healthy node hardly any do.
         let mut measured = Vec::new();
         // A missing signal takes precedence over one that is unknown now. A clause that does not
         // hold decides, whatever the others are.
-        let mut lacking = None;
+        let mut unsupported = None;
         let mut unknown = None;
-        let mut fails = false;
-        for (clause_at, clause) in rule.when.iter().enumerate() {
-            let value = watch::value_of(clause.signal, latest(clause.signal)).and_then(|newest| {
-                watch.measure(clause_at, clause, newest, now.steady_ms).ok_or(Truth::Early)
-            });
+        let mut is_false = false;
+        for (clause_index, clause) in rule.when.iter().enumerate() {
+            let value =
+                watch::resolve_value(clause.signal, latest(clause.signal)).and_then(|newest| {
+                    watch
+                        .measure(clause_index, clause, newest, now.steady_ms)
+                        .ok_or(ConditionState::WarmingUp)
+                });
             let limit = match clause.limit {
                 Limit::Peers { .. } => Ok(0.0),
-                _ => watch::limit_of(clause, is_open, latest),
+                _ => watch::resolve_limit(clause, is_open, latest),
             };
             match value.and_then(|value| Ok(Measured { value, limit: limit? })) {
-                Ok(it) => {
+                Ok(result) => {
                     let by_peers = matches!(clause.limit, Limit::Peers { .. });
-                    fails |= !by_peers && !clause.comparison.holds(it.value, it.limit);
-                    if !fails {
-                        measured.push(it);
+                    is_false |= !by_peers && !clause.comparison.holds(result.value, result.limit);
+                    if !is_false {
+                        measured.push(result);
                     }
                 }
-                Err(Truth::Unsupported(signal)) => lacking = Some(Truth::Unsupported(signal)),
-                Err(truth) => unknown = Some(truth),
+                Err(ConditionState::Unsupported(signal)) => {
+                    unsupported = Some(ConditionState::Unsupported(signal));
+                }
+                Err(state) => unknown = Some(state),
             }
         }
-        let truth =
-            lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
-        // A finding from before a restart: its window is too short yet to clear it.
-        let too_soon = truth == Truth::HoldsNot && is_open && watch.is_young(rule, now.steady_ms);
-        let truth = if too_soon { Truth::Early } else { watch.judge_unread(truth, now.steady_ms) };
-        Tried { place, truth, measured }
+        let state = unsupported
+            .or(is_false.then_some(ConditionState::False))
+            .or(unknown)
+            .unwrap_or(ConditionState::True);
+        // The finding predates a restart, and its window is still too short to clear it.
+        let too_soon =
+            state == ConditionState::False && is_open && watch.is_warming_up(rule, now.steady_ms);
+        let state = if too_soon {
+            ConditionState::WarmingUp
+        } else {
+            watch.resolve_unread(state, now.steady_ms)
+        };
+        Evaluation { subject_index, state, measured }
     }
 
-    fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
-        let rule = self.rules.at(at);
-        let Some(watch) = self.watches[at].get_mut(&tried.place) else { return };
-        match watch.step(rule, tried.truth, now.steady_ms) {
-            Step::Wait => {}
-            Step::Clear => {
-                let key = key(rule, self.table.subject(tried.place));
-                let Some(open) = self.ledger.get(&key) else { return };
-                let waits = watch::waits_for_replacement(rule, open.finding.rule_action);
-                if !(waits && open.is_of_this_boot()) {
-                    self.ledger.clear(&key, "it no longer holds", now);
+    fn apply_evaluation(&mut self, rule_index: usize, evaluation: Evaluation, now: Moment) {
+        let rule = self.rules.at(rule_index);
+        let Some(watch) = self.watches[rule_index].get_mut(&evaluation.subject_index) else {
+            return;
+        };
+        match watch.advance(rule, evaluation.state, now.steady_ms) {
+            Transition::Wait => {}
+            Transition::Clear => {
+                let key = finding_key(rule, self.table.subject(evaluation.subject_index));
+                let Some(open) = self.store.get(&key) else { return };
+                let awaits_replacement =
+                    watch::waits_for_replacement(rule, open.finding.rule_action);
+                if !(awaits_replacement && open.occurred_this_boot()) {
+                    self.store.clear(&key, "the condition no longer holds", now);
                 }
             }
-            Step::Found => {
-                let key = key(rule, self.table.subject(tried.place));
-                if let Some(other) = &rule.told_by {
+            Transition::Open => {
+                let key = finding_key(rule, self.table.subject(evaluation.subject_index));
+                if let Some(other) = &rule.suppressed_by {
                     let (code, detail) = (other.code.clone(), other.detail.clone());
                     let subject = key.subject.clone();
-                    if self.ledger.is_open(&Key { code, detail, subject }) {
-                        let why = format!("`{} {}` tells of it", other.code, other.detail);
-                        self.ledger.clear(&key, &why, now);
+                    if self.store.is_open(&FindingKey { code, detail, subject }) {
+                        let why = format!("suppressed by `{} {}`", other.code, other.detail);
+                        self.store.clear(&key, &why, now);
                         return;
                     }
                 }
@@ -293,51 +338,51 @@ impl Engine {
                 else {
                     return;
                 };
-                let before = self.ledger.get(&key);
-                let in_vain =
-                    action == Action::RebootNode && before.is_some_and(Open::outlived_a_reboot);
-                let (action, text) = if in_vain {
-                    (Action::Investigate, format!("{text} {IN_VAIN}"))
+                let previous = self.store.get(&key);
+                let reboot_did_not_help = action == Action::RebootNode
+                    && previous.is_some_and(OpenFinding::survived_reboot);
+                let (action, text) = if reboot_did_not_help {
+                    (Action::Investigate, format!("{text} {REBOOT_DID_NOT_HELP}"))
                 } else {
                     (action, text.clone())
                 };
-                let clears = watch::clears(rule, action, &key.subject);
+                let clears = watch::clear_condition(rule, action, &key.subject);
                 let (kind, remedy) = (rule.kind, rule.remedy.clone());
-                let (severity, own_severity) = rule.judge(None, severity);
-                let verdict =
-                    Verdict { kind, severity, own_severity, action, text, remedy, clears };
-                let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
-                    self.notes.get(&(tried.place, signal)).cloned()
+                let (severity, own_severity) = rule.effective_severity(None, severity);
+                let content =
+                    FindingContent { kind, severity, own_severity, action, text, remedy, clears };
+                let evidence = watch::evidence(rule, &evaluation.measured, now, |signal| {
+                    self.notes.get(&(evaluation.subject_index, signal)).cloned()
                 });
-                self.ledger.found(key, verdict, evidence, now, false);
+                self.store.upsert(key, content, evidence, now, false);
             }
         }
     }
 
     /// Updates the open flag of the watches after changes. Looking it up for each evaluation would
     /// cost more than the evaluation.
-    pub(super) fn mark_open(&mut self) {
-        if !self.ledger.moved() {
+    pub(super) fn refresh_open_flags(&mut self) {
+        if !self.store.take_open_set_changed() {
             return;
         }
         for (rule, watches) in self.rules.iter().zip(&mut self.watches) {
-            for (place, watch) in watches {
-                let key = key(rule, self.table.subject(*place));
-                watch.is_open = self.ledger.is_open(&key);
+            for (subject_index, watch) in watches {
+                let key = finding_key(rule, self.table.subject(*subject_index));
+                watch.is_open = self.store.is_open(&key);
             }
         }
     }
 }
 
 /// Signals derived from this one.
-fn follows(signal: Signal) -> impl Iterator<Item = Signal> {
-    let sum = match signal {
+fn derived_signals(signal: Signal) -> impl Iterator<Item = Signal> {
+    let combined = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
         Signal::GpuPagesSingle | Signal::GpuPagesDouble => Some(Signal::GpuPages),
         _ => None,
     };
     let is_basic = BASIC.contains(&signal) || signal == Signal::GpuLost;
-    sum.into_iter().chain(is_basic.then_some(Signal::GpuUnreadable))
+    combined.into_iter().chain(is_basic.then_some(Signal::GpuUnreadable))
 }
 
 /// Signals that every GPU reports within ten seconds.
@@ -349,6 +394,6 @@ const BASIC: [Signal; 5] = [
     Signal::GpuMemoryUsed,
 ];
 
-fn key(rule: &Rule, subject: &Subject) -> Key {
-    Key { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }
+fn finding_key(rule: &Rule, subject: &Subject) -> FindingKey {
+    FindingKey { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }
 }

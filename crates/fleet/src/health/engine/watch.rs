@@ -1,29 +1,29 @@
-//! One rule on one subject: whether its clauses hold, and for how long.
+//! The state of one rule for one subject: the result of its clauses, and since when.
 
 use super::super::finding::{Action, Evidence};
 use super::super::observation::{GpuUuid, Moment, Subject};
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
 use super::super::signal::{Scope, Signal};
-use super::gap::CoverageGap;
-use super::words;
+use super::coverage_gap::CoverageGap;
+use super::describe;
 use farrier_facts::node::Reading;
 
-/// Whether a condition holds.
+/// Result of a rule's condition for a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Truth {
-    Holds,
-    HoldsNot,
-    /// Unknown now.
+pub(super) enum ConditionState {
+    True,
+    False,
+    /// A signal cannot be read now.
     Unknown(CoverageGap),
     /// Warming up: the window is not covered yet.
-    Early,
+    WarmingUp,
     /// The signal has never been read.
     Unread(Signal),
     /// The part does not have the signal.
     Unsupported(Signal),
     /// Too few peers to compare with.
-    Alone,
+    NoPeers,
 }
 
 /// State of a rule for a subject.
@@ -31,25 +31,25 @@ pub(super) enum Truth {
 pub(super) struct Watch {
     /// By clause; `None` for clauses that do not look back.
     series: Vec<Option<Series>>,
-    /// Since when it holds, or does not, without a break.
+    /// Since when the condition has been true, or false, without a break.
     since_ms: Option<i64>,
-    holding: bool,
-    pub(super) truth: Truth,
+    is_true: bool,
+    pub(super) state: ConditionState,
     pub(super) is_open: bool,
     /// When the first of its signals arrived.
-    born_ms: i64,
+    first_value_ms: i64,
 }
 
 /// A signal that is still missing this long after its companions will not arrive soon: every tier
 /// but the hourly one has been read several times by then.
 const UNREAD_MS: i64 = 300_000;
 
-/// Result of a turn.
+/// Effect of an evaluation on the rule's finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// It held long enough to open a finding.
-    Found,
-    /// It has been false long enough to clear the finding.
+pub(super) enum Transition {
+    /// It was true long enough to open a finding, or is still true.
+    Open,
+    /// It was false long enough to clear the finding.
     Clear,
     Wait,
 }
@@ -69,10 +69,10 @@ impl Watch {
         Self {
             series: rule.when.iter().map(series).collect(),
             since_ms: None,
-            holding: false,
-            truth: Truth::Early,
+            is_true: false,
+            state: ConditionState::WarmingUp,
             is_open,
-            born_ms: now_ms,
+            first_value_ms: now_ms,
         }
     }
 
@@ -83,26 +83,27 @@ impl Watch {
         }
     }
 
-    /// Whether a window is not fully covered yet.
-    pub(super) fn is_young(&self, rule: &Rule, now_ms: i64) -> bool {
-        let reach = |clause: &Clause| i64::from(clause.measure.reach_s()) * 1000;
-        let mut series = rule.when.iter().zip(&self.series);
-        series
-            .any(|(clause, it)| it.as_ref().is_some_and(|it| it.covered_ms(now_ms) < reach(clause)))
+    /// `true` if the history does not cover every window yet.
+    pub(super) fn is_warming_up(&self, rule: &Rule, now_ms: i64) -> bool {
+        let lookback_ms = |clause: &Clause| i64::from(clause.measure.lookback_s()) * 1000;
+        let mut clauses = rule.when.iter().zip(&self.series);
+        clauses.any(|(clause, series)| {
+            series.as_ref().is_some_and(|series| series.covered_ms(now_ms) < lookback_ms(clause))
+        })
     }
 
     /// Discards the history.
-    pub(super) fn forget(&mut self, rule: &Rule, now_ms: i64) {
+    pub(super) fn reset(&mut self, rule: &Rule, now_ms: i64) {
         *self = Self::new(rule, self.is_open, now_ms);
     }
 
     /// A signal that was never read counts as warming up at first, and as unknown later.
-    pub(super) fn judge_unread(&self, truth: Truth, now_ms: i64) -> Truth {
-        match truth {
-            Truth::Unread(signal) if now_ms - self.born_ms >= UNREAD_MS => {
-                Truth::Unknown(CoverageGap::NeverRead(signal))
+    pub(super) fn resolve_unread(&self, state: ConditionState, now_ms: i64) -> ConditionState {
+        match state {
+            ConditionState::Unread(signal) if now_ms - self.first_value_ms >= UNREAD_MS => {
+                ConditionState::Unknown(CoverageGap::NeverRead(signal))
             }
-            Truth::Unread(_) => Truth::Early,
+            ConditionState::Unread(_) => ConditionState::WarmingUp,
             other => other,
         }
     }
@@ -110,58 +111,63 @@ impl Watch {
     /// The measure of a clause, from the latest value or the history.
     pub(super) fn measure(
         &self,
-        place: usize,
+        clause_index: usize,
         clause: &Clause,
         newest: f64,
         now_ms: i64,
     ) -> Option<f64> {
-        match self.series.get(place) {
+        match self.series.get(clause_index) {
             Some(Some(series)) => series.measure(now_ms),
-            _ => Some(flag(clause, newest)),
+            _ => Some(mask_to_flag(clause, newest)),
         }
     }
 
-    /// Whether its finding may clear by time alone.
-    pub(super) fn is_ending(&self, rule: &Rule, now_ms: i64) -> bool {
-        let since = self.since_ms.filter(|_| self.is_open && !self.holding);
+    /// `true` if its finding may clear by time alone, without a new value.
+    pub(super) fn may_clear_by_time(&self, rule: &Rule, now_ms: i64) -> bool {
+        let since = self.since_ms.filter(|_| self.is_open && !self.is_true);
         since.is_some_and(|since| now_ms - since >= i64::from(rule.clear_for_s) * 1000)
     }
 
-    /// Applies the result of this turn.
-    pub(super) fn step(&mut self, rule: &Rule, truth: Truth, now_ms: i64) -> Step {
-        let holds = match &truth {
-            Truth::Holds => true,
-            Truth::HoldsNot => false,
-            Truth::Unknown(_)
-            | Truth::Early
-            | Truth::Unread(_)
-            | Truth::Unsupported(_)
-            | Truth::Alone => {
-                // An unknown state neither opens nor clears a finding, and restarts the running
+    /// Applies the result of an evaluation.
+    pub(super) fn advance(
+        &mut self,
+        rule: &Rule,
+        state: ConditionState,
+        now_ms: i64,
+    ) -> Transition {
+        let holds = match &state {
+            ConditionState::True => true,
+            ConditionState::False => false,
+            ConditionState::Unknown(_)
+            | ConditionState::WarmingUp
+            | ConditionState::Unread(_)
+            | ConditionState::Unsupported(_)
+            | ConditionState::NoPeers => {
+                // An unknown state neither opens nor clears a finding, and restarts the
                 // period.
                 self.since_ms = None;
-                self.truth = truth;
-                return Step::Wait;
+                self.state = state;
+                return Transition::Wait;
             }
         };
-        if self.since_ms.is_none() || self.holding != holds {
+        if self.since_ms.is_none() || self.is_true != holds {
             self.since_ms = Some(now_ms);
-            self.holding = holds;
+            self.is_true = holds;
         }
-        self.truth = truth;
-        let held_ms = now_ms - self.since_ms.unwrap_or(now_ms);
-        let enough = |wanted_s: u32| held_ms >= i64::from(wanted_s) * 1000;
+        self.state = state;
+        let unchanged_ms = now_ms - self.since_ms.unwrap_or(now_ms);
+        let enough = |minimum_s: u32| unchanged_ms >= i64::from(minimum_s) * 1000;
         match (holds, self.is_open) {
-            (true, true) => Step::Found,
-            (true, false) if enough(rule.for_s) => Step::Found,
-            (false, true) if enough(rule.clear_for_s) && !rule.until_recovery => Step::Clear,
-            _ => Step::Wait,
+            (true, true) => Transition::Open,
+            (true, false) if enough(rule.for_s) => Transition::Open,
+            (false, true) if enough(rule.clear_for_s) && !rule.until_recovery => Transition::Clear,
+            _ => Transition::Wait,
         }
     }
 }
 
 /// A mask as 1 or 0; any other value unchanged.
-pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
+pub(super) fn mask_to_flag(clause: &Clause, value: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -171,32 +177,35 @@ pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
 }
 
 /// A constant, or the value of another signal. The caller handles peers.
-pub(super) fn limit_of<'t>(
+pub(super) fn resolve_limit<'t>(
     clause: &Clause,
     is_open: bool,
     latest: impl Fn(Signal) -> Option<&'t Reading<f64>>,
-) -> Result<f64, Truth> {
+) -> Result<f64, ConditionState> {
     if let (true, Some(clear)) = (is_open, clause.clear) {
         return Ok(clear);
     }
     match clause.limit {
         Limit::Number(number) => Ok(number),
         Limit::Signal { signal, times } => {
-            value_of(signal, latest(signal)).map(|value| value * times)
+            resolve_value(signal, latest(signal)).map(|value| value * times)
         }
-        Limit::Peers { .. } => Err(Truth::Unknown(CoverageGap::PeersNotAsked)),
+        Limit::Peers { .. } => Err(ConditionState::Unknown(CoverageGap::PeersNotRead)),
     }
 }
 
-/// The latest value, or the meaning of its absence.
-pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<f64, Truth> {
+/// The latest value, or the condition's state without it.
+pub(super) fn resolve_value(
+    signal: Signal,
+    latest: Option<&Reading<f64>>,
+) -> Result<f64, ConditionState> {
     match latest {
         Some(Reading::Value(value)) => Ok(*value),
-        Some(Reading::Absent) => Err(Truth::Unsupported(signal)),
+        Some(Reading::Absent) => Err(ConditionState::Unsupported(signal)),
         Some(Reading::Unreadable(err)) => {
-            Err(Truth::Unknown(CoverageGap::Unreadable(signal, err.clone())))
+            Err(ConditionState::Unknown(CoverageGap::Unreadable(signal, err.clone())))
         }
-        None => Err(Truth::Unread(signal)),
+        None => Err(ConditionState::Unread(signal)),
     }
 }
 
@@ -206,78 +215,83 @@ pub(super) fn evidence(
     now: Moment,
     note: impl Fn(Signal) -> Option<String>,
 ) -> Vec<Evidence> {
-    let of = |(clause, measured): (&Clause, &Measured)| Evidence::Signal {
+    let clause_evidence = |(clause, measured): (&Clause, &Measured)| Evidence::Signal {
         signal: clause.signal,
-        text: words::saw(clause, *measured),
-        measure: clause.measure.words(),
+        text: describe::observed(clause, *measured),
+        measure: clause.measure.describe(),
         value: Reading::Value(measured.value),
         limit: measured.limit,
         note: note(clause.signal),
         at: now.wall,
     };
-    rule.when.iter().zip(measured).map(of).collect()
+    rule.when.iter().zip(measured).map(clause_evidence).collect()
 }
 
-/// Whether a finding of this rule stays open until the GPU, driver or node restarts. An event is
+/// `true` if a finding of this rule stays open until the GPU, driver or node restarts. An event is
 /// over at once, but its fault is not: a quiet period does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
-    let asks = matches!(action, Action::ResetGpu | Action::RebootNode);
-    rule.until_recovery || (rule.on.is_some() && asks)
+    let needs_restart = matches!(action, Action::ResetGpu | Action::RebootNode);
+    rule.until_recovery || (rule.on.is_some() && needs_restart)
 }
 
-/// Whether a finding of this rule stays open at least until the node was off: a quiet period does
-/// not replace a part. After a reboot it clears after the rule's quiet period, because no signal
-/// reports a re-seated card or a replaced module. Cables and transceivers are changed while the
-/// node runs, so a port's own counters suffice.
+/// `true` if a finding of this rule stays open at least until the node was off: a quiet period
+/// does not replace a part. After a reboot it clears after the rule's quiet period, because no
+/// signal reports a re-seated card or a replaced module. Cables and transceivers are changed while
+/// the node runs, so a port's own counters suffice.
 pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
     action == Action::DrainAndReplace
         && !rule.until_recovery
         && rule.scope() != Some(Scope::Nic)
-        && (rule.on.is_some() || rule.judges_happenings())
+        && (rule.on.is_some() || rule.is_windowed())
 }
 
-/// The server informs the agent by an order.
-const BY_HAND: &str = "a person has it repaired (`farrier fleet repaired`)";
+/// The command makes the server send the agent an order.
+const MANUAL_REPAIR: &str = "a manual repair is reported (`farrier fleet repaired`)";
 
-/// What clears findings of a rule, for its reference. Names the GPU for rules about GPUs.
-pub fn what_clears(rule: &Rule) -> String {
+/// Describes what clears findings of a rule, for the rules reference. Names the GPU for rules about
+/// GPUs.
+pub fn describe_clear_condition(rule: &Rule) -> String {
     let gpu = Subject::Gpu(GpuUuid(String::new()));
     let subject = if rule.code.starts_with("gpu.") { gpu } else { Subject::Node };
     match rule.action {
-        Some(action) => clears(rule, action, &subject),
+        Some(action) => clear_condition(rule, action, &subject),
         None if rule.on.is_some() => {
-            let otherwise = clears(rule, Action::Investigate, &subject);
-            let mended = clears(rule, Action::RebootNode, &subject);
-            if otherwise == mended {
+            let otherwise = clear_condition(rule, Action::Investigate, &subject);
+            let after_restart = clear_condition(rule, Action::RebootNode, &subject);
+            if otherwise == after_restart {
                 return otherwise;
             }
-            format!("{otherwise}; where a reset or a reboot is asked for, {mended}")
+            format!("{otherwise}; if the event requires a reset or a reboot, {after_restart}")
         }
-        None => clears(rule, Action::Investigate, &subject),
+        None => clear_condition(rule, Action::Investigate, &subject),
     }
 }
 
-/// What clears a finding of this rule.
-pub(super) fn clears(rule: &Rule, action: Action, subject: &Subject) -> String {
+/// Describes what clears a finding of this rule.
+pub(super) fn clear_condition(rule: &Rule, action: Action, subject: &Subject) -> String {
     let is_gpu = subject.gpu().is_some();
     if waits_for_recovery(rule, action) {
         return if is_gpu {
-            "when the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes back \
-             the recovery action that it asked for"
+            "when the node is rebooted, the driver is reloaded, the GPU's counters are reset, or the \
+             driver withdraws its recovery action"
         } else {
             "when the node is rebooted"
         }
         .to_owned();
     }
-    let ends = match &rule.on {
-        Some(pattern) => format!("after {} without another", words::duration(pattern.quiet_s)),
-        None => words::clears(rule),
+    let clearing = match &rule.on {
+        Some(pattern) => {
+            format!("after {} without another event", describe::duration(pattern.clear_after_s))
+        }
+        None => describe::clear_condition(rule),
     };
     match (waits_for_replacement(rule, action), is_gpu) {
         (true, true) => {
-            format!("when the GPU is replaced, {BY_HAND}, or, once the node is rebooted, {ends}")
+            format!(
+                "when the GPU is replaced, {MANUAL_REPAIR}, or, once the node is rebooted, {clearing}"
+            )
         }
-        (true, false) => format!("when {BY_HAND}, or, once the node is rebooted, {ends}"),
-        (false, _) => ends,
+        (true, false) => format!("when {MANUAL_REPAIR}, or, once the node is rebooted, {clearing}"),
+        (false, _) => clearing,
     }
 }

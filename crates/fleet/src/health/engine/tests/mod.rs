@@ -2,7 +2,7 @@
 
 mod boots;
 mod events;
-mod repaired;
+mod manual_repair;
 mod values;
 
 use farrier_facts::FactSet;
@@ -50,19 +50,19 @@ fn codes(changes: &[Change]) -> Vec<(&'static str, String)> {
     changes
         .iter()
         .map(|change| match change {
-            Change::Opened(it) => ("opened", it.code.clone()),
-            Change::Updated(it) => ("updated", it.code.clone()),
-            Change::Cleared(it) => ("cleared", it.code.clone()),
+            Change::Opened(finding) => ("opened", finding.code.clone()),
+            Change::Updated(finding) => ("updated", finding.code.clone()),
+            Change::Cleared(finding) => ("cleared", finding.code.clone()),
         })
         .collect()
 }
 
 fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
     let line = format!("NVRM: Xid (PCI:{address}): {number}, pid=7, name=python, something\n");
-    logged(&line, when, boot)
+    kernel_line(&line, when, boot)
 }
 
-fn logged(line: &str, when: Moment, boot: &str) -> Batch {
+fn kernel_line(line: &str, when: Moment, boot: &str) -> Batch {
     let facts = XidFacts::clone(&FactSet::embedded().xids);
     let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
         .into_iter()
@@ -79,19 +79,20 @@ fn logged(line: &str, when: Moment, boot: &str) -> Batch {
 /// A fatal NVLink error whose register bits point to hardware.
 fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     let mut batch = xid(74, "0000:1c:00", when, boot);
-    for seen in &mut batch.kernel {
-        (seen.event.severity, seen.event.action) = (Severity::Fatal, Action::DrainAndReplace);
+    for kernel_event in &mut batch.kernel {
+        (kernel_event.event.severity, kernel_event.event.action) =
+            (Severity::Fatal, Action::DrainAndReplace);
     }
     batch
 }
 
-/// Saved findings of a boot.
-fn of_boot(findings: Vec<Finding>, boot: &str) -> Saved {
+/// State with these findings, saved in the given boot.
+fn saved_in_boot(findings: Vec<Finding>, boot: &str) -> Saved {
     Saved { findings, boot: boot.to_owned(), ..Saved::default() }
 }
 
-/// The state that the journal would keep.
-fn kept(engine: &mut Engine) -> Saved {
+/// The state that the journal would store.
+fn journalled(engine: &mut Engine) -> Saved {
     Saved {
         findings: engine.findings().cloned().collect(),
         told: engine.take_told(),
@@ -101,29 +102,30 @@ fn kept(engine: &mut Engine) -> Saved {
 }
 
 /// Initial state of a second boot: GPUs 0 and 1 have failed row remaps and fell off the bus twice.
-fn saved_with_two_ill() -> Saved {
+fn saved_with_two_faulty_gpus() -> Saved {
     let mut first = engine();
     let mut remembered = Vec::new();
     for (index, address) in ["0000:1b:00", "0000:1c:00"].into_iter().enumerate() {
-        let ill = gpu(u32::try_from(index).unwrap());
-        first.observe(at(0), &sample(ill, Signal::GpuRowsFailed, 1.0));
+        let faulty = gpu(u32::try_from(index).unwrap());
+        first.observe(at(0), &sample(faulty, Signal::GpuRowsFailed, 1.0));
         for second in [10, 900] {
             let decision = first.observe(at(second), &xid(79, address, at(second), "a"));
             remembered.extend(decision.remembered);
         }
     }
     let findings: Vec<Finding> = first.findings().cloned().collect();
-    let repeated = findings.iter().filter(|it| it.code == "gpu.bus-loss-repeated").count();
+    let repeated =
+        findings.iter().filter(|finding| finding.code == "gpu.bus-loss-repeated").count();
     assert_eq!(repeated, 2, "{findings:#?}");
     Saved { findings, next_id: 9, remembered, boot: "a".to_owned(), ..Saved::default() }
 }
 
 /// A time in a boot that began some hours after the first.
-fn of_second_boot(seconds: i64) -> Moment {
+fn second_boot(seconds: i64) -> Moment {
     Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
 }
 
-fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
+fn gpu_counts(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
     let counts = [(Signal::NodeGpusPci, on_bus), (Signal::NodeGpusExpected, 8.0)];
     let samples = counts
         .map(|(signal, value)| Sample {
@@ -137,13 +139,14 @@ fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
 }
 
 /// An engine that continues in boot `a`.
-fn started(saved: Saved, now: Moment) -> Engine {
+fn restarted(saved: Saved, now: Moment) -> Engine {
     let mut engine = engine();
     engine.restore(saved, "a", now);
     engine
 }
 
-fn configured(changes: &[(&str, crate::health::rules::RuleOverride)]) -> Rules {
-    let changes = changes.iter().map(|(code, change)| ((*code).to_owned(), change.clone()));
-    Rules::configured(&changes.collect()).unwrap_or_else(|errors| panic!("{errors:?}"))
+fn configured(overrides: &[(&str, crate::health::rules::RuleOverride)]) -> Rules {
+    let overrides =
+        overrides.iter().map(|(code, rule_override)| ((*code).to_owned(), rule_override.clone()));
+    Rules::configured(&overrides.collect()).unwrap_or_else(|errors| panic!("{errors:?}"))
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_threshold_opens_once_and_clears_after_its_time() {
+fn a_threshold_opens_once_and_clears_after_its_clear_time() {
     let mut engine = engine();
     let pending = |value| sample(gpu(0), Signal::GpuRowsPending, value);
     assert!(engine.observe(at(0), &pending(0.0)).changes.is_empty());
@@ -11,24 +11,24 @@ fn a_threshold_opens_once_and_clears_after_its_time() {
     assert_eq!(codes(&opened), [("opened", "gpu.rows-pending".to_owned())]);
     let finding = opened[0].finding();
     assert_eq!((finding.severity, finding.action), (Severity::Critical, Action::ResetGpu));
-    assert_eq!(finding.clears, "after 20 s in which no row waits to be remapped");
-    assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "it does not happen again");
-    assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "it waits");
+    assert_eq!(finding.clears, "after 20 s in which no row remapping is pending");
+    assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "not a new occurrence");
+    assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "the clear time is not over");
     let cleared = engine.observe(at(50), &pending(0.0)).changes;
     assert_eq!(codes(&cleared), [("cleared", "gpu.rows-pending".to_owned())]);
     assert_eq!(engine.findings().count(), 0);
 }
 
 #[test]
-fn blindness_neither_opens_nor_clears() {
+fn an_unreadable_signal_neither_opens_nor_clears() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
     let reading = Reading::Unreadable(ReadError::unavailable("the driver hangs"));
     let samples =
         vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading, note: None }];
-    let blind = Batch { samples, ..Batch::default() };
+    let unreadable = Batch { samples, ..Batch::default() };
     for second in 1..600 {
-        assert!(engine.observe(at(second), &blind).changes.is_empty());
+        assert!(engine.observe(at(second), &unreadable).changes.is_empty());
     }
     assert_eq!(engine.findings().count(), 1);
     let coverage = engine.coverage();
@@ -37,7 +37,7 @@ fn blindness_neither_opens_nor_clears() {
 }
 
 #[test]
-fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
+fn an_absent_signal_is_listed_as_unsupported_and_never_fires() {
     let mut engine = engine();
     let samples = vec![Sample {
         subject: gpu(0),
@@ -53,7 +53,7 @@ fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
 }
 
 #[test]
-fn a_limit_that_comes_later_is_taken_and_one_that_never_comes_is_told() {
+fn a_late_limit_is_used_and_a_missing_one_is_a_coverage_gap() {
     let (mut engine, mut other) = (engine(), engine());
     for engine in [&mut engine, &mut other] {
         engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
@@ -62,13 +62,13 @@ fn a_limit_that_comes_later_is_taken_and_one_that_never_comes_is_told() {
     engine.observe(at(1), &sample(gpu(0), Signal::GpuPcieWidthMax, 16.0));
     assert!(engine.coverage().watched.contains_key("gpu.pcie-narrow"));
     other.observe(at(300), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
-    let blind = other.coverage().blind;
-    assert!(blind.iter().any(|(code, _, gap)| code == "gpu.pcie-narrow"
+    let gaps = other.coverage().blind;
+    assert!(gaps.iter().any(|(code, _, gap)| code == "gpu.pcie-narrow"
         && *gap == CoverageGap::NeverRead(Signal::GpuPcieWidthMax)));
 }
 
 #[test]
-fn the_slow_one_among_peers_is_found() {
+fn a_gpu_slower_than_its_peers_is_found() {
     let mut engine = engine();
     let mut opened = Vec::new();
     for second in 0..200 {
@@ -99,13 +99,16 @@ fn the_slow_one_among_peers_is_found() {
         let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
         opened.extend(engine.observe(at(second), &batch).changes);
     }
-    let opened: Vec<_> =
-        opened.iter().map(Change::finding).map(|it| (&it.code, &it.subject)).collect();
+    let opened: Vec<_> = opened
+        .iter()
+        .map(Change::finding)
+        .map(|finding| (&finding.code, &finding.subject))
+        .collect();
     assert_eq!(opened, [(&"gpu.clock-below-peers".to_owned(), &gpu(5))]);
 }
 
 #[test]
-fn other_rules_keep_what_they_counted_when_one_changes() {
+fn changing_one_rule_keeps_the_counts_of_others() {
     let mut engine = engine();
     engine.observe(at(0), &xid(31, "0000:1c:00", at(0), "a"));
     let change = crate::health::rules::RuleOverride { limit: Some(9.0), ..Default::default() };
@@ -117,7 +120,7 @@ fn other_rules_keep_what_they_counted_when_one_changes() {
 }
 
 #[test]
-fn a_link_that_is_down_is_not_slow_as_well() {
+fn a_down_link_is_not_slow_at_ten_second_intervals() {
     let mut engine = engine();
     let link = |number, signal, value| {
         let subject = Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
@@ -133,8 +136,10 @@ fn a_link_that_is_down_is_not_slow_as_well() {
         }
         engine.observe(at(turn * 10), &batch);
     }
-    let open: Vec<_> =
-        engine.findings().map(|it| (it.code.as_str(), it.subject.to_string())).collect();
+    let open: Vec<_> = engine
+        .findings()
+        .map(|finding| (finding.code.as_str(), finding.subject.to_string()))
+        .collect();
     assert_eq!(
         open,
         [("link.down", "GPU-0/link0".to_owned()), ("link.slow", "GPU-0/link1".to_owned())]
@@ -161,12 +166,12 @@ fn rules_can_be_changed_while_findings_are_open() {
     let flag = crate::health::rules::RuleOverride { limit: Some(5.0), ..Default::default() };
     let wrong: BTreeMap<_, _> = wrong.into_iter().chain([("gpu.lost".to_owned(), flag)]).collect();
     let errors = Rules::configured(&wrong).unwrap_err();
-    assert_eq!(errors.len(), 3, "all are said");
+    assert_eq!(errors.len(), 3, "all errors are returned");
     assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
 }
 
 #[test]
-fn with_too_few_peers_a_comparison_is_not_watched() {
+fn a_peer_comparison_needs_enough_peers() {
     for (gpus, is_watched) in [(3, false), (4, true)] {
         let mut engine = engine();
         let width = |index| Sample {
@@ -181,12 +186,12 @@ fn with_too_few_peers_a_comparison_is_not_watched() {
         assert_eq!(opened, is_watched, "{gpus}");
         let coverage = engine.coverage();
         assert_eq!(coverage.watched.contains_key("gpu.pcie-below-peers"), is_watched);
-        assert_eq!(coverage.alone.contains_key("gpu.pcie-below-peers"), !is_watched);
+        assert_eq!(coverage.no_peers.contains_key("gpu.pcie-below-peers"), !is_watched);
     }
 }
 
 #[test]
-fn a_link_that_is_down_is_not_also_slow() {
+fn a_down_link_is_not_slow_at_one_second_intervals() {
     let mut engine = engine();
     let link = |link, signal, value| Sample {
         subject: Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link },
@@ -207,42 +212,40 @@ fn a_link_that_is_down_is_not_also_slow() {
     for second in 0..120 {
         engine.observe(at(second), &batch);
     }
-    let found: Vec<_> = engine.findings().map(|it| (it.code.as_str(), &it.subject)).collect();
-    let of = |number| Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
-    assert_eq!(found, [("link.down", &of(0)), ("link.slow", &of(1))]);
+    let found: Vec<_> =
+        engine.findings().map(|finding| (finding.code.as_str(), &finding.subject)).collect();
+    let link_subject = |number| Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+    assert_eq!(found, [("link.down", &link_subject(0)), ("link.slow", &link_subject(1))]);
 }
 
 #[test]
-fn every_signal_that_tells_of_trouble_is_watched() {
+fn every_counter_and_flag_has_a_rule_or_an_exemption() {
     // Counters and flags that no rule uses, and why.
-    let excused = [
-        (Signal::GpuEnergy, "work, not trouble"),
-        (
-            Signal::GpuHeldSyncBoost,
-            "a slower GPU of the group holds this one; that one is looked at",
-        ),
-        (Signal::GpuEccUncorrectedLifetime, "what is past; since the last load it is judged"),
-        (Signal::GpuRowsCorrected, "put right; only uncorrectable rows call for somebody"),
-        (Signal::GpuPagesSingle, "judged as a sum with the double ones"),
-        (Signal::GpuAerCorrectable, "put right; the card's own replay counter is judged"),
-        (Signal::GpuOnBus, "the count of GPUs on the bus is judged"),
+    let exempt = [
+        (Signal::GpuEnergy, "measures work, not faults"),
+        (Signal::GpuHeldSyncBoost, "caused by a slower GPU of the group, which has its own rules"),
+        (Signal::GpuEccUncorrectedLifetime, "covered by the count since the driver was loaded"),
+        (Signal::GpuRowsCorrected, "corrected; only rows with uncorrectable errors need action"),
+        (Signal::GpuPagesSingle, "covered by the sum with double-bit errors"),
+        (Signal::GpuAerCorrectable, "corrected; the card's replay counter has a rule"),
+        (Signal::GpuOnBus, "the number of GPUs on the bus has a rule"),
         (Signal::GpuMigEnabled, "a setting"),
-        (Signal::NicReceiveErrors, "grows with every unplugged peer; shown"),
-        (Signal::NicTransmitDiscards, "grows with congestion; shown"),
+        (Signal::NicReceiveErrors, "grows with every unplugged peer; only displayed"),
+        (Signal::NicTransmitDiscards, "grows with congestion; only displayed"),
     ];
     let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
     let watched: Vec<Signal> =
-        rules.iter().flat_map(|rule| rule.when.iter().map(|it| it.signal)).collect();
+        rules.iter().flat_map(|rule| rule.when.iter().map(|clause| clause.signal)).collect();
     for signal in Signal::ALL {
         use crate::health::signal::Behaviour::{Counter, Flag};
-        let tells = matches!(signal.behaviour(), Counter | Flag);
-        let is_excused = excused.iter().any(|(it, _)| it == signal);
-        assert_eq!(tells && !watched.contains(signal), is_excused, "{signal}");
+        let needs_rule = matches!(signal.behaviour(), Counter | Flag);
+        let is_exempt = exempt.iter().any(|(exempted, _)| exempted == signal);
+        assert_eq!(needs_rule && !watched.contains(signal), is_exempt, "{signal}");
     }
 }
 
 #[test]
-fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
+fn a_finding_clears_by_time_without_a_new_value() {
     let mut engine = engine();
     let stuck = |value| sample(gpu(0), Signal::NodeCallsStuck, value);
     engine.observe(at(0), &stuck(1.0));
@@ -254,7 +257,7 @@ fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
 }
 
 #[test]
-fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise() {
+fn an_unreadable_gpu_is_found_unless_another_signal_explains_it() {
     let unreadable = |down: Option<(Signal, Reading<f64>)>| {
         let why = || Reading::Unreadable(ReadError::nvml(999));
         let mut readings = vec![
@@ -272,47 +275,50 @@ fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise
         engine.observe(at(0), &sample(gpu(1), Signal::GpuTemperature, 40.0));
         for second in 1..31 {
             engine.observe(at(second), &unreadable(down.clone()));
-            assert!(!engine.findings().any(|it| it.code == "gpu.unreadable"), "{second}");
+            assert!(!engine.findings().any(|finding| finding.code == "gpu.unreadable"), "{second}");
         }
         engine.observe(at(31), &unreadable(down));
-        engine.findings().any(|it| it.code == "gpu.unreadable")
+        engine.findings().any(|finding| finding.code == "gpu.unreadable")
     };
     assert!(found(None));
     assert!(!found(Some((Signal::GpuLost, Reading::Value(1.0)))));
     assert!(!found(Some((Signal::GpuResetRequired, Reading::Value(1.0)))));
     assert!(!found(Some((Signal::NodeCallsStuck, Reading::Value(1.0)))));
-    let silent = Reading::Unreadable(ReadError::unavailable("NVML does not answer"));
-    assert!(!found(Some((Signal::GpuLost, silent))));
-    assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
+    let unanswered = Reading::Unreadable(ReadError::unavailable("NVML does not answer"));
+    assert!(!found(Some((Signal::GpuLost, unanswered))));
+    assert!(
+        !found(Some((Signal::GpuTemperature, Reading::Value(41.0)))),
+        "one successful call is enough"
+    );
 }
 
 #[test]
-fn what_there_is_no_room_for_is_counted() {
+fn findings_over_the_limit_are_dropped_and_counted() {
     let mut first = engine();
     first.observe(at(0), &xid(79, "0000:1c:00", at(0), "a"));
     let one = first.findings().next().unwrap().clone();
     let findings = (0..4096).map(|id| Finding { id, detail: format!("Xid {id}"), ..one.clone() });
-    let mut engine = started(of_boot(findings.collect(), "a"), at(1));
+    let mut engine = restarted(saved_in_boot(findings.collect(), "a"), at(1));
     engine.observe(at(2), &xid(79, "0000:1c:00", at(2), "a"));
-    assert_eq!(engine.dropped(), 0, "that one is open");
+    assert_eq!(engine.dropped(), 0, "an open finding is updated");
     engine.observe(at(2), &xid(79, "0000:1d:00", at(2), "a"));
     assert_eq!((engine.findings().count(), engine.dropped()), (4096, 1));
     let dropped = |value| sample(Subject::Agent, Signal::AgentFindingsDropped, value);
     engine.observe(at(2), &dropped(0.0));
     engine.observe(at(3), &dropped(900.0));
-    assert!(engine.findings().any(|it| it.code == "agent.findings-dropped"));
+    assert!(engine.findings().any(|finding| finding.code == "agent.findings-dropped"));
 }
 
 #[test]
-fn values_that_were_copied_stay_as_they_were() {
+fn a_clone_of_the_latest_values_does_not_change() {
     let mut engine = engine();
     let hot = |number, value| sample(gpu(number), Signal::GpuTemperature, value);
     let read = |latest: &Latest| -> Vec<(Subject, f64)> {
-        let of = |(subject, values): (&Subject, &SignalValues)| {
+        let temperature = |(subject, values): (&Subject, &SignalValues)| {
             let found = values.iter().find(|(signal, _)| *signal == Signal::GpuTemperature);
             Some((subject.clone(), *found?.1.value()?))
         };
-        latest.iter().filter_map(of).collect()
+        latest.iter().filter_map(temperature).collect()
     };
     engine.observe(at(0), &hot(1, 40.0));
     let copied = engine.latest().clone();

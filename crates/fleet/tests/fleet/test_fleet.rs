@@ -1,4 +1,5 @@
-//! A server without a disk, and what may happen to its fleet. Every decision is held against the promises.
+//! An in-memory controller and the inputs of its fleet. Every decision is checked against the
+//! invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +16,16 @@ use jiff::{SignedDuration, Timestamp};
 
 pub(crate) const NODES: usize = 12;
 
-pub(crate) fn node(place: usize) -> NodeId {
-    format!("n{place:02}").parse().unwrap()
+pub(crate) fn node(index: usize) -> NodeId {
+    format!("n{index:02}").parse().unwrap()
 }
 
-pub(crate) fn place(index: usize) -> Location {
-    let mut place =
+pub(crate) fn location(index: usize) -> Location {
+    let mut location =
         Location::in_pool(if index.is_multiple_of(2) { "train" } else { "serve" }.parse().unwrap());
-    place.rack = Some(format!("r{}", index / 4).parse().unwrap());
-    place.leaf = Some(format!("l{}", index / 6).parse().unwrap());
-    place
+    location.rack = Some(format!("r{}", index / 4).parse().unwrap());
+    location.leaf = Some(format!("l{}", index / 6).parse().unwrap());
+    location
 }
 
 pub(crate) fn start() -> Timestamp {
@@ -66,30 +67,30 @@ fn ann() -> Actor {
     Actor::User("ann".to_owned())
 }
 
-fn asked(what: OperatorRequest) -> Event {
-    Event::OperatorRequested { request: what }
+fn operator_request(request: OperatorRequest) -> Event {
+    Event::OperatorRequested { request }
 }
 
 fn requested_order(index: usize, which: u8) -> Event {
-    let what = match which {
+    let order = match which {
         0 => OrderKind::Tune { profile: "training".to_owned() },
         1 => OrderKind::Diag { level: 2, minutes: 0 },
         _ => OrderKind::CollectLogs,
     };
-    asked(OperatorRequest::RunOrder { node: node(index), order: what })
+    operator_request(OperatorRequest::RunOrder { node: node(index), order })
 }
 
-/// What the outside world may do.
+/// An input from outside the controller.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Boot(usize),
     Fault(usize, u64, Severity, Action, usize),
     Clear(usize, u64),
-    Silent(usize),
-    Heard(usize),
+    HeartbeatLost(usize),
+    HeartbeatRestored(usize),
     Revoke(usize),
-    Theirs(usize),
-    TheirsGone(usize),
+    ExternalCordon(usize),
+    ExternalUncordon(usize),
     OrderStatus(usize, bool),
     Hold(usize),
     Release(usize),
@@ -100,14 +101,14 @@ pub(crate) enum Act {
     Approve(usize),
     RequestedOrder(usize, u8),
     Wait(u32),
-    /// The server does not run for so long, while time goes on.
+    /// The server is paused for this many seconds.
     Pause(u32),
     /// The wall clock is stepped.
     ClockStep(i32),
 }
 
-/// A server without a disk: it keeps the log in memory and checks every decision.
-pub(crate) struct World {
+/// A controller that keeps the log in memory and checks every decision.
+pub(crate) struct TestFleet {
     pub(crate) state: FleetState,
     pub(crate) log: Vec<Entry>,
     pub(crate) now: Timestamp,
@@ -115,25 +116,25 @@ pub(crate) struct World {
     generations: BTreeMap<NodeId, u64>,
 }
 
-impl World {
+impl TestFleet {
     pub(crate) fn new() -> Self {
-        let mut world = Self {
+        let mut fleet = Self {
             state: FleetState::default(),
             log: Vec::new(),
             now: start(),
             boots: BTreeMap::new(),
             generations: BTreeMap::new(),
         };
-        world
+        fleet
             .batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })]);
         for index in 0..NODES {
-            world.act(&Act::Enrol(index));
-            world.act(&Act::Boot(index));
+            fleet.act(&Act::Enrol(index));
+            fleet.act(&Act::Boot(index));
         }
-        world
+        fleet
     }
 
-    /// Takes inputs in, decides, checks, and takes the decisions in.
+    /// Applies inputs, decides, checks the decisions, and applies them.
     pub(crate) fn batch(&mut self, inputs: Vec<(Actor, Event)>) {
         let batch = self.state.seq + 1;
         let mut dirty = BTreeSet::new();
@@ -143,19 +144,22 @@ impl World {
         let Decision { events, .. } = decide(&self.state, &dirty, self.now);
         assert!(
             events.len() <= 16 * dirty.len().max(1),
-            "a decision that does not end: {events:#?}"
+            "a decision does not terminate: {events:#?}"
         );
         for event in events {
             self.check(&event);
             self.append(batch, Actor::Server, event);
         }
         let again = decide(&self.state, &dirty, self.now);
-        assert_eq!(again.events, [], "what was decided is decided again");
-        let shut_out = |it: &Node| {
-            it.liveness.certificate_revoked_at().is_some() && it.phase() != NodePhase::Held
+        assert_eq!(again.events, [], "a second decision on the same state must be empty");
+        let is_revoked_but_not_held = |node: &Node| {
+            node.liveness.certificate_revoked_at().is_some() && node.phase() != NodePhase::Held
         };
-        let at_work = self.state.nodes.iter().find(|(_, it)| shut_out(it));
-        assert!(at_work.is_none(), "it may not speak, and counts as more than held: {at_work:?}");
+        let violation = self.state.nodes.iter().find(|(_, node)| is_revoked_but_not_held(node));
+        assert!(
+            violation.is_none(),
+            "a node with a revoked certificate is not held: {violation:?}"
+        );
     }
 
     fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
@@ -166,7 +170,7 @@ impl World {
         dirty
     }
 
-    /// The promises, at the moment of a decision.
+    /// Checks the invariants for a decision, on the state before it.
     fn check(&mut self, event: &Event) {
         match event {
             Event::PhaseChanged { node, to, .. } => {
@@ -174,26 +178,27 @@ impl World {
                 if *to == NodePhase::InService {
                     assert!(
                         before.reported_inventory().is_some(),
-                        "{node} is in service, and nobody knows what it is"
+                        "{node} is in service without an inventory"
                     );
                     assert!(
                         before.liveness.heartbeat_loss().is_none(),
-                        "{node} is silent and in service"
+                        "{node} is in service without heartbeats"
                     );
-                    let serious = |it: &Finding| it.severity >= Severity::Critical;
+                    let is_serious = |finding: &Finding| finding.severity >= Severity::Critical;
                     assert!(
-                        !before.findings().values().any(serious),
-                        "{node} is broken and in service"
+                        !before.findings().values().any(is_serious),
+                        "{node} is in service with a serious finding"
                     );
                     let out = !before.phase().in_service();
                     let passed = |level| before.verification.has_passed(level);
-                    let proven = passed(VerificationLevel::V0) && passed(VerificationLevel::V1);
-                    assert!(!out || proven, "{node} comes back unproven");
+                    let is_verified =
+                        passed(VerificationLevel::V0) && passed(VerificationLevel::V1);
+                    assert!(!out || is_verified, "{node} returns to service unverified");
                 }
                 let was_in = before.phase().in_service() || before.phase() == NodePhase::Joining;
                 if was_in && *to == NodePhase::Quarantined {
                     for domain in before.location.domains() {
-                        self.check_breaker(&domain);
+                        self.check_disruption_budget(&domain);
                     }
                 }
             }
@@ -202,53 +207,53 @@ impl World {
                 assert!(node.orders.pending().is_none(), "two orders at once on {}", order.node);
                 let last = self.generations.insert(order.node.clone(), order.generation);
                 assert!(last.is_none_or(|last| last < order.generation), "a generation went back");
-                let theirs = node.scheduling.external_cordon().is_some();
+                let is_external = node.scheduling.external_cordon().is_some();
                 assert!(
-                    !(theirs && order.kind == OrderKind::Uncordon),
-                    "another's cordon is removed"
+                    !(is_external && order.kind == OrderKind::Uncordon),
+                    "an external cordon is removed"
                 );
-                let fit = matches!(node.phase(), NodePhase::InService | NodePhase::Suspect);
-                let proof = matches!(order.kind, OrderKind::Verify { .. });
-                let reads = proof || order.kind == OrderKind::CollectLogs;
-                assert!(!fit || reads, "{:?} ordered on a node that works", order.kind);
+                let in_service = matches!(node.phase(), NodePhase::InService | NodePhase::Suspect);
+                let verifies = matches!(order.kind, OrderKind::Verify { .. });
+                let reads = verifies || order.kind == OrderKind::CollectLogs;
+                assert!(!in_service || reads, "{:?} ordered on a node in service", order.kind);
                 assert!(
                     !order.kind.is_repair() || node.scheduling.is_drained(),
                     "{:?} where work may run",
                     order.kind
                 );
-                let verifying = node.phase() == NodePhase::Verifying && proof;
+                let verifying = node.phase() == NodePhase::Verifying && verifies;
                 let cordoned = node.scheduling.is_cordoned();
                 assert!(!verifying || cordoned, "{} is verified while it takes work", order.node);
-                let frozen = self.state.freezes.values().any(|it| it.until > self.now);
-                assert!(!(order.kind.changes() && frozen), "a change in a freeze");
+                let frozen = self.state.freezes.values().any(|freeze| freeze.until > self.now);
+                assert!(!(order.kind.changes() && frozen), "a change during a freeze");
             }
             _ => {}
         }
     }
 
-    fn check_breaker(&self, domain: &Domain) {
-        let Some(breaker) = self.state.policy.disruption_budgets.get(&domain.kind()) else {
+    fn check_disruption_budget(&self, domain: &Domain) {
+        let Some(budget) = self.state.policy.disruption_budgets.get(&domain.kind()) else {
             return;
         };
-        let tally = self.state.domain_counts[domain];
-        assert!(tally.out < breaker.limit(tally.members), "{domain}: {tally:?}");
+        let counts = self.state.domain_counts[domain];
+        assert!(counts.out < budget.limit(counts.members), "{domain}: {counts:?}");
     }
 
-    /// Moves the clock. Gives what it showed before.
+    /// Moves the clock. Returns the previous time.
     fn advance(&mut self, seconds: i64) -> Timestamp {
         let before = self.now;
         self.now += SignedDuration::from_secs(seconds);
         before
     }
 
-    #[expect(clippy::too_many_lines, reason = "one arm for each thing that may happen")]
+    #[expect(clippy::too_many_lines, reason = "one arm per input")]
     pub(crate) fn act(&mut self, act: &Act) {
         let mut inputs = Vec::new();
         let mut push = |by, event| inputs.push((by, event));
         match *act {
             Act::Boot(index) => {
                 let id = node(index);
-                let boot = self.boots.entry(id.clone()).and_modify(|it| *it += 1).or_default();
+                let boot = self.boots.entry(id.clone()).and_modify(|boot| *boot += 1).or_default();
                 let inventory = NodeInventory {
                     boot: format!("boot-{boot}"),
                     gpus: Some(Vec::new()),
@@ -260,54 +265,57 @@ impl World {
                 let code = ["gpu.xid", "nic.down", "gpu.slowdown-thermal"][code];
                 let finding = finding(number, severity, action, code, self.now);
                 let id = node(index);
-                push(Actor::Node(id.clone()), self.found(&id, Change::Opened(finding)));
+                push(Actor::Node(id.clone()), self.finding_report(&id, Change::Opened(finding)));
             }
             Act::Clear(index, number) => {
                 let id = node(index);
-                let Some(mut found) =
-                    self.state.nodes.get(&id).and_then(|it| it.findings().get(&number)).cloned()
+                let Some(mut finding) = self
+                    .state
+                    .nodes
+                    .get(&id)
+                    .and_then(|node| node.findings().get(&number))
+                    .cloned()
                 else {
                     return;
                 };
-                found.cleared = Some(Cleared { at: self.now, why: "mended".to_owned() });
-                push(Actor::Node(id.clone()), self.found(&id, Change::Cleared(found)));
+                finding.cleared = Some(Cleared { at: self.now, why: "mended".to_owned() });
+                push(Actor::Node(id.clone()), self.finding_report(&id, Change::Cleared(finding)));
             }
-            Act::Silent(index) => {
+            Act::HeartbeatLost(index) => {
                 push(Actor::Server, Event::HeartbeatLost { node: node(index), since: self.now });
             }
-            Act::Heard(index) => {
+            Act::HeartbeatRestored(index) => {
                 push(Actor::Server, Event::HeartbeatRestored { node: node(index) })
             }
             Act::Revoke(index) => {
                 let number = self.state.access + 1;
-                let what = AccessChange::CertificateRevoked { node: node(index) };
-                push(ann(), Event::AccessChanged { number, at: self.now, change: what });
+                let change = AccessChange::CertificateRevoked { node: node(index) };
+                push(ann(), Event::AccessChanged { number, at: self.now, change });
             }
-            Act::Theirs(index) => {
+            Act::ExternalCordon(index) => {
                 let cordon = Cordon::External {
                     owner: "slurm admin".to_owned(),
                     reason: "cable".to_owned(),
                 };
                 push(Actor::Server, Event::CordonObserved { node: node(index), cordon });
             }
-            Act::TheirsGone(index) => {
-                let known = self.state.nodes.get(&node(index));
-                let theirs = known.is_some_and(|it| it.scheduling.external_cordon().is_some());
-                if theirs {
+            Act::ExternalUncordon(index) => {
+                let current = self.state.nodes.get(&node(index));
+                if current.is_some_and(|node| node.scheduling.external_cordon().is_some()) {
                     push(
                         Actor::Server,
                         Event::CordonObserved { node: node(index), cordon: Cordon::None },
                     );
                 }
             }
-            Act::OrderStatus(index, well) => {
+            Act::OrderStatus(index, succeeds) => {
                 let id = node(index);
                 let Some(pending) =
-                    self.state.nodes.get(&id).and_then(|it| it.orders.pending().cloned())
+                    self.state.nodes.get(&id).and_then(|node| node.orders.pending().cloned())
                 else {
                     return;
                 };
-                let answer = if well {
+                let status = if succeeds {
                     OrderStatus::Done { evidence: "seen".to_owned() }
                 } else {
                     OrderStatus::Failed { reason: "no".to_owned() }
@@ -315,29 +323,32 @@ impl World {
                 let generation = pending.order.generation;
                 push(
                     Actor::Node(id.clone()),
-                    Event::OrderStatusReported { node: id, generation, status: answer },
+                    Event::OrderStatusReported { node: id, generation, status },
                 );
             }
             Act::Hold(index) => {
                 push(
                     ann(),
-                    asked(OperatorRequest::Hold { node: node(index), reason: "look".to_owned() }),
+                    operator_request(OperatorRequest::Hold {
+                        node: node(index),
+                        reason: "look".to_owned(),
+                    }),
                 );
             }
             Act::Release(index) => {
-                push(ann(), asked(OperatorRequest::Release { node: node(index) }))
+                push(ann(), operator_request(OperatorRequest::Release { node: node(index) }))
             }
             Act::Repaired(index) => {
                 push(
                     ann(),
-                    asked(OperatorRequest::Repaired {
+                    operator_request(OperatorRequest::Repaired {
                         node: node(index),
                         repair: "board".to_owned(),
                     }),
                 );
             }
             Act::Approve(index) => {
-                push(ann(), asked(OperatorRequest::Approve { node: node(index) }))
+                push(ann(), operator_request(OperatorRequest::Approve { node: node(index) }))
             }
             Act::RequestedOrder(index, which) => push(ann(), requested_order(index, which)),
             Act::Freeze(seconds) => {
@@ -345,14 +356,21 @@ impl World {
                 let reason = "launch".to_owned();
                 push(
                     ann(),
-                    asked(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason }),
+                    operator_request(OperatorRequest::Freeze {
+                        domain: Domain::Fleet,
+                        until,
+                        reason,
+                    }),
                 );
             }
             Act::Retire(index) => {
                 push(ann(), Event::Retired { node: node(index), reason: "old".to_owned() });
             }
             Act::Enrol(index) => {
-                push(Actor::Server, Event::Enrolled { node: node(index), location: place(index) });
+                push(
+                    Actor::Server,
+                    Event::Enrolled { node: node(index), location: location(index) },
+                );
             }
             Act::Wait(seconds) => {
                 self.advance(i64::from(seconds));
@@ -371,26 +389,26 @@ impl World {
     }
 
     /// A change of a finding, as the next record of the node's journal.
-    fn found(&self, id: &NodeId, change: Change) -> Event {
-        let last =
-            self.state.nodes.get(id).and_then(|it| it.reports.record()).map_or(0, |it| it.number);
-        let record = Record { journal: "first".to_owned(), number: last + 1 };
+    fn finding_report(&self, id: &NodeId, change: Change) -> Event {
+        let last = self.state.nodes.get(id).and_then(|node| node.reports.record());
+        let number = last.map_or(0, |record| record.number) + 1;
+        let record = Record { journal: "first".to_owned(), number };
         Event::FindingsReported { node: id.clone(), record, changes: vec![change] }
     }
 
-    pub(crate) fn found_on(&mut self, index: usize, finding: Finding) {
+    pub(crate) fn report_finding(&mut self, index: usize, finding: Finding) {
         let id = node(index);
-        let found = self.found(&id, Change::Opened(finding));
-        self.batch(vec![(Actor::Node(id), found)]);
+        let report = self.finding_report(&id, Change::Opened(finding));
+        self.batch(vec![(Actor::Node(id), report)]);
     }
 
     /// Ports of several nodes go down at once.
     pub(crate) fn ports_down(&mut self, nodes: impl Iterator<Item = usize>) {
         let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", self.now);
-        let each = nodes
-            .map(node)
-            .map(|id| (Actor::Node(id.clone()), self.found(&id, Change::Opened(down.clone()))));
-        let inputs = each.collect();
+        let reports = nodes.map(node).map(|id| {
+            (Actor::Node(id.clone()), self.finding_report(&id, Change::Opened(down.clone())))
+        });
+        let inputs = reports.collect();
         self.batch(inputs);
     }
 
@@ -398,12 +416,12 @@ impl World {
         self.batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(policy) })]);
     }
 
-    pub(crate) fn ask(&mut self, what: OperatorRequest) {
-        self.batch(vec![(ann(), asked(what))]);
+    pub(crate) fn request(&mut self, request: OperatorRequest) {
+        self.batch(vec![(ann(), operator_request(request))]);
     }
 
-    /// Every order is done at once, until there is none.
-    pub(crate) fn everybody_answers(&mut self) {
+    /// Completes every pending order, until there is none.
+    pub(crate) fn complete_all_orders(&mut self) {
         for _ in 0..20 {
             for index in 0..NODES {
                 self.act(&Act::OrderStatus(index, true));
@@ -411,18 +429,23 @@ impl World {
         }
     }
 
-    /// Orders of a node are done until one is of the kind; that one is done too.
-    pub(crate) fn answer_until(&mut self, id: &NodeId, last: impl Fn(&OrderKind) -> bool) {
+    /// Completes orders of a node, up to and including the first for which `is_last` holds.
+    pub(crate) fn complete_orders_until(
+        &mut self,
+        id: &NodeId,
+        is_last: impl Fn(&OrderKind) -> bool,
+    ) {
         let index = (0..NODES).find(|index| node(*index) == *id).unwrap();
         while let Some(pending) = self.state.nodes[id].orders.pending().cloned() {
             self.act(&Act::OrderStatus(index, true));
-            if last(&pending.order.kind) {
+            if is_last(&pending.order.kind) {
                 break;
             }
         }
     }
 
-    /// The log again, from the start and through its bytes: the same state, and at each batch the same decisions.
+    /// Replays the encoded log from the start: every batch must lead to the same decisions, and the
+    /// whole log to the same state.
     pub(crate) fn replay(&self) {
         let mut replay = Replay::default();
         for entry in &self.log {

@@ -1,4 +1,4 @@
-//! Renders what a clause observed and what would clear it.
+//! Sentences about clauses: the observed value, and the condition that clears the finding.
 
 mod flags;
 
@@ -6,35 +6,35 @@ use super::super::rule::{Clause, Comparison, Limit, Measure, Rule};
 use super::super::signal::{Behaviour, Signal};
 use super::watch::Measured;
 
-/// What a clause observed: `the link is down`, `power drawn: 1600 W, above 1500 W`.
-pub(super) fn saw(clause: &Clause, measured: Measured) -> String {
+/// The observed value: `the link is down`, `power draw: 1600 W, above 1500 W`.
+pub(super) fn observed(clause: &Clause, measured: Measured) -> String {
     let Measured { value, limit } = measured;
     if is_flag(clause) {
         return flag(clause, value > 0.0);
     }
-    let what = format!("{}: {}", noun(clause), amount(clause, value));
-    let limit_words = number(clause, limit);
-    let of = match clause.limit {
+    let observation = format!("{}: {}", noun(clause), amount(clause, value));
+    let limit_text = number(clause, limit);
+    let limit_source = match clause.limit {
         Limit::Number(_) => String::new(),
-        Limit::Signal { .. } | Limit::Peers { .. } => format!(" ({})", limit_of(clause)),
+        Limit::Signal { .. } | Limit::Peers { .. } => format!(" ({})", describe_limit(clause)),
     };
     match clause.comparison {
-        Comparison::Above => format!("{what}, above {limit_words}{of}"),
-        Comparison::Below => format!("{what}, below {limit_words}{of}"),
+        Comparison::Above => format!("{observation}, above {limit_text}{limit_source}"),
+        Comparison::Below => format!("{observation}, below {limit_text}{limit_source}"),
         Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
-            format!("{what}, the limit is {limit_words}{of}")
+            format!("{observation}, the limit is {limit_text}{limit_source}")
         }
-        // The value says it all.
-        Comparison::AtLeast | Comparison::Equals => what,
-        Comparison::Differs => format!("{what}, and not {}", amount(clause, limit)),
+        // The value alone is enough.
+        Comparison::AtLeast | Comparison::Equals => observation,
+        Comparison::Differs => format!("{observation}, not {}", amount(clause, limit)),
     }
 }
 
-/// What would clear a finding of a rule over values.
-pub(super) fn clears(rule: &Rule) -> String {
+/// The condition that clears a finding of a rule over values.
+pub(super) fn clear_condition(rule: &Rule) -> String {
     if let [clause] = &rule.when[..]
         && let Measure::Increase { over_s } = clause.measure
-        && ends_with_none(clause)
+        && clears_at_zero(clause)
     {
         // The window is the wait. The clear time on top is negligible unless it is at least a tenth
         // of it.
@@ -42,11 +42,11 @@ pub(super) fn clears(rule: &Rule) -> String {
             if rule.clear_for_s * 10 >= over_s { over_s + rule.clear_for_s } else { over_s };
         return format!("after {} without more {}", duration(wait_s), noun(clause));
     }
-    let ends: Vec<String> = rule.when.iter().map(end).collect();
-    let ends = ends.join(", or ");
+    let negations: Vec<String> = rule.when.iter().map(negation).collect();
+    let negations = negations.join(", or ");
     match rule.clear_for_s {
-        0 => format!("with the next reading {ends}"),
-        seconds => format!("after {} {ends}", duration(seconds)),
+        0 => format!("with the next reading {negations}"),
+        seconds => format!("after {} {negations}", duration(seconds)),
     }
 }
 
@@ -62,24 +62,24 @@ pub(super) fn duration(seconds: u32) -> String {
 }
 
 /// The negation of a clause, with its conjunction.
-fn end(clause: &Clause) -> String {
+fn negation(clause: &Clause) -> String {
     if is_flag(clause) {
-        let held = match (clause.comparison, clause.limit) {
+        let is_set_while_open = match (clause.comparison, clause.limit) {
             (Comparison::Equals, Limit::Number(number)) => number > 0.0,
             (Comparison::Differs, Limit::Number(number)) => number <= 0.0,
             (Comparison::Above | Comparison::AtLeast, _) => true,
             _ => false,
         };
-        return format!("in which {}", flag(clause, !held));
+        return format!("in which {}", flag(clause, !is_set_while_open));
     }
-    let (noun, limit) = (noun(clause), limit_of(clause));
-    let (bound, none) = (bound(clause), ends_with_none(clause));
+    let (noun, limit) = (noun(clause), describe_limit(clause));
+    let (bound, at_zero) = (bound(clause), clears_at_zero(clause));
     let is_counted = !is_share(clause)
         && matches!(
             clause.measure,
             Measure::Increase { .. } | Measure::Falls { .. } | Measure::Windows { .. }
         );
-    let but = match clause.comparison {
+    let comparison = match clause.comparison {
         Comparison::Above => "at most ",
         Comparison::AtLeast if is_counted => "fewer than ",
         Comparison::AtLeast => "less than ",
@@ -88,33 +88,31 @@ fn end(clause: &Clause) -> String {
         Comparison::Differs => "",
     };
     match clause.measure {
-        _ if none && clause.signal == Signal::GpuBusy => {
-            "with nothing at work on the GPU".to_owned()
-        }
-        _ if is_share(clause) => format!("with {noun} {but}{limit}{}", span(clause)),
-        Measure::Last if none => format!("with no {noun}"),
+        _ if at_zero && clause.signal == Signal::GpuBusy => "with no work on the GPU".to_owned(),
+        _ if is_share(clause) => format!("with {noun} {comparison}{limit}{}", span(clause)),
+        Measure::Last if at_zero => format!("with no {noun}"),
         Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
             format!("with any {noun}")
         }
-        Measure::Increase { over_s } if none => {
+        Measure::Increase { over_s } if at_zero => {
             format!("with no more {noun} in {}", duration(over_s))
         }
         Measure::Last | Measure::Mean { .. } | Measure::Growth { .. } => {
-            format!("with {noun} {but}{limit}{}", span(clause))
+            format!("with {noun} {comparison}{limit}{}", span(clause))
         }
         Measure::Increase { over_s } if bound.is_none() => {
-            format!("with {noun} in {} {but}{limit}", duration(over_s))
+            format!("with {noun} in {} {comparison}{limit}", duration(over_s))
         }
         Measure::Increase { over_s } => {
-            format!("with {but}{limit} more {noun} in {}", duration(over_s))
+            format!("with {comparison}{limit} more {noun} in {}", duration(over_s))
         }
         Measure::Rate { .. } | Measure::Falls { .. } => {
-            format!("with {but}{limit} {noun}{}", span(clause))
+            format!("with {comparison}{limit} {noun}{}", span(clause))
         }
         Measure::Windows { over_s, window_s, each_above } => {
             let (window, over) = (duration(window_s), duration(over_s));
             let grew = growth(each_above);
-            format!("with {but}{limit} windows of {window} with {grew} {noun} within {over}")
+            format!("with {comparison}{limit} windows of {window} with {grew} {noun} within {over}")
         }
     }
 }
@@ -124,8 +122,8 @@ fn bound(clause: &Clause) -> Option<f64> {
     clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None })
 }
 
-/// Whether it clears only at zero.
-fn ends_with_none(clause: &Clause) -> bool {
+/// `true` if it clears only at zero.
+fn clears_at_zero(clause: &Clause) -> bool {
     match clause.comparison {
         Comparison::AtLeast => bound(clause) == Some(1.0),
         Comparison::Above => bound(clause) == Some(0.0),
@@ -133,7 +131,7 @@ fn ends_with_none(clause: &Clause) -> bool {
     }
 }
 
-/// Whether it is a yes-or-no condition.
+/// `true` if it is a yes-or-no condition.
 fn is_flag(clause: &Clause) -> bool {
     let is_flag = clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag;
     is_flag && clause.measure == Measure::Last
@@ -143,7 +141,7 @@ fn flag(clause: &Clause, is_set: bool) -> String {
     match clause.bits {
         Some(bits) => {
             let not = if is_set { "" } else { "not " };
-            format!("clocks are {not}held down by {}", reasons(bits))
+            format!("clocks are {not}throttled by {}", throttle_reasons(bits))
         }
         None => flags::state(clause.signal, is_set),
     }
@@ -154,12 +152,12 @@ fn growth(each_above: u32) -> String {
 }
 
 /// The limit of a clause, as it applies while its finding is open.
-fn limit_of(clause: &Clause) -> String {
-    let times = |times: f64, of: &str| {
+fn describe_limit(clause: &Clause) -> String {
+    let scaled = |times: f64, reference: &str| {
         if (times - 1.0).abs() < f64::EPSILON {
-            of.to_owned()
+            reference.to_owned()
         } else {
-            format!("{} of {of}", percent(times))
+            format!("{} of {reference}", percent(times))
         }
     };
     match (clause.clear, clause.limit) {
@@ -167,18 +165,16 @@ fn limit_of(clause: &Clause) -> String {
             let limit = clear.unwrap_or(limit);
             state(clause.signal, limit).unwrap_or_else(|| number(clause, limit))
         }
-        (_, Limit::Signal { signal, times: by }) => times(by, &short(signal)),
-        (_, Limit::Peers { times: by }) => times(by, "the median of its peers"),
+        (_, Limit::Signal { signal, times }) => scaled(times, &short(signal)),
+        (_, Limit::Peers { times }) => scaled(times, "the median of its peers"),
     }
 }
 
 fn noun(clause: &Clause) -> String {
     match (clause.bits, clause.measure, clause.signal) {
-        (Some(bits), ..) => format!("clocks held down by {}", reasons(bits)),
-        (None, Measure::Falls { .. }, Signal::NicActive) => {
-            "times that the port went down".to_owned()
-        }
-        (None, Measure::Falls { .. }, signal) => format!("times that it fell: {}", short(signal)),
+        (Some(bits), ..) => format!("clocks throttled by {}", throttle_reasons(bits)),
+        (None, Measure::Falls { .. }, Signal::NicActive) => "port-down events".to_owned(),
+        (None, Measure::Falls { .. }, signal) => format!("falls of {}", short(signal)),
         (None, _, signal) => short(signal),
     }
 }
@@ -186,33 +182,33 @@ fn noun(clause: &Clause) -> String {
 /// A signal's meaning as part of a sentence.
 fn short(signal: Signal) -> String {
     let shorter = match signal {
-        Signal::GpuBusy => "share of multiprocessors at work",
-        Signal::GpuMemoryTotal => "all memory",
+        Signal::GpuBusy => "SM activity",
+        Signal::GpuMemoryTotal => "total memory",
         Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
         Signal::GpuPcieReceive => "traffic received from the host",
         Signal::GpuPcieGeneration => "PCIe generation",
         Signal::GpuPcieWidth => "PCIe lanes",
-        Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "what card and slot can do",
-        Signal::GpuPcieReplayLimit => "what a link of this generation and width may have",
-        Signal::GpuPowerLimitDefault => "what the card starts with",
+        Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "the maximum of card and slot",
+        Signal::GpuPcieReplayLimit => "the expected maximum for this generation and width",
+        Signal::GpuPowerLimitDefault => "the default power limit",
         Signal::GpuRecoveryAction => "the driver's recovery action",
         Signal::GpuFabricState => "registration with the NVSwitch fabric",
         Signal::GpuFabricStatus => "NVML's return code of the registration with the fabric",
-        Signal::LinkCrc => "broken units",
+        Signal::LinkCrc => "CRC errors",
         Signal::LinkRxErrors => "packets received with errors",
         Signal::LinkMalformed => "malformed packets",
-        Signal::LinkDropped => "packets dropped because a buffer was full",
+        Signal::LinkDropped => "packets dropped because of full buffers",
         Signal::LinkIntegrity => "local link integrity errors",
-        Signal::LinkPlrRetries => "blocks that the physical layer sent again",
-        Signal::LinkEffectiveBer => "share of bits that are wrong after correction",
-        Signal::LinkSymbolBer => "share of symbols that are wrong",
+        Signal::LinkPlrRetries => "physical-layer retries",
+        Signal::LinkEffectiveBer => "effective bit error rate",
+        Signal::LinkSymbolBer => "symbol error rate",
         Signal::NicEfaNoCompletion => "EFA commands that never completed",
         Signal::NicEfaCommandErrors => "EFA commands that failed",
         Signal::NicEfaReceiveDrops => "EFA packets dropped on receipt",
-        Signal::NicEfaUnresponsiveRemote => "EFA peers that do not answer",
-        Signal::NicEfaImpairedRemote => "EFA connections to peers that are impaired",
-        Signal::NicRate => "rate of the port",
-        Signal::NodeGpusExpected | Signal::NodeNicsExpected => "what the node should have",
+        Signal::NicEfaUnresponsiveRemote => "unresponsive EFA peers",
+        Signal::NicEfaImpairedRemote => "impaired EFA connections",
+        Signal::NicRate => "port rate",
+        Signal::NodeGpusExpected | Signal::NodeNicsExpected => "the number expected on the node",
         Signal::NodeProbesStuck => "processes stuck in the driver",
         Signal::AgentClockSteps => "jumps of the wall clock",
         signal => return meaning(signal),
@@ -266,7 +262,7 @@ fn is_ratio(signal: Signal) -> bool {
     signal.name().ends_with("_ratio")
 }
 
-/// Whether the measure is a ratio: of an amount, or of time.
+/// `true` if the measure is a ratio: of an amount, or of time.
 fn is_share(clause: &Clause) -> bool {
     let of_time = match clause.measure {
         Measure::Mean { .. } => {
@@ -291,18 +287,18 @@ fn number(clause: &Clause, value: f64) -> String {
         return plain(value);
     }
     let name = clause.signal.name();
-    let ends = |end: &str| name.ends_with(end);
+    let has_suffix = |suffix: &str| name.ends_with(suffix);
     let unit = match () {
-        () if ends("_bytes_per_s") => return format!("{} GB/s", plain(value / 1e9)),
-        () if ends("_bytes") => return format!("{} GiB", plain(value / GIB)),
-        () if ends("_mb_per_s") => " MB/s",
-        () if ends("_per_min") => " a minute",
-        () if ends("_gbps") => " Gbit/s",
-        () if ends("_mhz") => " MHz",
-        () if ends("_c") => " °C",
-        () if ends("_w") => " W",
-        () if ends("_j") => " J",
-        () if ends("_s") => " s",
+        () if has_suffix("_bytes_per_s") => return format!("{} GB/s", plain(value / 1e9)),
+        () if has_suffix("_bytes") => return format!("{} GiB", plain(value / GIB)),
+        () if has_suffix("_mb_per_s") => " MB/s",
+        () if has_suffix("_per_min") => " a minute",
+        () if has_suffix("_gbps") => " Gbit/s",
+        () if has_suffix("_mhz") => " MHz",
+        () if has_suffix("_c") => " °C",
+        () if has_suffix("_w") => " W",
+        () if has_suffix("_j") => " J",
+        () if has_suffix("_s") => " s",
         () => "",
     };
     format!("{}{unit}", plain(value))
@@ -339,29 +335,29 @@ fn state(signal: Signal, value: f64) -> Option<String> {
         Signal::GpuFabricState => FABRIC_STATES,
         _ => return None,
     };
-    let mut numbered = (0_u32..).map(f64::from).zip(names);
-    let (_, name) = numbered.find(|(number, _)| (number - value).abs() < f64::EPSILON)?;
+    let mut states = (0_u32..).map(f64::from).zip(names);
+    let (_, name) = states.find(|(number, _)| (number - value).abs() < f64::EPSILON)?;
     Some(format!("{name} ({})", plain(value)))
 }
 
 /// NVML's throttle reasons (nvml.h, `nvmlClocksEventReason*`).
-fn reasons(bits: u64) -> String {
+fn throttle_reasons(bits: u64) -> String {
     let names = [
         (0x4, "the power limit"),
-        (0x8, "the hardware's slowdown"),
+        (0x8, "the hardware slowdown"),
         (0x20, "the driver's thermal limit"),
         (0x40, "the hardware's thermal limit"),
         (0x80, "the server's power brake"),
     ];
-    let all: u64 = names.iter().map(|(bit, _)| bit).sum();
-    let mut words: Vec<&str> =
+    let named_bits: u64 = names.iter().map(|(bit, _)| bit).sum();
+    let mut reasons: Vec<&str> =
         names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
-    if bits & !all != 0 {
-        words.push("another reason");
+    if bits & !named_bits != 0 {
+        reasons.push("another reason");
     }
-    match words.split_last() {
+    match reasons.split_last() {
         Some((last, first)) if !first.is_empty() => format!("{} or {last}", first.join(", ")),
-        _ => words.concat(),
+        _ => reasons.concat(),
     }
 }
 
@@ -373,20 +369,20 @@ mod tests {
     /// A rule, values with their limits, and the expected texts.
     type Case = (&'static str, &'static [(f64, f64)], &'static [&'static str]);
 
-    /// What the clauses of a rule observed, and what clears it.
-    fn told(code: &str, values: &[(f64, f64)]) -> Vec<String> {
+    /// The observations of a rule's clauses, and its clear condition.
+    fn sentences(code: &str, values: &[(f64, f64)]) -> Vec<String> {
         let rules = Rules::embedded().unwrap();
         let rule = rules.get(code).unwrap();
         let measured =
             values.iter().map(|(value, limit)| Measured { value: *value, limit: *limit });
-        let mut told: Vec<String> = rule
+        let mut sentences: Vec<String> = rule
             .when
             .iter()
             .zip(measured)
-            .map(|(clause, measured)| saw(clause, measured))
+            .map(|(clause, measured)| observed(clause, measured))
             .collect();
-        told.push(clears(rule));
-        told
+        sentences.push(clear_condition(rule));
+        sentences
     }
 
     #[test]
@@ -396,8 +392,8 @@ mod tests {
                 "nic.link-downed",
                 &[(2.0, 1.0)],
                 &[
-                    "times that the link went down: 2 more in 10 min",
-                    "after 11 min without more times that the link went down",
+                    "link-down events: 2 more in 10 min",
+                    "after 11 min without more link-down events",
                 ],
             ),
             (
@@ -412,17 +408,17 @@ mod tests {
                 "gpu.slowdown-thermal",
                 &[(0.2, 0.05), (0.9, 0.5)],
                 &[
-                    "time for which the hardware's thermal protection held the clocks down: 20 % of the last 60 s, above 5 %",
-                    "share of multiprocessors at work: 90 % on average over 60 s, above 50 %",
-                    "after 60 s with time for which the hardware's thermal protection held the clocks down at most 1 % of the last 60 s, or with nothing at work on the GPU",
+                    "time throttled by the hardware's thermal protection: 20 % of the last 60 s, above 5 %",
+                    "SM activity: 90 % on average over 60 s, above 50 %",
+                    "after 60 s with time throttled by the hardware's thermal protection at most 1 % of the last 60 s, or with no work on the GPU",
                 ],
             ),
             (
                 "gpu.lost",
                 &[(1.0, 1.0)],
                 &[
-                    "NVML says that the GPU fell off the bus",
-                    "after 30 s in which NVML finds the GPU",
+                    "NVML reports the GPU as lost",
+                    "after 30 s in which NVML does not report the GPU as lost",
                 ],
             ),
             (
@@ -442,8 +438,8 @@ mod tests {
                 "gpu.power-out-of-range",
                 &[(1600.126, 1500.0)],
                 &[
-                    "power drawn: 1600.13 W, above 1500 W",
-                    "after 60 s with power drawn at most 1500 W",
+                    "power draw: 1600.13 W, above 1500 W",
+                    "after 60 s with power draw at most 1500 W",
                 ],
             ),
             (
@@ -458,53 +454,54 @@ mod tests {
                 "nic.symbol-error-burst",
                 &[(12.5, 10.0)],
                 &[
-                    "symbols with errors: 12.5 a second over 30 s, above 10",
-                    "after 60 s with at most 10 symbols with errors a second over 30 s",
+                    "symbol errors: 12.5 a second over 30 s, above 10",
+                    "after 60 s with at most 10 symbol errors a second over 30 s",
                 ],
             ),
             (
                 "advice.power-capped",
                 &[(0.62, 0.5)],
                 &[
-                    "time for which the power limit held the clocks down: 62 % of the last 5 min, above 50 %",
-                    "after 60 s with time for which the power limit held the clocks down at most 40 % of the last 5 min",
+                    "time throttled by the power limit: 62 % of the last 5 min, above 50 %",
+                    "after 60 s with time throttled by the power limit at most 40 % of the last 5 min",
                 ],
             ),
             (
                 "gpu.pcie-narrow",
                 &[(8.0, 16.0)],
                 &[
-                    "PCIe lanes: 8, below 16 (what card and slot can do)",
-                    "after 60 s with PCIe lanes at least what card and slot can do",
+                    "PCIe lanes: 8, below 16 (the maximum of card and slot)",
+                    "after 60 s with PCIe lanes at least the maximum of card and slot",
                 ],
             ),
             (
                 "nic.flapping",
                 &[(4.0, 3.0)],
                 &[
-                    "times that the port went down: 4 within 1 h, the limit is 3",
-                    "after 10 min with fewer than 3 times that the port went down within 1 h",
+                    "port-down events: 4 within 1 h, the limit is 3",
+                    "after 10 min with fewer than 3 port-down events within 1 h",
                 ],
             ),
         ];
         for (code, values, expected) in cases {
-            assert_eq!(told(code, values), expected, "{code}");
+            assert_eq!(sentences(code, values), expected, "{code}");
         }
     }
 
     #[test]
-    fn durations_are_in_the_unit_that_people_count_them_in() {
-        let words = [1, 60, 90, 300, 3600, 5400, 86_400, 604_800].map(duration);
-        assert_eq!(words, ["1 s", "60 s", "90 s", "5 min", "1 h", "90 min", "24 h", "7 days"]);
+    fn durations_use_the_largest_common_unit() {
+        let texts = [1, 60, 90, 300, 3600, 5400, 86_400, 604_800].map(duration);
+        assert_eq!(texts, ["1 s", "60 s", "90 s", "5 min", "1 h", "90 min", "24 h", "7 days"]);
     }
 
     #[test]
-    fn states_have_the_names_that_the_signal_documents() {
+    fn state_names_match_the_documentation_of_their_signal() {
         for (signal, names) in
             [(Signal::GpuRecoveryAction, RECOVERY_ACTIONS), (Signal::GpuFabricState, FABRIC_STATES)]
         {
-            let named = (0..).zip(names).map(|(number, name): (u32, _)| format!("{number} {name}"));
-            let documented = named.collect::<Vec<_>>().join(", ");
+            let numbered =
+                (0..).zip(names).map(|(number, name): (u32, _)| format!("{number} {name}"));
+            let documented = numbered.collect::<Vec<_>>().join(", ");
             assert!(signal.meaning().ends_with(&format!(": {documented}.")), "{signal}");
         }
         assert_eq!(state(Signal::GpuFabricState, 9.0), None);
@@ -512,14 +509,14 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_speaks_in_names_of_signals() {
+    fn sentences_do_not_contain_signal_names() {
         for rule in Rules::embedded().unwrap().iter().filter(|rule| !rule.when.is_empty()) {
-            let mut said = clears(rule);
+            let mut text = clear_condition(rule);
             for clause in &rule.when {
-                said.push_str(&saw(clause, Measured { value: 3.0, limit: 2.0 }));
-                assert!(!said.contains(clause.signal.name()), "{}: {said}", rule.code);
+                text.push_str(&observed(clause, Measured { value: 3.0, limit: 2.0 }));
+                assert!(!text.contains(clause.signal.name()), "{}: {text}", rule.code);
             }
-            assert!(!said.contains("  "), "{said}");
+            assert!(!text.contains("  "), "{text}");
         }
     }
 }

@@ -27,14 +27,14 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    pub(super) fn is_meant_by(&self, pattern: &EventPattern) -> bool {
+    pub(super) fn matches_pattern(&self, pattern: &EventPattern) -> bool {
         (pattern.kinds.is_empty() || pattern.kinds.contains(&self.kind))
             && (pattern.codes.is_empty() || pattern.codes.contains(&self.code))
-            && pattern.severity.is_none_or(|least| self.severity >= least)
+            && pattern.severity.is_none_or(|minimum| self.severity >= minimum)
             && (pattern.same != Same::Unit || self.unit.is_some())
     }
 
-    /// The group that it counts in.
+    /// Events of the same group count together.
     pub(super) fn group(&self, same: Same) -> (Subject, String) {
         match same {
             Same::Code => (self.subject.clone(), self.code.clone()),
@@ -60,59 +60,63 @@ struct Occurrence {
     boot: String,
 }
 
-/// Occurrences that one rule has counted.
+/// Recent occurrences of one rule's events, by group.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct EventCounter {
     groups: BTreeMap<(Subject, String), VecDeque<Occurrence>>,
 }
 
-impl Counted {
-    /// Drops occurrences up to that time.
-    pub(super) fn forget_until(&mut self, until_ms: i64) {
-        self.groups.retain(|_, seen| {
-            seen.retain(|it| it.at_ms > until_ms);
-            !seen.is_empty()
+impl EventCounter {
+    /// Drops occurrences up to and including `until_ms`.
+    pub(super) fn drop_until(&mut self, until_ms: i64) {
+        self.groups.retain(|_, occurrences| {
+            occurrences.retain(|occurrence| occurrence.at_ms > until_ms);
+            !occurrences.is_empty()
         });
     }
 
-    /// Counts the event. Returns whether it completes the pattern and is more than the continuation
-    /// of a burst.
+    /// Counts the event. Returns `true` if it completes the pattern and does not merely continue a
+    /// burst.
     pub(super) fn count(&mut self, pattern: &EventPattern, event: &Remembered, at: Moment) -> bool {
         if self.groups.len() >= GROUPS_MAX {
-            let oldest = self.groups.iter().min_by_key(|(_, seen)| seen.back().map(|it| it.at_ms));
+            let last_ms =
+                |occurrences: &VecDeque<Occurrence>| occurrences.back().map(|last| last.at_ms);
+            let oldest = self.groups.iter().min_by_key(|(_, occurrences)| last_ms(occurrences));
             if let Some(key) = oldest.map(|(key, _)| key.clone()) {
                 self.groups.remove(&key);
             }
         }
-        let seen = self.groups.entry(event.group(pattern.same)).or_default();
+        let occurrences = self.groups.entry(event.group(pattern.same)).or_default();
         let merge_ms = i64::from(pattern.merge_s) * 1000;
-        let burst = seen.iter_mut().rev().find(|it| {
-            it.subject == event.subject
-                && it.boot == event.boot
-                && at.steady_ms - it.at_ms <= merge_ms
+        let burst = occurrences.iter_mut().rev().find(|earlier| {
+            earlier.subject == event.subject
+                && earlier.boot == event.boot
+                && at.steady_ms - earlier.at_ms <= merge_ms
         });
-        let continues = match burst {
+        let continues_burst = match burst {
             Some(burst) if merge_ms > 0 => {
                 burst.at_ms = burst.at_ms.max(at.steady_ms);
                 true
             }
             _ => {
                 let (subject, boot) = (event.subject.clone(), event.boot.clone());
-                seen.push_back(Occurrence { at_ms: at.steady_ms, subject, boot });
+                occurrences.push_back(Occurrence { at_ms: at.steady_ms, subject, boot });
                 false
             }
         };
         let oldest_ms = at.steady_ms - i64::from(pattern.within_s) * 1000;
-        seen.retain(|it| it.at_ms >= oldest_ms);
-        while seen.len() > OCCURRENCES_MAX {
-            seen.pop_front();
+        occurrences.retain(|occurrence| occurrence.at_ms >= oldest_ms);
+        while occurrences.len() > OCCURRENCES_MAX {
+            occurrences.pop_front();
         }
-        let distinct = |count: usize, wanted: u32| count >= wanted as usize;
-        let subjects: BTreeSet<&Subject> = seen.iter().map(|it| &it.subject).collect();
-        let boots: BTreeSet<&str> = seen.iter().map(|it| it.boot.as_str()).collect();
-        !continues
-            && distinct(seen.len(), pattern.times)
-            && distinct(subjects.len(), pattern.distinct_subjects)
-            && distinct(boots.len(), pattern.distinct_boots)
+        let reaches = |count: usize, minimum: u32| count >= minimum as usize;
+        let subjects: BTreeSet<&Subject> =
+            occurrences.iter().map(|occurrence| &occurrence.subject).collect();
+        let boots: BTreeSet<&str> =
+            occurrences.iter().map(|occurrence| occurrence.boot.as_str()).collect();
+        !continues_burst
+            && reaches(occurrences.len(), pattern.times)
+            && reaches(subjects.len(), pattern.distinct_subjects)
+            && reaches(boots.len(), pattern.distinct_boots)
     }
 }

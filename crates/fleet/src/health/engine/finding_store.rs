@@ -1,4 +1,4 @@
-//! The open findings, and their changes in this turn.
+//! The open findings, and their changes since the last batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,14 +21,14 @@ const EVIDENCE_MAX: usize = 8;
 
 /// Identity of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct FindingKey {
     pub(super) code: String,
     pub(super) detail: String,
     pub(super) subject: Subject,
 }
 
-impl Key {
-    fn of(finding: &Finding) -> Self {
+impl FindingKey {
+    fn from_finding(finding: &Finding) -> Self {
         Self {
             code: finding.code.clone(),
             detail: finding.detail.clone(),
@@ -37,9 +37,9 @@ impl Key {
     }
 }
 
-/// What a rule states about a match.
+/// The parts of a finding that its rule sets.
 #[derive(Debug, Clone)]
-pub(super) struct Verdict {
+pub(super) struct FindingContent {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
     /// Severity before a configuration override, if there is one.
@@ -52,7 +52,7 @@ pub(super) struct Verdict {
 
 /// An open finding, with the times that clearing needs.
 #[derive(Debug, Clone)]
-pub(super) struct Open {
+pub(super) struct OpenFinding {
     pub(super) finding: Finding,
     /// When it last happened, on the steady clock; negative if not in this boot.
     pub(super) last_ms: i64,
@@ -60,50 +60,50 @@ pub(super) struct Open {
     opened_ms: i64,
 }
 
-impl Open {
-    /// Whether the node rebooted while it was open.
-    pub(super) fn outlived_a_reboot(&self) -> bool {
+impl OpenFinding {
+    /// `true` if the node rebooted while it was open.
+    pub(super) fn survived_reboot(&self) -> bool {
         self.opened_ms < 0
     }
 
-    /// Whether it happened or held since the node started.
-    pub(super) fn is_of_this_boot(&self) -> bool {
+    /// `true` if it happened, or its condition was true, since the node started.
+    pub(super) fn occurred_this_boot(&self) -> bool {
         self.last_ms >= 0
     }
 }
 
-/// The recovery action that the driver asks for.
+/// The recovery action that the driver requests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct DriverAction {
     pub(super) value: u32,
-    /// When the driver reported it, if it has not reported since.
+    /// When the driver last reported it; `None` if the latest read succeeded.
     pub(super) silent_since_ms: Option<i64>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct FindingStore {
     boot: String,
-    open: BTreeMap<Key, Open>,
+    open: BTreeMap<FindingKey, OpenFinding>,
     next_id: u64,
-    opened: BTreeSet<Key>,
-    updated: BTreeSet<Key>,
+    opened: BTreeSet<FindingKey>,
+    updated: BTreeSet<FindingKey>,
     cleared: Vec<Finding>,
-    /// Whether a finding opened or cleared since the last call of `moved`.
-    moved: bool,
+    /// `true` if a finding opened or cleared since the last `take_open_set_changed`.
+    open_set_changed: bool,
     /// Findings dropped for lack of room.
     dropped: u64,
 }
 
-impl Ledger {
-    /// Restores findings. `kept_in` is the boot in which they were saved.
+impl FindingStore {
+    /// Restores findings. `saved_in` is the boot in which they were saved.
     pub(super) fn restore(
         &mut self,
         findings: Vec<Finding>,
         next_id: u64,
-        (kept_in, boot): (&str, &str),
+        (saved_in, boot): (&str, &str),
         now: Moment,
     ) {
-        (self.next_id, self.moved) = (next_id, true);
+        (self.next_id, self.open_set_changed) = (next_id, true);
         boot.clone_into(&mut self.boot);
         let steady_ms = |in_boot: Option<&InBoot>, wall: Timestamp| {
             let by_wall = || {
@@ -111,8 +111,8 @@ impl Ledger {
                 now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0)
             };
             match in_boot {
-                Some(it) if it.boot == boot => it.steady_ms.max(0),
-                None if kept_in == boot => by_wall(),
+                Some(in_boot) if in_boot.boot == boot => in_boot.steady_ms.max(0),
+                None if saved_in == boot => by_wall(),
                 // From another boot, whatever a wall clock change suggests.
                 Some(_) | None => by_wall().min(-1),
             }
@@ -121,13 +121,16 @@ impl Ledger {
             let last_ms = steady_ms(finding.last_in.as_ref(), finding.last_seen);
             let opened_ms = steady_ms(finding.opened_in.as_ref(), finding.first_seen);
             self.next_id = self.next_id.max(finding.id + 1);
-            self.open.insert(Key::of(&finding), Open { finding, last_ms, opened_ms });
+            self.open.insert(
+                FindingKey::from_finding(&finding),
+                OpenFinding { finding, last_ms, opened_ms },
+            );
         }
     }
 
-    /// The requested reboot happened. Whether it helped is unknown yet, and no further reboot
-    /// should follow meanwhile.
-    pub(super) fn ask_for_no_more_reboots(&mut self) {
+    /// Requests no further reboot after one happened, because it is not known yet whether that one
+    /// helped.
+    pub(super) fn downgrade_reboots(&mut self) {
         for (key, open) in &mut self.open {
             if open.finding.rule_action == Action::RebootNode {
                 open.finding.rule_action = Action::Investigate;
@@ -141,37 +144,37 @@ impl Ledger {
         self.dropped
     }
 
-    pub(super) fn is_open(&self, key: &Key) -> bool {
+    pub(super) fn is_open(&self, key: &FindingKey) -> bool {
         self.open.contains_key(key)
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&Open> {
+    pub(super) fn get(&self, key: &FindingKey) -> Option<&OpenFinding> {
         self.open.get(key)
     }
 
-    /// Whether a finding opened or cleared since the last call.
-    pub(super) fn moved(&mut self) -> bool {
-        std::mem::take(&mut self.moved)
+    /// `true` if a finding opened or cleared since the last call.
+    pub(super) fn take_open_set_changed(&mut self) -> bool {
+        std::mem::take(&mut self.open_set_changed)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Open)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&FindingKey, &OpenFinding)> {
         self.open.iter()
     }
 
-    /// Records a match. `anew` tells whether it is a new occurrence: a value that is still wrong is
-    /// none.
-    pub(super) fn found(
+    /// Opens a finding or updates the open one. `is_new_occurrence` is `false` for a value that is
+    /// still wrong.
+    pub(super) fn upsert(
         &mut self,
-        key: Key,
-        verdict: Verdict,
+        key: FindingKey,
+        content: FindingContent,
         evidence: Vec<Evidence>,
         at: Moment,
-        anew: bool,
+        is_new_occurrence: bool,
     ) {
         let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
             // Record the first match in a boot, so that a restarted agent knows about it.
-            if !open.is_of_this_boot() {
+            if !open.occurred_this_boot() {
                 self.updated.insert(key.clone());
             }
             let finding = &mut open.finding;
@@ -180,26 +183,26 @@ impl Ledger {
                 open.last_ms = at.steady_ms;
                 finding.last_in = in_boot;
             }
-            let changed = finding.severity != verdict.severity
-                || finding.rule_action != verdict.action
-                || finding.text != verdict.text
-                || finding.remedy != verdict.remedy
-                || is_news(&finding.evidence, &evidence);
-            if anew || changed {
-                finding.count += u64::from(anew);
-                finding.severity = verdict.severity;
-                finding.own_severity = verdict.own_severity;
-                finding.rule_action = verdict.action;
-                finding.text = verdict.text;
-                finding.remedy = verdict.remedy;
-                finding.clears = verdict.clears;
+            let changed = finding.severity != content.severity
+                || finding.rule_action != content.action
+                || finding.text != content.text
+                || finding.remedy != content.remedy
+                || evidence_text_changed(&finding.evidence, &evidence);
+            if is_new_occurrence || changed {
+                finding.count += u64::from(is_new_occurrence);
+                finding.severity = content.severity;
+                finding.own_severity = content.own_severity;
+                finding.rule_action = content.action;
+                finding.text = content.text;
+                finding.remedy = content.remedy;
+                finding.clears = content.clears;
                 append(&mut finding.evidence, evidence);
                 self.updated.insert(key);
             }
             return;
         }
-        let most = if key.subject == Subject::Agent { OPEN_MAX + AGENT_ROOM } else { OPEN_MAX };
-        if self.open.len() >= most {
+        let limit = if key.subject == Subject::Agent { OPEN_MAX + AGENT_ROOM } else { OPEN_MAX };
+        if self.open.len() >= limit {
             self.dropped += 1;
             return;
         }
@@ -208,13 +211,13 @@ impl Ledger {
             code: key.code.clone(),
             detail: key.detail.clone(),
             subject: key.subject.clone(),
-            kind: verdict.kind,
-            severity: verdict.severity,
-            own_severity: verdict.own_severity,
-            text: verdict.text,
-            action: verdict.action,
-            remedy: verdict.remedy,
-            rule_action: verdict.action,
+            kind: content.kind,
+            severity: content.severity,
+            own_severity: content.own_severity,
+            text: content.text,
+            action: content.action,
+            remedy: content.remedy,
+            rule_action: content.action,
             action_by: ActionBy::Rule,
             evidence,
             first_seen: at.wall,
@@ -222,51 +225,57 @@ impl Ledger {
             opened_in: in_boot.clone(),
             last_in: in_boot,
             count: 1,
-            clears: verdict.clears,
+            clears: content.clears,
             cleared: None,
         };
         self.next_id += 1;
-        self.moved = true;
+        self.open_set_changed = true;
         self.opened.insert(key.clone());
-        self.open.insert(key, Open { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
+        self.open
+            .insert(key, OpenFinding { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
     }
 
     /// A time in the current boot. `None` if the boot is unknown.
     fn in_boot(&self, at: Moment) -> Option<InBoot> {
-        let is_known = !self.boot.is_empty();
-        is_known.then(|| InBoot { boot: self.boot.clone(), steady_ms: at.steady_ms })
+        let is_boot_known = !self.boot.is_empty();
+        is_boot_known.then(|| InBoot { boot: self.boot.clone(), steady_ms: at.steady_ms })
     }
 
-    pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {
+    pub(super) fn clear(&mut self, key: &FindingKey, why: &str, now: Moment) {
         let Some(mut open) = self.open.remove(key) else { return };
-        self.moved = true;
+        self.open_set_changed = true;
         self.updated.remove(key);
         open.finding.cleared = Some(Cleared { at: now.wall, why: why.to_owned() });
         if self.opened.remove(key) {
-            // It opened and cleared within one turn. Report both, in order.
+            // It opened and cleared within one batch. Report both, in order.
             self.cleared.push(Finding { cleared: None, ..open.finding.clone() });
         }
         self.cleared.push(open.finding);
     }
 
     /// Applies the driver's recovery action, which takes precedence over the rule's for every fault
-    /// of that GPU. If the driver has not reported since, it does not override graver faults that
-    /// came later, such as the loss of the GPU.
-    pub(super) fn outrank(&mut self, facts: &XidFacts, asked: impl Fn(&Subject) -> Option<Asked>) {
+    /// of that GPU. An action that the driver reported before it fell silent does not override
+    /// graver faults that came later, such as the loss of the GPU.
+    pub(super) fn apply_driver_action(
+        &mut self,
+        facts: &XidFacts,
+        requested: impl Fn(&Subject) -> Option<DriverAction>,
+    ) {
         for (key, open) in &mut self.open {
             let finding = &mut open.finding;
             let driver = (finding.kind == FindingKind::Fault)
-                .then(|| asked(&finding.subject))
+                .then(|| requested(&finding.subject))
                 .flatten()
-                .filter(|asked| asked.value != 0)
-                .and_then(|asked| Some((facts.recovery_action(asked.value)?.action, asked)))
-                .filter(|(action, asked)| {
-                    let is_later = asked.silent_since_ms.is_some_and(|it| open.last_ms > it);
+                .filter(|request| request.value != 0)
+                .and_then(|request| Some((facts.recovery_action(request.value)?.action, request)))
+                .filter(|(action, request)| {
+                    let is_later =
+                        request.silent_since_ms.is_some_and(|since_ms| open.last_ms > since_ms);
                     !(is_later && finding.rule_action > *action)
                 })
                 .map(|(action, _)| action);
-            let (action, by) =
-                driver.map_or((finding.rule_action, ActionBy::Rule), |it| (it, ActionBy::Driver));
+            let (action, by) = driver
+                .map_or((finding.rule_action, ActionBy::Rule), |action| (action, ActionBy::Driver));
             if (finding.action, finding.action_by) != (action, by) {
                 (finding.action, finding.action_by) = (action, by);
                 self.updated.insert(key.clone());
@@ -299,17 +308,17 @@ impl Ledger {
     }
 }
 
-/// Whether the text of the evidence changed.
-fn is_news(kept: &[Evidence], new: &[Evidence]) -> bool {
-    let words = |evidence: &[Evidence]| {
-        evidence.iter().rev().find_map(|it| match it {
+/// `true` if the text of the evidence changed.
+fn evidence_text_changed(current: &[Evidence], new: &[Evidence]) -> bool {
+    let last_text = |evidence: &[Evidence]| {
+        evidence.iter().rev().find_map(|item| match item {
             Evidence::Check { text, .. } => Some(text.clone()),
             Evidence::Signal { note, .. } => note.clone(),
             Evidence::Kernel { .. } | Evidence::Nvml { .. } => None,
         })
     };
-    let new = words(new);
-    new.is_some() && new != words(kept)
+    let new = last_text(new);
+    new.is_some() && new != last_text(current)
 }
 
 fn append(evidence: &mut Vec<Evidence>, more: Vec<Evidence>) {

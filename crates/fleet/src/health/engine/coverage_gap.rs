@@ -1,4 +1,4 @@
-//! Coverage gaps: why a rule is not watched now.
+//! Coverage gaps: reasons why a rule cannot run now.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use farrier_facts::node::ReadError;
 
 use super::super::signal::Signal;
 
-/// Why a rule's condition is unknown now.
+/// Why a rule's condition cannot be evaluated now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoverageGap {
     NeverRead(Signal),
     Unreadable(Signal, ReadError),
     /// The condition compares peers, and they were not read.
-    PeersNotAsked,
+    PeersNotRead,
 }
 
 impl CoverageGap {
@@ -21,7 +21,7 @@ impl CoverageGap {
         match self {
             Self::NeverRead(_) => "never read".to_owned(),
             Self::Unreadable(_, err) => err.to_string(),
-            Self::PeersNotAsked => "its peers were not asked".to_owned(),
+            Self::PeersNotRead => "its peers were not read".to_owned(),
         }
     }
 }
@@ -32,7 +32,7 @@ impl fmt::Display for CoverageGap {
             Self::NeverRead(signal) | Self::Unreadable(signal, _) => {
                 write!(out, "{signal}: {}", self.cause())
             }
-            Self::PeersNotAsked => out.write_str(&self.cause()),
+            Self::PeersNotRead => out.write_str(&self.cause()),
         }
     }
 }

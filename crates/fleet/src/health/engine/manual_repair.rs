@@ -4,33 +4,33 @@ use jiff::Timestamp;
 
 use super::super::finding::Change;
 use super::super::observation::Moment;
-use super::ledger::Key;
+use super::finding_store::FindingKey;
 use super::{Engine, watch};
 
 impl Engine {
-    /// Clears findings that waited for a part until then, and stops counting earlier events. A
-    /// fault that persists opens again.
+    /// Clears findings up to `at` that waited for a replacement part, and stops counting earlier
+    /// events. A fault that persists opens a new finding.
     ///
-    /// Idempotent: applying the same repair twice keeps everything that happened after it.
-    pub fn repaired(&mut self, at: Timestamp, what: &str, now: Moment) -> Vec<Change> {
-        for key in self.waits_for_a_part(at) {
-            if let Some(place) = self.rules.iter().position(|rule| rule.code == key.code)
+    /// Idempotent: applying the same repair twice changes nothing that happened after it.
+    pub fn repaired(&mut self, at: Timestamp, description: &str, now: Moment) -> Vec<Change> {
+        for key in self.awaiting_replacement(at) {
+            if let Some(rule_index) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)
             {
                 // The window belongs to the part before the repair.
-                self.watches[place].remove(&subject);
+                self.watches[rule_index].remove(&subject);
             }
-            self.ledger.clear(&key, &format!("a person has repaired it: {what}"), now);
+            self.store.clear(&key, &format!("manually repaired: {description}"), now);
         }
         let ago_ms = i64::try_from(now.wall.duration_since(at).as_millis()).unwrap_or(i64::MAX / 2);
-        for counted in self.counted.values_mut() {
-            counted.forget_until(now.steady_ms.saturating_sub(ago_ms));
+        for counter in self.event_counters.values_mut() {
+            counter.drop_until(now.steady_ms.saturating_sub(ago_ms));
         }
-        self.ledger.take_changes()
+        self.store.take_changes()
     }
 
-    fn waits_for_a_part(&self, at: Timestamp) -> Vec<Key> {
-        let open = self.ledger.iter().filter(|(key, open)| {
+    fn awaiting_replacement(&self, at: Timestamp) -> Vec<FindingKey> {
+        let open = self.store.iter().filter(|(key, open)| {
             let finding = &open.finding;
             self.rules.get(&key.code).is_some_and(|rule| {
                 // An event is over unless it recurred. A value matches all the time, and opens

@@ -1,0 +1,76 @@
+//! Last reported recovery signals of the driver. Later values are compared with them, also after an
+//! agent restart: tools refuse to reset a GPU that is in use, so most resets happen while the agent
+//! is stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::observation::Subject;
+use super::super::signal::Signal;
+use super::table::Table;
+
+/// A recovery signal, as stored in the journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastTold {
+    /// The GPU, or the node.
+    pub subject: Subject,
+    pub signal: Signal,
+    /// Its last value, truncated to an integer, so that a counter restored from the journal never
+    /// appears to have fallen.
+    pub value: f64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RecoverySignals {
+    /// The value, and when it was last reported.
+    last: BTreeMap<(usize, Signal), (f64, i64)>,
+    /// Signals that changed since the last `take_changed`.
+    changed: BTreeSet<(usize, Signal)>,
+}
+
+impl RecoverySignals {
+    /// Stores a value, and returns the previous one.
+    pub(super) fn insert(
+        &mut self,
+        subject_index: usize,
+        signal: Signal,
+        value: f64,
+        at_ms: i64,
+    ) -> Option<f64> {
+        let previous =
+            self.last.insert((subject_index, signal), (value, at_ms)).map(|(value, _)| value);
+        if previous.is_none_or(|previous| previous.floor().total_cmp(&value.floor()).is_ne()) {
+            self.changed.insert((subject_index, signal));
+        }
+        previous
+    }
+
+    /// The value, and when it was last reported.
+    pub(super) fn get(&self, subject_index: usize, signal: Signal) -> Option<(f64, i64)> {
+        self.last.get(&(subject_index, signal)).copied()
+    }
+
+    pub(super) fn restore(&mut self, saved: Vec<LastTold>, table: &mut Table) {
+        for LastTold { subject, signal, value } in saved {
+            if let Some(subject_index) = table.index_or_insert(&subject) {
+                // The time is not stored, so treat the value as older than any event.
+                self.last.insert((subject_index, signal), (value, i64::MIN));
+            }
+        }
+    }
+
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    pub(super) fn take_changed(&mut self, table: &Table) -> Vec<LastTold> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let signals = changed.filter_map(|(subject_index, signal)| {
+            let value = self.get(subject_index, signal)?.0.floor();
+            Some(LastTold { subject: table.subject(subject_index).clone(), signal, value })
+        });
+        signals.collect()
+    }
+}
