@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::wait::wait_until;
 use crate::support::{Ran, run};
-use crate::town::Town;
+use crate::test_fleet::TestFleet;
 
 fn verify(path: &str, more: &[&str]) -> Ran {
     run(&[&["server", "verify-log", path], more].concat())
@@ -19,94 +19,98 @@ fn edit(log: &Path, statements: &str) {
 }
 
 /// A stopped server with a log of some length.
-fn written() -> Town {
-    let mut town = Town::plain();
+fn stopped_fleet() -> TestFleet {
+    let mut fleet = TestFleet::plain();
     for number in 1..=20 {
-        town.find("gpu-1", number);
+        fleet.report_finding("gpu-1", number);
     }
-    town.stop();
-    town
+    fleet.stop();
+    fleet
 }
 
 #[test]
-fn whatever_was_edited_is_found() {
-    let town = written();
-    let whole = verify(&town.text("server"), &["--replay"]);
-    assert_eq!(whole.code, 0, "{} {}", whole.stdout, whole.stderr);
+fn verify_log_detects_every_edit() {
+    let fleet = stopped_fleet();
+    let intact = verify(&fleet.path_text("server"), &["--replay"]);
+    assert_eq!(intact.code, 0, "{} {}", intact.stdout, intact.stderr);
     assert!(
-        whole.stdout.contains("are as they were written, and what was decided follows from it")
+        intact.stdout.contains("are as they were written, and what was decided follows from it")
     );
-    let hash = whole.stdout.lines().last().unwrap().strip_prefix("hash ").unwrap().to_owned();
+    let hash = intact.stdout.lines().last().unwrap().strip_prefix("hash ").unwrap().to_owned();
     let edits = [
         (
             "a byte",
             "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 7",
-            "entry 7 was changed",
+            "entry 7, or its hash, was changed",
         ),
-        ("a hash", "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", "entry 5 was changed"),
+        (
+            "a hash",
+            "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5",
+            "entry 5, or its hash, was changed",
+        ),
         ("a missing row", "DELETE FROM entries WHERE seq = 9", "entry 9 is missing"),
         (
             "two swapped rows",
             "UPDATE entries SET seq = -1 WHERE seq = 4; UPDATE entries SET seq = 4 WHERE seq = 6;
              UPDATE entries SET seq = 6 WHERE seq = -1",
-            "entry 4 was changed",
+            "entry 4, or its hash, was changed",
         ),
         ("another type", "UPDATE entries SET bytes = 5 WHERE seq = 3", ""),
-        (
-            "an end that was cut off",
-            "DELETE FROM entries WHERE seq > 10",
-            "the state that was kept",
-        ),
+        ("a truncated log", "DELETE FROM entries WHERE seq > 10", "the snapshot at entry "),
     ];
-    for (number, (what, statements, told)) in edits.into_iter().enumerate() {
-        let copy = town.path(&format!("edited-{number}"));
+    for (number, (edit_name, statements, expected)) in edits.into_iter().enumerate() {
+        let copy = fleet.path(&format!("edited-{number}"));
         std::fs::create_dir(&copy).unwrap();
         for name in ["log", "log.state"] {
-            std::fs::copy(town.path("server").join(name), copy.join(name)).unwrap();
+            std::fs::copy(fleet.path("server").join(name), copy.join(name)).unwrap();
         }
         edit(&copy.join("log"), statements);
-        let found = verify(copy.to_str().unwrap(), &[]);
-        assert_eq!(found.code, 1, "{what}: {} {}", found.stdout, found.stderr);
+        let refused = verify(copy.to_str().unwrap(), &[]);
+        assert_eq!(refused.code, 1, "{edit_name}: {} {}", refused.stdout, refused.stderr);
         assert!(
-            found.stdout.starts_with("NOT WHOLE: ") && found.stdout.contains(told),
-            "{what}: {}",
-            found.stdout
+            refused.stdout.starts_with("NOT WHOLE: ") && refused.stdout.contains(expected),
+            "{edit_name}: {}",
+            refused.stdout
         );
-        let told: Value =
+        let report: Value =
             serde_json::from_str(&verify(copy.to_str().unwrap(), &["--output", "json"]).stdout)
                 .unwrap();
-        assert_eq!(told["whole"], false);
+        assert_eq!(report["whole"], false);
     }
     // A log truncated together with its snapshots: only a hash noted earlier reveals it.
-    let copy = town.path("cut");
+    let copy = fleet.path("cut");
     std::fs::create_dir(&copy).unwrap();
-    std::fs::copy(town.path("server/log"), copy.join("log")).unwrap();
+    std::fs::copy(fleet.path("server/log"), copy.join("log")).unwrap();
     edit(&copy.join("log"), "DELETE FROM entries WHERE seq > 10");
     let copy = copy.to_str().unwrap().to_owned();
-    assert_eq!(verify(&copy, &[]).code, 0, "what is left is as it was written");
+    assert_eq!(verify(&copy, &[]).code, 0, "the remaining entries are intact");
     let cut = verify(&copy, &["--holds", &hash]);
     assert_eq!(cut.code, 1);
     assert!(cut.stdout.contains("Every entry that is here is as it was written"), "{}", cut.stdout);
-    let wrong = verify(&copy, &["--holds", "0000"]);
-    assert_eq!(wrong.code, 2);
-    assert!(wrong.stderr.contains("expected the 64 hexadecimal digits"), "{}", wrong.stderr);
-    assert_eq!(verify(&town.text("server"), &["--holds", &hash]).code, 0);
+    let malformed = verify(&copy, &["--holds", "0000"]);
+    assert_eq!(malformed.code, 2);
+    assert!(
+        malformed.stderr.contains("expected the 64 hexadecimal digits"),
+        "{}",
+        malformed.stderr
+    );
+    assert_eq!(verify(&fleet.path_text("server"), &["--holds", &hash]).code, 0);
     assert_eq!(verify("/nonexistent", &[]).code, 2);
 }
 
 #[test]
-fn a_log_without_its_authority_is_not_served_unasked() {
-    let town = written();
-    let dir = town.text("server");
-    std::fs::remove_file(town.path("server").join("ca.key")).unwrap();
-    for words in [
+fn a_server_refuses_a_log_without_its_ca() {
+    let fleet = stopped_fleet();
+    let dir = fleet.path_text("server");
+    std::fs::remove_file(fleet.path("server").join("ca.key")).unwrap();
+    for args in [
         &["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"][..],
         &["server", "token", "create", "--pool", "train", "--dir", &dir],
     ] {
-        let refused = run(words);
-        assert_eq!(refused.code, 2, "{words:?}");
+        let refused = run(args);
+        assert_eq!(refused.code, 2, "{args:?}");
         assert!(
-            refused.stderr.contains("`ca.key` and `ca.pem` are not both there"),
+            refused.stderr.contains("has the log of a fleet, but lacks `ca.key` or `ca.pem`"),
             "{}",
             refused.stderr
         );
@@ -115,10 +119,10 @@ fn a_log_without_its_authority_is_not_served_unasked() {
 }
 
 #[test]
-fn a_decision_that_does_not_follow_is_found_by_deciding_again() {
-    let town = written();
+fn replay_detects_an_edited_decision() {
+    let fleet = stopped_fleet();
     // Recompute every hash, as anyone with the binary can.
-    let path = town.path("server/log");
+    let path = fleet.path("server/log");
     let log = farrier_server::log::sqlite::SqliteLog::open_to_read(&path).unwrap();
     let rows = farrier_server::log::Log::read(&log, 0, usize::MAX).unwrap();
     drop(log);
@@ -139,120 +143,132 @@ fn a_decision_that_does_not_follow_is_found_by_deciding_again() {
     }
     drop(connection);
     for name in ["log.state", "log-head"] {
-        std::fs::remove_file(town.path("server").join(name)).unwrap();
+        std::fs::remove_file(fleet.path("server").join(name)).unwrap();
     }
-    assert!(changed > 0, "there was a decision to change");
-    assert_eq!(verify(&town.text("server"), &[]).code, 0, "the chain alone does not show it");
-    let found = verify(&town.text("server"), &["--replay"]);
-    assert_eq!(found.code, 1, "{}", found.stdout);
+    assert!(changed > 0, "no decision to edit");
+    assert_eq!(
+        verify(&fleet.path_text("server"), &[]).code,
+        0,
+        "the hash chain alone does not reveal it"
+    );
+    let replayed = verify(&fleet.path_text("server"), &["--replay"]);
+    assert_eq!(replayed.code, 1, "{}", replayed.stdout);
     assert!(
-        found.stdout.contains("holds other decisions than its inputs lead to"),
+        replayed.stdout.contains("holds other decisions than its inputs lead to"),
         "{}",
-        found.stdout
+        replayed.stdout
     );
 }
 
 #[test]
-fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
-    let mut town = Town::plain();
-    let (dir, copy) = (town.text("server"), town.text("copy"));
-    let made = std::thread::scope(|scope| {
+fn a_backup_of_a_running_server_is_complete_and_can_be_restored() {
+    let mut fleet = TestFleet::plain();
+    let (dir, copy) = (fleet.path_text("server"), fleet.path_text("copy"));
+    let backup = std::thread::scope(|scope| {
         let backup = scope.spawn(|| run(&["server", "backup", &dir, &copy]));
         let mut number = 0;
         while !backup.is_finished() {
             number += 1;
-            town.find("gpu-1", number);
+            fleet.report_finding("gpu-1", number);
         }
         assert!(number > 0);
         backup.join().unwrap()
     });
-    assert_eq!(made.code, 0, "{}", made.stderr);
-    assert!(made.stdout.contains("entries, whole, hash "), "{}", made.stdout);
-    assert!(made.stdout.contains("ca.key") && made.stdout.contains("access"), "{}", made.stdout);
+    assert_eq!(backup.code, 0, "{}", backup.stderr);
+    assert!(backup.stdout.contains("entries, whole, hash "), "{}", backup.stdout);
+    assert!(
+        backup.stdout.contains("ca.key") && backup.stdout.contains("access"),
+        "{}",
+        backup.stdout
+    );
     let permissions =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).unwrap().permissions());
     assert_eq!(permissions & 0o777, 0o600);
     assert_eq!(verify(&copy, &["--replay"]).code, 0);
     let again = run(&["server", "backup", &dir, &copy]);
-    assert_eq!(again.code, 2, "nothing is written over");
+    assert_eq!(again.code, 2, "an existing file is not overwritten");
     assert!(again.stderr.contains("is there already"), "{}", again.stderr);
     // A restore never overwrites an existing log.
     let refused = run(&["server", "restore", &copy, &dir]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("is there already"), "{}", refused.stderr);
-    let fresh = town.text("fresh");
+    let fresh = fleet.path_text("fresh");
     let restored = run(&["server", "restore", &copy, &fresh]);
     assert_eq!(restored.code, 0, "{}", restored.stderr);
     assert!(restored.stdout.contains("is missing; the authority's key"), "{}", restored.stdout);
-    let told = verify(&fresh, &["--replay"]);
-    assert_eq!(told.code, 0, "{}", told.stdout);
+    let verified = verify(&fresh, &["--replay"]);
+    assert_eq!(verified.code, 0, "{}", verified.stdout);
     // A server continues from the restored log, with the same state. The CA is backed up separately
     // from the log, and restored with it.
     for name in ["ca.key", "ca.pem"] {
-        std::fs::copy(town.path("server").join(name), town.path("fresh").join(name)).unwrap();
+        std::fs::copy(fleet.path("server").join(name), fleet.path("fresh").join(name)).unwrap();
     }
-    town.start("fresh");
-    let state: Value = serde_json::from_slice(&town.state()).unwrap();
+    fleet.start("fresh");
+    let state: Value = serde_json::from_slice(&fleet.state()).unwrap();
     assert_eq!(state["nodes"].as_object().unwrap().len(), 3);
-    town.find("gpu-2", 1);
-    town.stop();
+    fleet.report_finding("gpu-2", 1);
+    fleet.stop();
     assert_eq!(verify(&fresh, &["--replay"]).code, 0);
     // A log with an integrity error is not restored.
     edit(Path::new(&copy), "DELETE FROM entries WHERE seq = 2");
-    let broken = run(&["server", "restore", &copy, &town.text("other")]);
+    let broken = run(&["server", "restore", &copy, &fleet.path_text("other")]);
     assert_eq!(broken.code, 2);
     assert!(broken.stderr.contains("is not whole: entry 2 is missing"), "{}", broken.stderr);
-    assert!(!town.path("other/log").exists());
+    assert!(!fleet.path("other/log").exists());
 }
 
 #[test]
-fn what_is_old_is_archived_while_the_server_runs_and_the_chain_goes_on() {
-    let mut town = written();
-    town.start("server");
-    let (dir, file) = (town.text("server"), town.text("archive"));
+fn old_entries_are_archived_while_the_server_runs_and_the_chain_continues() {
+    let mut fleet = stopped_fleet();
+    fleet.start("server");
+    let (dir, file) = (fleet.path_text("server"), fleet.path_text("archive"));
     let mut number = 0;
-    let moved = loop {
+    let archived = loop {
         number += 1;
-        town.find("gpu-2", number);
-        let ran = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
-        assert_eq!(ran.code, 0, "{}", ran.stderr);
-        if !ran.stdout.starts_with("nothing was moved") {
-            break ran;
+        fleet.report_finding("gpu-2", number);
+        let output = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        if !output.stdout.starts_with("nothing was moved") {
+            break output;
         }
-        assert!(!Path::new(&file).exists(), "nothing is left of an archive that was none");
+        assert!(!Path::new(&file).exists(), "an empty archive is removed");
     };
-    assert!(moved.stdout.contains("archive: entries 1 to "), "{}", moved.stdout);
-    assert_eq!(run(&["server", "archive", &dir, &file]).code, 2, "nothing is written over");
-    town.log_in("ann", "viewer");
-    let all = town.fine(&["fleet", "events", "--limit", "1000"]);
-    assert!(all.contains("gpu-2") && !all.contains("policy-set"), "the rest is there: {all}");
-    town.stop();
+    assert!(archived.stdout.contains("archive: entries 1 to "), "{}", archived.stdout);
+    assert_eq!(
+        run(&["server", "archive", &dir, &file]).code,
+        2,
+        "an existing file is not overwritten"
+    );
+    fleet.log_in("ann", "viewer");
+    let events = fleet.run_ok(&["fleet", "events", "--limit", "1000"]);
+    assert!(events.contains("gpu-2") && !events.contains("policy-set"), "{events}");
+    fleet.stop();
     let alone = verify(&dir, &[]);
     assert_eq!(alone.code, 0, "{}", alone.stdout);
     assert!(alone.stdout.contains("are in an archive that ends with "), "{}", alone.stdout);
-    assert_eq!(verify(&dir, &["--replay"]).code, 0, "from the state that it begins with");
+    assert_eq!(verify(&dir, &["--replay"]).code, 0, "replay starts from the base snapshot");
     let both = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(both.code, 0, "{} {}", both.stdout, both.stderr);
     assert!(both.stdout.contains("what was decided follows from it"), "{}", both.stdout);
     edit(Path::new(&file), "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 1");
     let edited = verify(&dir, &["--archive", &file]);
     assert_eq!(edited.code, 1);
-    assert!(edited.stdout.contains("entry 1 was changed"), "{}", edited.stdout);
+    assert!(edited.stdout.contains("entry 1, or its hash, was changed"), "{}", edited.stdout);
 }
 
 #[test]
-fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
-    let town = written();
-    let (dir, file) = (town.text("server"), town.text("archive"));
+fn replay_detects_a_base_snapshot_that_does_not_follow_from_the_archive() {
+    let fleet = stopped_fleet();
+    let (dir, file) = (fleet.path_text("server"), fleet.path_text("archive"));
     loop {
-        let ran = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
-        if !ran.stdout.starts_with("nothing was moved") {
+        let output = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
+        if !output.stdout.starts_with("nothing was moved") {
             break;
         }
     }
     assert_eq!(verify(&dir, &["--replay", "--archive", &file]).code, 0);
     // Recompute the digest, as anyone with the binary can.
-    let connection = rusqlite::Connection::open(town.path("server/log")).unwrap();
+    let connection = rusqlite::Connection::open(fleet.path("server/log")).unwrap();
     let state: Vec<u8> =
         connection.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
     let edited = String::from_utf8(state)
@@ -266,19 +282,19 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
         )
         .unwrap();
     drop(connection);
-    let found = verify(&dir, &["--replay", "--archive", &file]);
-    assert_eq!(found.code, 1, "{}", found.stdout);
-    assert!(found.stdout.contains("does not belong to this log"), "{}", found.stdout);
+    let replayed = verify(&dir, &["--replay", "--archive", &file]);
+    assert_eq!(replayed.code, 1, "{}", replayed.stdout);
+    assert!(replayed.stdout.contains("does not belong to this log"), "{}", replayed.stdout);
 }
 
 #[test]
-fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
-    let mut town = written();
-    let dir = town.text("server");
-    edit(&town.path("server/log"), "DELETE FROM entries WHERE seq > 10");
-    let found = verify(&dir, &[]);
-    assert_eq!(found.code, 1, "{}", found.stderr);
-    assert!(found.stdout.contains("it ends at entry 10, and entry "), "{}", found.stdout);
+fn a_truncated_log_is_used_only_after_accept_log() {
+    let mut fleet = stopped_fleet();
+    let dir = fleet.path_text("server");
+    edit(&fleet.path("server/log"), "DELETE FROM entries WHERE seq > 10");
+    let truncated = verify(&dir, &[]);
+    assert_eq!(truncated.code, 1, "{}", truncated.stderr);
+    assert!(truncated.stdout.contains("it ends at entry 10, but entry "), "{}", truncated.stdout);
     let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("was acknowledged"), "{}", refused.stderr);
@@ -287,17 +303,17 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
     assert_eq!(accepted.code, 0, "{}", accepted.stderr);
     assert!(accepted.stdout.contains("accepted: entries 11 to "), "{}", accepted.stdout);
     assert_eq!(verify(&dir, &["--replay"]).code, 0);
-    town.start("server");
-    town.find("gpu-1", 100);
+    fleet.start("server");
+    fleet.report_finding("gpu-1", 100);
     let running = run(&["server", "accept-log", "--dir", &dir]);
-    assert_eq!(running.code, 2, "while a server runs nothing is accepted: {}", running.stdout);
-    town.stop();
+    assert_eq!(running.code, 2, "accept-log needs a stopped server: {}", running.stdout);
+    fleet.stop();
     assert_eq!(verify(&dir, &["--replay"]).code, 0);
     // A log with an integrity error is not accepted.
-    edit(&town.path("server/log"), "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5");
-    let flawed = run(&["server", "accept-log", "--dir", &dir]);
-    assert_eq!(flawed.code, 1, "{}", flawed.stderr);
-    assert!(flawed.stdout.contains("entry 5 was changed"), "{}", flawed.stdout);
+    edit(&fleet.path("server/log"), "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5");
+    let damaged = run(&["server", "accept-log", "--dir", &dir]);
+    assert_eq!(damaged.code, 1, "{}", damaged.stderr);
+    assert!(damaged.stdout.contains("entry 5, or its hash, was changed"), "{}", damaged.stdout);
 }
 
 fn copy_log(from: &Path, to: &Path) {
@@ -307,59 +323,63 @@ fn copy_log(from: &Path, to: &Path) {
 }
 
 #[test]
-fn an_older_log_with_its_own_head_is_gone_on_with_only_on_purpose() {
-    let mut town = written();
-    let (dir, older) = (town.text("server"), town.path("older"));
+fn an_older_copy_of_the_log_is_used_only_after_accept_log() {
+    let mut fleet = stopped_fleet();
+    let (dir, older) = (fleet.path_text("server"), fleet.path("older"));
     std::fs::create_dir(&older).unwrap();
-    copy_log(&town.path("server"), &older);
+    copy_log(&fleet.path("server"), &older);
     // The log grows, and the server restarts with the new entries.
-    town.start("server");
-    town.find("gpu-1", 100);
-    town.stop();
-    town.start("server");
-    town.stop();
-    copy_log(&older, &town.path("server"));
-    let _ = std::fs::remove_file(town.path("server/log.state.before"));
-    assert_eq!(verify(&dir, &[]).code, 0, "it is whole in itself");
+    fleet.start("server");
+    fleet.report_finding("gpu-1", 100);
+    fleet.stop();
+    fleet.start("server");
+    fleet.stop();
+    copy_log(&older, &fleet.path("server"));
+    let _ = std::fs::remove_file(fleet.path("server/log.state.before"));
+    assert_eq!(verify(&dir, &[]).code, 0, "the older log is intact");
     let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("last started with another log"), "{}", refused.stderr);
     assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
     assert_eq!(run(&["server", "accept-log", "--dir", &dir]).code, 0);
-    town.start("server");
-    town.find("gpu-1", 100);
-    town.stop();
+    fleet.start("server");
+    fleet.report_finding("gpu-1", 100);
+    fleet.stop();
 }
 
 #[test]
-fn a_log_is_not_accepted_in_a_folder_that_others_may_change() {
+fn accept_log_refuses_a_directory_that_others_may_write() {
     use std::os::unix::fs::PermissionsExt;
 
-    let town = written();
+    let fleet = stopped_fleet();
     let mode = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(town.path("server"), mode).unwrap();
-    let refused = run(&["server", "accept-log", "--dir", &town.text("server")]);
+    std::fs::set_permissions(fleet.path("server"), mode).unwrap();
+    let refused = run(&["server", "accept-log", "--dir", &fleet.path_text("server")]);
     assert_eq!(refused.code, 2, "{}", refused.stdout);
     assert!(refused.stderr.contains("chmod 700"), "{}", refused.stderr);
 }
 
 #[test]
-fn a_log_that_this_version_does_not_read_is_not_called_empty() {
-    let town = written();
-    let dir = town.text("server");
-    edit(&town.path("server/log"), "PRAGMA user_version = 9");
+fn a_log_of_a_later_format_is_not_reported_as_empty() {
+    let fleet = stopped_fleet();
+    let dir = fleet.path_text("server");
+    edit(&fleet.path("server/log"), "PRAGMA user_version = 9");
     let start = ["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"];
     for command in [&["server", "accept-log", "--dir", &dir][..], &start] {
-        let later = run(command);
-        assert_eq!(later.code, 2, "{}", later.stderr);
-        assert!(later.stderr.contains("its format is 9"), "{}", later.stderr);
-        assert!(later.stderr.contains("the version that wrote it"), "{}", later.stderr);
-        assert!(!later.stderr.contains("WAL"), "{}", later.stderr);
+        let refused = run(command);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains("its format is 9"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("the version that wrote it"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("WAL"), "{}", refused.stderr);
     }
-    std::fs::write(town.path("server/log"), "").unwrap();
+    std::fs::write(fleet.path("server/log"), "").unwrap();
     let empty = run(&["server", "accept-log", "--dir", &dir]);
     assert_eq!(empty.code, 2, "{}", empty.stderr);
-    assert!(empty.stderr.contains("its WAL is gone, or it was never written"), "{}", empty.stderr);
+    assert!(
+        empty.stderr.contains("its WAL is missing, or it was never written"),
+        "{}",
+        empty.stderr
+    );
     assert!(empty.stderr.contains("farrier server restore"), "{}", empty.stderr);
 }
 
@@ -369,20 +389,21 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     use farrier_server::access::{NewJoinToken, Store};
     use jiff::{SignedDuration, Timestamp};
 
-    let mut town = Town::plain();
-    let dir = town.text("server");
+    let mut fleet = TestFleet::plain();
+    let dir = fleet.path_text("server");
     let user = ["server", "user", "add", "vic", "--role", "viewer", "--pool", "train"];
     let user = run(&[&user[..], &["--dir", &dir]].concat());
     assert_eq!(user.code, 0, "{}", user.stderr);
     let now = Timestamp::now();
-    let store = Store::open(&town.path("server")).unwrap();
-    let wanted = NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.location.clone() };
+    let store = Store::open(&fleet.path("server")).unwrap();
+    let new_token =
+        NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+    let location = Location { rack: Some("r1".parse().unwrap()), ..new_token.location.clone() };
     let token = store
-        .create(&NewJoinToken { uses: 3, location: place, ..wanted.clone() }, now)
+        .create(&NewJoinToken { uses: 3, location, ..new_token.clone() }, now)
         .unwrap()
         .digest();
-    let used_up = store.create(&wanted, now).unwrap().digest();
+    let used_up = store.create(&new_token, now).unwrap().digest();
     store.join(&used_up, &"other".parse().unwrap(), b"other", None, now).unwrap();
     let [good, bad] = ["good", "bad"].map(|name| {
         let name = name.parse().unwrap();
@@ -392,31 +413,31 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     drop(store);
     // Access changes that are not in the log yet are appended after the next start, while the
     // server serves.
-    town.stop();
-    town.start("server");
-    town.log_in("ann", "admin");
+    fleet.stop();
+    fleet.start("server");
+    fleet.log_in("ann", "admin");
     wait_until(
-        || format!("the revocation in the log:\n{}", town.fine(&["fleet", "events"])),
+        || format!("the revocation in the log:\n{}", fleet.run_ok(&["fleet", "events"])),
         || {
-            let all = town.fine(&["fleet", "events", "--limit", "1000"]);
-            all.contains("no certificate of it counts any more")
+            let events = fleet.run_ok(&["fleet", "events", "--limit", "1000"]);
+            events.contains("certificate revoked; out of service until it enrols again")
         },
     );
-    town.stop();
+    fleet.stop();
     for name in ["access", "access-wal", "access-shm"] {
-        let _ = std::fs::remove_file(town.path("server").join(name));
+        let _ = std::fs::remove_file(fleet.path("server").join(name));
     }
-    for words in [
+    for args in [
         &["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"][..],
         &["server", "token", "create", "--pool", "train", "--dir", &dir],
     ] {
-        let refused = run(words);
-        assert_eq!(refused.code, 2, "{words:?}: {}", refused.stdout);
-        assert!(refused.stderr.contains("rebuild-access"), "{words:?}: {}", refused.stderr);
+        let refused = run(args);
+        assert_eq!(refused.code, 2, "{args:?}: {}", refused.stdout);
+        assert!(refused.stderr.contains("rebuild-access"), "{args:?}: {}", refused.stderr);
     }
     let rebuilt = run(&["server", "rebuild-access", "--dir", &dir]);
     assert_eq!(rebuilt.code, 0, "{}", rebuilt.stderr);
-    let told = rebuilt.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = rebuilt.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for line in [
         "Revoked: bad".to_owned(),
         format!(
@@ -426,17 +447,17 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
             "nodes of pool train: `farrier server token create --pool train --rack r1 --dir {dir}`"
         ),
     ] {
-        assert!(told.contains(&line), "{line}: {told}");
+        assert!(text.contains(&line), "{line}: {text}");
     }
-    assert_eq!(told.matches("token create").count(), 1, "one is used up: {told}");
+    assert_eq!(text.matches("token create").count(), 1, "the other token is used up: {text}");
     let users = run(&["server", "user", "list", "--dir", &dir]).stdout;
     assert!(users.contains("vic") && users.contains("revoked"), "{users}");
-    let store = Store::open(&town.path("server")).unwrap();
+    let store = Store::open(&fleet.path("server")).unwrap();
     assert!(store.admits(&good).unwrap() && !store.admits(&bad).unwrap());
     drop(store);
     let again = run(&["server", "rebuild-access", "--dir", &dir]);
     assert!(again.stdout.contains("has every change"), "{}", again.stdout);
-    town.start("server");
-    town.log_in("bob", "viewer");
-    town.fine(&["fleet", "nodes"]);
+    fleet.start("server");
+    fleet.log_in("bob", "viewer");
+    fleet.run_ok(&["fleet", "nodes"]);
 }
