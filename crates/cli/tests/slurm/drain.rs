@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
-fn desk(world: &World, cluster: &Cluster) -> OrdersProcess {
+fn executor(world: &World, cluster: &Cluster) -> OrdersProcess {
     let environment = cluster.environment();
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
@@ -27,7 +27,7 @@ fn boot(world: &World) -> String {
 }
 
 #[test]
-fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
+fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let Some(cluster) = Cluster::start() else { return };
     let world = World::of(2);
     let orders = "[orders]\nscheduler = \"auto\"\nslurm_node = \"node1\"\nsettle_s = 60\n";
@@ -37,7 +37,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     world.inject(&["--gpu", "1", "xid", "79"]);
     agent.until_found("gpu.lost");
 
-    let mut orders = desk(&world, &cluster);
+    let mut orders = executor(&world, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
     assert!(evidence.starts_with("Slurm gives no new work: "), "{evidence}");
@@ -48,12 +48,12 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
         node.contains("Reason=farrier: critical gpu.xid (Xid 79) on GPU 1 (order 1) [root@"),
         "{node}"
     );
-    assert_eq!(orders.cordon(), json!("ours"));
+    assert_eq!(orders.cordon(), json!("by-farrier"));
     let before = boot(&world);
-    let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
+    let reason = orders.not_done(&order(2, json!("reboot"), Some(&before)));
     assert!(
-        why.contains(&format!("the node is not empty: job {job} (job.sh) of root, running")),
-        "{why}"
+        reason.contains(&format!("the node is not empty: job {job} (job.sh) of root, running")),
+        "{reason}"
     );
 
     // The job cannot finish on a lost GPU: it is requeued elsewhere.
@@ -62,15 +62,15 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
         evidence,
         format!("nothing runs on the node by Slurm; started anew elsewhere: {job}")
     );
-    let moved = cluster.job(&job);
-    assert!(moved.contains("Restarts=1") && !moved.contains("NodeList=node1"), "{moved}");
+    let requeued = cluster.job(&job);
+    assert!(requeued.contains("Restarts=1") && !requeued.contains("NodeList=node1"), "{requeued}");
 
     orders.say(&json!({ "order": order(4, json!("reboot"), Some(&before)) }));
     while orders.hear().is_some() {}
     assert!(orders.ended().success());
     agent.kill();
     let agent = world.agent();
-    let mut orders = desk(&world, &cluster);
+    let mut orders = executor(&world, &cluster);
     orders.done(&order(5, json!({ "verify": { "level": "v0" } }), None));
     orders.done(&order(6, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(7, json!("uncordon"), Some(&boot(&world))));
@@ -80,22 +80,22 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
 }
 
 #[test]
-fn what_others_have_drained_stays_drained() {
+fn nodes_drained_by_others_stay_drained() {
     let Some(cluster) = Cluster::start() else { return };
     let world = World::of(1);
     let configured = |node: &str| {
         let orders = format!("[orders]\nscheduler = \"slurm\"\nslurm_node = \"{node}\"\n");
         fs::write(world.path("agent.toml"), world.config(&orders)).unwrap();
-        desk(&world, &cluster)
+        executor(&world, &cluster)
     };
     // Drained by another owner: farrier neither overwrites the reason nor resumes the node.
     cluster.drain("node2", "bad disk");
     let mut orders = configured("node2");
-    let theirs = json!({ "theirs": { "owner": "root", "reason": "bad disk" } });
-    assert_eq!(orders.cordon(), theirs);
-    for (generation, what) in [(1, "cordon"), (2, "uncordon")] {
-        let why = orders.not_done(&order(generation, json!(what), None));
-        assert_eq!(why, "Slurm has a mark of root, which only they take away: bad disk");
+    let external = json!({ "external": { "owner": "root", "reason": "bad disk" } });
+    assert_eq!(orders.cordon(), external);
+    for (generation, kind) in [(1, "cordon"), (2, "uncordon")] {
+        let reason = orders.not_done(&order(generation, json!(kind), None));
+        assert_eq!(reason, "Slurm has a mark of root, which only they take away: bad disk");
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.ended().success());
@@ -104,8 +104,8 @@ fn what_others_have_drained_stays_drained() {
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
     cluster.drain("node3", "farrier: and the disk, do not resume");
-    let why = orders.not_done(&order(4, json!("uncordon"), None));
-    assert!(why.contains("do not resume"), "{why}");
+    let reason = orders.not_done(&order(4, json!("uncordon"), None));
+    assert!(reason.contains("do not resume"), "{reason}");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("do not resume"), "{node}");
 
@@ -114,14 +114,17 @@ fn what_others_have_drained_stays_drained() {
     assert!(orders.ended().success());
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
-    let why = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
-    assert!(why.contains(&format!("job {job} (job.sh) of root, running (not moved: ")), "{why}");
+    let reason = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
+    assert!(
+        reason.contains(&format!("job {job} (job.sh) of root, running (not moved: ")),
+        "{reason}"
+    );
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
     // If Slurm does not know the node, or does not respond, the cordon state is unknown.
     assert!(orders.ended().success());
     let mut orders = configured("node9");
     assert_eq!(orders.cordon(), json!("unknown"));
-    let why = orders.not_done(&hopeless_order(7, json!("cordon"), None));
-    assert!(why.contains("not found"), "{why}");
+    let reason = orders.not_done(&hopeless_order(7, json!("cordon"), None));
+    assert!(reason.contains("not found"), "{reason}");
 }

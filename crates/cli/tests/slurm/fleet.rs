@@ -69,11 +69,11 @@ fn policy(ann: &TestUser, folder: &World) {
 }
 
 #[test]
-fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
+fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let Some(cluster) = Cluster::start() else { return };
     let home = World::of(1);
-    let often = ["--report-interval", "1"];
-    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
+    let interval = ["--heartbeat-interval", "1"];
+    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &interval);
     policy(&server.log_in("ann", "admin"), &home);
     let bob = server.log_in("bob", "operator");
     let members = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
@@ -91,20 +91,20 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     one.lose_gpu();
     let node = cluster.until_node("node1", |node| node.contains("+DRAIN"));
     // The Xid of the kernel log or NVML's error, whichever reaches the server first.
-    let is_told = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
+    let has_reason = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
         node.contains(&format!("Reason=farrier: fatal {code} on GPU 1 at 0000:43:00.0"))
     });
-    assert!(is_told, "{node}");
-    assert!(node.contains(" [root@"), "who did it is told: {node}");
+    assert!(has_reason, "{node}");
+    assert!(node.contains(" [root@"), "Slurm records the user: {node}");
     three.lose_gpu();
-    moved_and_ended(&cluster, &job);
+    requeued_and_completed(&cluster, &job);
 
     // A node drained by another owner is held, and left alone whatever happens to it.
     let held = two.until(&bob, "held");
-    assert_eq!(held["why"]["reason"]["text"], "it is cordoned by root: bad disk");
+    assert_eq!(held["rationale"]["reason"]["text"], "cordoned by root: bad disk");
     two.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
-    until("the second's fault is known", || findings("node2") >= Some(1));
+    until("node2 reports its finding", || findings("node2") >= Some(1));
 
     // The drained node is rebooted, which ends its agent; a service manager would restart it.
     assert!(first.ended().success());
@@ -112,9 +112,12 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // Farrier drained node3, but the policy leaves its repair to people. An administrator replaces
     // the drain reason.
-    let waits = three.until(&bob, "in-repair");
-    let unblocked_by = waits["deferred"]["unblocked_by"]["text"].as_str().unwrap();
-    assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
+    let waiting = three.until(&bob, "repairing");
+    let unblocked_by = waiting["deferred"]["unblocked_by"]["text"].as_str().unwrap();
+    assert_eq!(
+        unblocked_by,
+        "an operator repairs the node and reports it (`farrier fleet repaired`)"
+    );
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
@@ -124,85 +127,98 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
         member.world.inject(&["reboot"]);
     }
     let (second, third) = (two.agent(&cluster), three.agent(&cluster));
-    let told = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
-    assert!(told.starts_with("node3 was repaired: its agent counts anew"), "{told}");
+    let output = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
+    assert!(output.starts_with("node3 was repaired: its agent counts anew"), "{output}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
-    let back = one.until(&bob, "in-service");
-    assert_eq!(back["why"]["reason"]["text"], "it passed what its pool asks for");
-    assert_eq!(passed(&back), ["v0", "v1"]);
+    let returned = one.until(&bob, "in-service");
+    assert_eq!(returned["rationale"]["reason"]["text"], "passed all required verifications");
+    assert_eq!(passed(&returned), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
-    // External drains stay, though both nodes are fit and farrier drained node3 at first.
-    let fit = three.until(&bob, "held");
-    assert_eq!(fit["why"]["reason"]["text"], "it is fit, and cordoned by root: its PSU, too");
-    assert_eq!(passed(&fit), ["v0", "v1"]);
-    until("the second's fault is over", || findings("node2") == Some(0));
+    // External drains stay, though both nodes are healthy and farrier drained node3 at first.
+    let verified = three.until(&bob, "held");
+    assert_eq!(
+        verified["rationale"]["reason"]["text"],
+        "healthy, but cordoned by root: its PSU, too"
+    );
+    assert_eq!(passed(&verified), ["v0", "v1"]);
+    until("the finding of node2 clears", || findings("node2") == Some(0));
     for (name, reason) in [("node2", "bad disk"), ("node3", "its PSU, too")] {
         let node = cluster.node(name);
         assert!(node.contains("+DRAIN"), "{node}");
         assert!(node.contains(&format!("Reason={reason} [root@")), "{node}");
     }
-    told_by_the_log(&bob);
+    check_log(&bob);
     for agent in [first, second, third] {
         agent.stop();
     }
-    let whole = run(&["server", "verify-log", &server.dir(), "--replay"]);
-    assert_eq!(whole.code, 0, "{}{}", whole.stdout, whole.stderr);
-    assert!(whole.stdout.contains("and what was decided follows from it"), "{}", whole.stdout);
+    let verified = run(&["server", "verify-log", &server.dir(), "--replay"]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    assert!(
+        verified.stdout.contains("and what was decided follows from it"),
+        "{}",
+        verified.stdout
+    );
     server.stop();
 }
 
 /// The job is requeued on the only node left, and completes there.
-fn moved_and_ended(cluster: &Cluster, job: &str) {
-    cluster.wait("job that was moved", |cluster| {
+fn requeued_and_completed(cluster: &Cluster, job: &str) {
+    cluster.wait("requeued job", |cluster| {
         cluster.release(job);
         let job = cluster.job(job);
         job.contains("Restarts=1") && job.contains("JobState=RUNNING")
     });
-    let moved = cluster.job(job);
-    assert!(moved.contains(" NodeList=node4"), "{moved}");
+    let requeued = cluster.job(job);
+    assert!(requeued.contains(" NodeList=node4"), "{requeued}");
     fs::write(cluster.path("job.may-end"), "").unwrap();
-    cluster.wait("job that ended", |it| it.job(job).contains("JobState=COMPLETED"));
+    cluster.wait("completed job", |cluster| cluster.job(job).contains("JobState=COMPLETED"));
 }
 
 /// Verification levels that the node has passed.
 fn passed(node: &Value) -> Vec<&str> {
-    let proven = node["proven"].as_array().unwrap().iter();
-    proven.filter(|it| it["passed"] == true).filter_map(|it| it["level"].as_str()).collect()
+    let verifications = node["verifications"].as_array().unwrap().iter();
+    verifications
+        .filter(|result| result["passed"] == true)
+        .filter_map(|result| result["level"].as_str())
+        .collect()
 }
 
 /// The log has each order and decision once, in order.
-fn told_by_the_log(bob: &TestUser) {
-    let told = |node: &str| {
-        let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
-        let steps = all.lines().filter(|it| it.contains("  moved  ") || it.contains("  ordered  "));
-        // `node1 is quarantined: ...`, `node1 order 4: drain, waiting up to 1 s`.
+fn check_log(bob: &TestUser) {
+    let steps = |node: &str| {
+        let events = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
+        let decisions = events
+            .lines()
+            .filter(|line| line.contains("  phase-changed  ") || line.contains("  order-issued  "));
+        // `node1 is quarantined: ...`, `node1 order 4 issued: drain, waiting up to 1 s`.
         let step = |line: &str| {
             let text = line.split_once(&format!("{node} ")).unwrap().1;
             let ends: &[char] = if text.starts_with("is ") { &[':'] } else { &[',', '(', '['] };
             text.split(ends).next().unwrap().trim().to_owned()
         };
-        steps.map(step).collect::<Vec<_>>()
+        decisions.map(step).collect::<Vec<_>>()
     };
-    let joined = ["order 1: verify V0", "order 2: verify V1", "is in service"];
-    let cared = ["is quarantined", "order 3: cordon", "order 4: drain", "is in repair"];
-    let back = [
-        "order 5: reboot",
+    let joined = ["order 1 issued: verify V0", "order 2 issued: verify V1", "is in service"];
+    let quarantined =
+        ["is quarantined", "order 3 issued: cordon", "order 4 issued: drain", "is repairing"];
+    let repaired = [
+        "order 5 issued: reboot",
         "is verifying",
-        "order 6: verify V0",
-        "order 7: verify V1",
-        "order 8: uncordon",
+        "order 6 issued: verify V0",
+        "order 7 issued: verify V1",
+        "order 8 issued: uncordon",
         "is in service",
     ];
-    assert_eq!(told("node1"), [&joined[..], &cared, &back].concat());
-    assert_eq!(told("node2"), [&joined[..], &["is held"]].concat());
-    let fit = [
+    assert_eq!(steps("node1"), [&joined[..], &quarantined, &repaired].concat());
+    assert_eq!(steps("node2"), [&joined[..], &["is held"]].concat());
+    let held = [
         "is verifying",
-        "order 5: take note of the repair",
-        "order 6: verify V0",
-        "order 7: verify V1",
+        "order 5 issued: take note of the repair",
+        "order 6 issued: verify V0",
+        "order 7 issued: verify V1",
         "is held",
     ];
-    assert_eq!(told("node3"), [&joined[..], &cared, &fit].concat());
+    assert_eq!(steps("node3"), [&joined[..], &quarantined, &held].concat());
 }

@@ -15,23 +15,23 @@ const LEASE_S: i64 = 900;
 const HOPELESS_LEASE_S: i64 = 15;
 
 /// An order as sent by the server.
-pub(crate) fn order(generation: u64, what: Value, boot: Option<&str>) -> Value {
-    order_until(generation, what, boot, LEASE_S)
+pub(crate) fn order(generation: u64, kind: Value, boot: Option<&str>) -> Value {
+    order_until(generation, kind, boot, LEASE_S)
 }
 
 /// An order that cannot succeed. The executor retries until its lease ends, which leaves time for a
 /// first attempt on a busy machine.
-pub(crate) fn hopeless_order(generation: u64, what: Value, boot: Option<&str>) -> Value {
-    order_until(generation, what, boot, HOPELESS_LEASE_S)
+pub(crate) fn hopeless_order(generation: u64, kind: Value, boot: Option<&str>) -> Value {
+    order_until(generation, kind, boot, HOPELESS_LEASE_S)
 }
 
-fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -> Value {
+fn order_until(generation: u64, kind: Value, boot: Option<&str>, lease_s: i64) -> Value {
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lease_s);
     let reason = "critical gpu.xid (Xid 79) on GPU 1";
     let mut order = json!({
         "node": "node-1", "generation": generation, "lease_until": until, "reason": reason
     });
-    order["what"] = what;
+    order["kind"] = kind;
     if let Some(boot) = boot {
         order["boot"] = boot.into();
     }
@@ -101,25 +101,25 @@ impl OrdersProcess {
         self.say(&json!({ "order": order }));
         loop {
             let line = self.hear().expect("the process has ended");
-            let answer = &line["answer"];
-            if answer["generation"] == order["generation"] && answer["answer"] != "accepted" {
-                return answer["answer"].clone();
+            let update = &line["order-status"];
+            if update["generation"] == order["generation"] && update["answer"] != "accepted" {
+                return update["answer"].clone();
             }
         }
     }
 
     /// Sends an order that must succeed and returns the evidence.
     pub(crate) fn done(&mut self, order: &Value) -> String {
-        let answer = self.carry(order);
-        let evidence = answer["done"]["evidence"].as_str();
-        evidence.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+        let status = self.carry(order);
+        let evidence = status["done"]["evidence"].as_str();
+        evidence.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// Sends an order that must fail or be refused and returns the reason.
     pub(crate) fn not_done(&mut self, order: &Value) -> String {
-        let answer = self.carry(order);
-        let why = answer["failed"]["why"].as_str().or(answer["refused"]["why"].as_str());
-        why.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+        let status = self.carry(order);
+        let reason = status["failed"]["reason"].as_str().or(status["refused"]["reason"].as_str());
+        reason.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// The node's cordon state.
