@@ -56,7 +56,8 @@ impl Member {
 /// A disruption budget that allows all of these few nodes out, a short drain timeout, and no
 /// autonomous repairs in pool `lab`.
 fn policy(ann: &TestUser, folder: &World) {
-    let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
+    let mut policy: Value =
+        serde_json::from_str(&ann.run_ok(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
         policy["disruption_budgets"][kind]["share"] = json!(1.0);
     }
@@ -65,7 +66,7 @@ fn policy(ann: &TestUser, folder: &World) {
     policy["pools"]["lab"]["autonomy"] = json!("quarantine");
     let file = folder.path("policy.json");
     fs::write(&file, policy.to_string()).unwrap();
-    ann.fine(&["fleet", "policy", "set", file.to_str().unwrap()]);
+    ann.run_ok(&["fleet", "policy", "set", file.to_str().unwrap()]);
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
         member.world.inject(&["reboot"]);
     }
     let (second, third) = (two.agent(&cluster), three.agent(&cluster));
-    let output = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
+    let output = bob.run_ok(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
     assert!(output.starts_with("node3 was repaired: its agent counts anew"), "{output}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
@@ -188,7 +189,7 @@ fn passed(node: &Value) -> Vec<&str> {
 /// The log has each order and decision once, in order.
 fn check_log(bob: &TestUser) {
     let steps = |node: &str| {
-        let events = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
+        let events = bob.run_ok(&["fleet", "events", "--node", node, "--limit", "200"]);
         let decisions = events
             .lines()
             .filter(|line| line.contains("  phase-changed  ") || line.contains("  order-issued  "));
