@@ -239,7 +239,7 @@ fn the_report_states_the_selected_tests() {
     std::fs::write(bench.file(), text.replace("[9,0]", "[8,0]")).unwrap();
     let ran = bench.run(&["--only", "gemm-fp8"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("this GPU computes nothing in 8-bit floats"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this GPU does not support FP8"), "{}", ran.stderr);
     assert!(ran.stderr.contains("hint: the GPU was opened"), "{}", ran.stderr);
 }
 
@@ -266,7 +266,7 @@ fn a_gpu_that_stays_lost_is_reopened_only_once() {
     assert_eq!(of("fail"), 2, "{report:#}");
     let (last, why) = grade(&report, 0, "memory-patterns");
     assert_eq!(last, "not-run");
-    assert!(why.starts_with("the GPU could not be opened again: failed to start CUDA"), "{why}");
+    assert!(why.starts_with("the GPU could not be opened again: failed to create a CUDA context"), "{why}");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn tests_without_resources_are_not_run() {
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!((code, report["complete"].as_bool()), (1, Some(false)), "{report:#}");
     let (patterns, why) = grade(&report, 0, "memory-patterns");
-    assert!(patterns == "not-run" && why.contains("others hold the rest"), "{why}");
+    assert!(patterns == "not-run" && why.contains("other processes hold the rest"), "{why}");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn errors_state_the_reason_and_a_hint() {
     for (args, expected) in [
         (["--level", "4"], "4 is not in 1..=3"),
         (["--minutes", "0"], "expected more than 0"),
-        (["--only", "gemm"], "there is no test `gemm`"),
+        (["--only", "gemm"], "unknown test `gemm`"),
     ] {
         let ran = bench.run(&args);
         assert_eq!(ran.code, 2);

@@ -290,7 +290,7 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
     assert_eq!((powers.len(), known), (8, 7));
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
     assert_eq!(*why, ReadError::CallStuck { avoid_s: Some(15) });
-    assert!(why.to_string().contains("is left alone for 15 s"), "{why}");
+    assert!(why.to_string().contains("backing off for 15 s"), "{why}");
     // It is read again, hangs again, and is avoided again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);

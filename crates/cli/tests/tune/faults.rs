@@ -169,7 +169,7 @@ fn mig_blocks_settings() {
     assert!(text.contains("gpu.accounting, GPU 1: off → on"), "{text}");
     let ran = node.tune(&["plan", "training", "--only", "gpu.mig"]);
     assert!(ran.stdout.contains("gpu.mig, GPU 0: on → off"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("counts after a GPU reset"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("takes effect after a GPU reset"), "{}", ran.stdout);
     let profile = own(&node, &setting("gpu.mig-layout", "1g.10gb, 1g.10gb"));
     let ran = node.tune(&["verify", "--profile", &profile]);
     assert_eq!(ran.code, 1);
@@ -211,7 +211,7 @@ fn a_world_writable_journal_is_rejected() {
     for args in [&["revert", "--yes"][..], &["apply", "inference", "--yes"], &["verify"]] {
         let ran = node.tune(args);
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains("can be written by others"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("is writable by other users"), "{}", ran.stderr);
     }
     assert_eq!(node.state(), before);
     fs::set_permissions(node.path("state"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -52,7 +52,7 @@ impl Action {
         match self {
             Self::Ignore => "nothing to do",
             Self::RestartApp => "restart the application",
-            Self::Investigate => "investigate it",
+            Self::Investigate => "inspect it by hand",
             Self::ResetGpu => "drain the GPU and reset it",
             Self::RebootNode => "drain the node and reboot it",
             Self::DrainAndReplace => "drain the node and have the part replaced",

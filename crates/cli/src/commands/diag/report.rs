@@ -213,7 +213,7 @@ mod tests {
             ..TestRow::not_run(Test::GemmOwn, "")
         };
         let bf16 = || TestRow::not_run(Test::GemmBf16, "no library");
-        let fp8 = || TestRow::not_applicable(Test::GemmFp8, "no 8-bit floats");
+        let fp8 = || TestRow::not_applicable(Test::GemmFp8, "no FP8");
         assert_eq!(missing(&[bf16(), fp8(), own(Some(264.0))]), []);
         assert_eq!(missing(&[bf16(), fp8(), own(None)]), [Test::GemmBf16]);
         let other = TestRow::not_run(Test::HbmRead, "no memory");
