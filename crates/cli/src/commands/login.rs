@@ -45,11 +45,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         token: token.trim().to_owned(),
     };
     let me: Me = Session::open(&login)?.get("/api/v1/me")?;
-    let path = login.keep()?;
+    let path = login.save()?;
     printer.line(&format!(
-        "{} is {} of {} at {} until {:.0}",
+        "logged in as {}, {} of {}, at {} until {:.0}",
         me.name, me.role, me.scope, login.server, me.expires
     ))?;
-    printer.line(&format!("kept in {}", path.display()))?;
+    printer.line(&format!("saved in {}", path.display()))?;
     Ok(Outcome::Fine)
 }

@@ -24,7 +24,10 @@ fn an_operator_logs_in_holds_and_releases_a_node() {
     child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     let out = String::from_utf8(out.stdout).unwrap();
-    assert!(out.starts_with("ann is operator of the fleet at https://127.0.0.1:"), "{out}");
+    assert!(
+        out.starts_with("logged in as ann, operator of the fleet, at https://127.0.0.1:"),
+        "{out}"
+    );
     assert!(!out.contains(token));
     let login_file = fleet.path("config/farrier/login.json");
     assert_eq!(std::fs::metadata(&login_file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -49,7 +52,7 @@ fn an_operator_logs_in_holds_and_releases_a_node() {
     assert_eq!(held, "gpu-1 is held out of service\n");
     assert_eq!(
         fleet.run_ok(&["fleet", "cordon", "gpu-1", "--reason", "check the cable"]),
-        "it is so already\n"
+        "no change: this is already in effect\n"
     );
     let node = fleet.run(&["fleet", "node", "gpu-1"]);
     assert_eq!(node.code, 1, "the node is not in service: {}", node.stderr);
@@ -100,10 +103,10 @@ fn findings_matrix_freezes_policy_and_export() {
 
     let frozen =
         fleet.run_ok(&["fleet", "freeze", "rack:r2", "--for", "2h", "--reason", "a deadline"]);
-    assert_eq!(frozen, "nothing is repaired in rack r2 for 2h\n");
+    assert_eq!(frozen, "repairs in rack r2 are frozen for 2h\n");
     let domains = fleet.run_ok(&["fleet", "domains"]);
     assert!(domains.contains("rack r2 by root until"), "{domains}");
-    assert_eq!(fleet.run_ok(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is not frozen any more\n");
+    assert_eq!(fleet.run_ok(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is no longer frozen\n");
 
     let policy = fleet.run_ok(&["fleet", "policy", "show"]);
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
@@ -112,7 +115,7 @@ fn findings_matrix_freezes_policy_and_export() {
     std::fs::write(&file, policy.to_string()).unwrap();
     let set = ["fleet", "policy", "set", file.to_str().unwrap()];
     assert_eq!(fleet.run_ok(&set), "the policy is in force\n");
-    assert_eq!(fleet.run_ok(&set), "it is so already\n");
+    assert_eq!(fleet.run_ok(&set), "no change: this policy is already in force\n");
     policy["pools_default"]["max_attempts"] = 0.into();
     std::fs::write(&file, policy.to_string()).unwrap();
     let refused = fleet.run(&set);
@@ -133,22 +136,30 @@ fn findings_matrix_freezes_policy_and_export() {
 }
 
 #[test]
-fn place_sets_the_given_parts_of_a_location_and_keeps_the_others() {
+fn set_location_sets_the_given_parts_of_a_location_and_keeps_the_others() {
     let fleet = TestFleet::plain();
     fleet.log_in("root", "admin");
-    let place = |args: &[&str]| fleet.run_ok(&[&["fleet", "place", "gpu-1"], args].concat());
-    let set = place(&["--rack", "r9", "--leaf", "l1", "--tenant", "lab"]);
-    assert_eq!(set, "gpu-1 stands in pool train, tenant lab, leaf switch l1, rack r9\n");
-    assert_eq!(place(&["--rack", "r9"]), "it is so already\n");
+    let set_location =
+        |args: &[&str]| fleet.run_ok(&[&["fleet", "set-location", "gpu-1"], args].concat());
+    let set = set_location(&["--rack", "r9", "--leaf", "l1", "--tenant", "lab"]);
+    assert_eq!(set, "gpu-1 is now in pool train, tenant lab, leaf switch l1, rack r9\n");
+    assert_eq!(
+        set_location(&["--rack", "r9"]),
+        "no change: gpu-1 is already in pool train, tenant lab, leaf switch l1, rack r9\n"
+    );
     let in_rack = fleet.run_ok(&["fleet", "nodes", "--rack", "r9"]);
     assert!(in_rack.contains("gpu-1") && !in_rack.contains("gpu-2"), "{in_rack}");
     let domains = fleet.run_ok(&["fleet", "domains"]);
     assert!(domains.contains("tenant lab") && !domains.contains("rack r1"), "{domains}");
-    let changed = place(&["--pool", "serve", "--forget", "leaf,tenant", "--nvlink", "n1"]);
-    assert_eq!(changed, "gpu-1 stands in pool serve, rack r9, NVLink domain n1\n");
-    let empty = fleet.run(&["fleet", "place", "gpu-1"]);
+    let changed = set_location(&["--pool", "serve", "--clear", "leaf,tenant", "--nvlink", "n1"]);
+    assert_eq!(changed, "gpu-1 is now in pool serve, rack r9, NVLink domain n1\n");
+    let empty = fleet.run(&["fleet", "set-location", "gpu-1"]);
     assert_eq!(empty.code, 2);
-    assert!(empty.stderr.contains("hint: such as `--rack r1"), "{}", empty.stderr);
+    assert!(
+        empty.stderr.contains("hint: name at least one part, such as `--rack r1"),
+        "{}",
+        empty.stderr
+    );
 }
 
 #[test]
@@ -198,6 +209,6 @@ fn a_login_file_that_others_can_read_is_refused() {
     std::fs::set_permissions(&login_file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let refused = fleet.run(&["fleet", "nodes"]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("a token can be read by others"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("other users can read the saved token"), "{}", refused.stderr);
     assert!(refused.stderr.contains("`chmod 600 "), "{}", refused.stderr);
 }

@@ -33,9 +33,7 @@ fn verify_log_detects_every_edit() {
     let fleet = stopped_fleet();
     let intact = verify(&fleet.path_text("server"), &["--replay"]);
     assert_eq!(intact.code, 0, "{} {}", intact.stdout, intact.stderr);
-    assert!(
-        intact.stdout.contains("are as they were written, and what was decided follows from it")
-    );
+    assert!(intact.stdout.contains("entries, hash chain intact, every decision reproduced"));
     let hash = intact.stdout.lines().last().unwrap().strip_prefix("hash ").unwrap().to_owned();
     let edits = [
         (
@@ -68,7 +66,8 @@ fn verify_log_detects_every_edit() {
         let refused = verify(copy.to_str().unwrap(), &[]);
         assert_eq!(refused.code, 1, "{edit_name}: {} {}", refused.stdout, refused.stderr);
         assert!(
-            refused.stdout.starts_with("NOT WHOLE: ") && refused.stdout.contains(expected),
+            refused.stdout.starts_with("VERIFICATION FAILED: ")
+                && refused.stdout.contains(expected),
             "{edit_name}: {}",
             refused.stdout
         );
@@ -84,17 +83,21 @@ fn verify_log_detects_every_edit() {
     edit(&copy.join("log"), "DELETE FROM entries WHERE seq > 10");
     let copy = copy.to_str().unwrap().to_owned();
     assert_eq!(verify(&copy, &[]).code, 0, "the remaining entries are intact");
-    let cut = verify(&copy, &["--holds", &hash]);
+    let cut = verify(&copy, &["--require-hash", &hash]);
     assert_eq!(cut.code, 1);
-    assert!(cut.stdout.contains("Every entry that is here is as it was written"), "{}", cut.stdout);
-    let malformed = verify(&copy, &["--holds", "0000"]);
+    assert!(
+        cut.stdout.contains("The hash chain is intact: the log was truncated"),
+        "{}",
+        cut.stdout
+    );
+    let malformed = verify(&copy, &["--require-hash", "0000"]);
     assert_eq!(malformed.code, 2);
     assert!(
         malformed.stderr.contains("expected the 64 hexadecimal digits"),
         "{}",
         malformed.stderr
     );
-    assert_eq!(verify(&fleet.path_text("server"), &["--holds", &hash]).code, 0);
+    assert_eq!(verify(&fleet.path_text("server"), &["--require-hash", &hash]).code, 0);
     assert_eq!(verify("/nonexistent", &[]).code, 2);
 }
 
@@ -175,7 +178,7 @@ fn a_backup_of_a_running_server_is_complete_and_can_be_restored() {
         backup.join().unwrap()
     });
     assert_eq!(backup.code, 0, "{}", backup.stderr);
-    assert!(backup.stdout.contains("entries, whole, hash "), "{}", backup.stdout);
+    assert!(backup.stdout.contains("entries, hash chain intact, hash "), "{}", backup.stdout);
     assert!(
         backup.stdout.contains("ca.key") && backup.stdout.contains("access"),
         "{}",
@@ -187,15 +190,15 @@ fn a_backup_of_a_running_server_is_complete_and_can_be_restored() {
     assert_eq!(verify(&copy, &["--replay"]).code, 0);
     let again = run(&["server", "backup", &dir, &copy]);
     assert_eq!(again.code, 2, "an existing file is not overwritten");
-    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("already exists"), "{}", again.stderr);
     // A restore never overwrites an existing log.
     let refused = run(&["server", "restore", &copy, &dir]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("is there already"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("already exists"), "{}", refused.stderr);
     let fresh = fleet.path_text("fresh");
     let restored = run(&["server", "restore", &copy, &fresh]);
     assert_eq!(restored.code, 0, "{}", restored.stderr);
-    assert!(restored.stdout.contains("is missing; the authority's key"), "{}", restored.stdout);
+    assert!(restored.stdout.contains("is missing; the CA's private key"), "{}", restored.stdout);
     let verified = verify(&fresh, &["--replay"]);
     assert_eq!(verified.code, 0, "{}", verified.stdout);
     // A server continues from the restored log, with the same state. The CA is backed up separately
@@ -213,7 +216,7 @@ fn a_backup_of_a_running_server_is_complete_and_can_be_restored() {
     edit(Path::new(&copy), "DELETE FROM entries WHERE seq = 2");
     let broken = run(&["server", "restore", &copy, &fleet.path_text("other")]);
     assert_eq!(broken.code, 2);
-    assert!(broken.stderr.contains("is not whole: entry 2 is missing"), "{}", broken.stderr);
+    assert!(broken.stderr.contains("failed: entry 2 is missing"), "{}", broken.stderr);
     assert!(!fleet.path("other/log").exists());
 }
 
@@ -228,7 +231,7 @@ fn old_entries_are_archived_while_the_server_runs_and_the_chain_continues() {
         fleet.report_finding("gpu-2", number);
         let output = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
         assert_eq!(output.code, 0, "{}", output.stderr);
-        if !output.stdout.starts_with("nothing was moved") {
+        if !output.stdout.starts_with("nothing was archived") {
             break output;
         }
         assert!(!Path::new(&file).exists(), "an empty archive is removed");
@@ -245,11 +248,11 @@ fn old_entries_are_archived_while_the_server_runs_and_the_chain_continues() {
     fleet.stop();
     let alone = verify(&dir, &[]);
     assert_eq!(alone.code, 0, "{}", alone.stdout);
-    assert!(alone.stdout.contains("are in an archive that ends with "), "{}", alone.stdout);
+    assert!(alone.stdout.contains("are in an archive that ends with hash "), "{}", alone.stdout);
     assert_eq!(verify(&dir, &["--replay"]).code, 0, "replay starts from the base snapshot");
     let both = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(both.code, 0, "{} {}", both.stdout, both.stderr);
-    assert!(both.stdout.contains("what was decided follows from it"), "{}", both.stdout);
+    assert!(both.stdout.contains("every decision reproduced"), "{}", both.stdout);
     edit(Path::new(&file), "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 1");
     let edited = verify(&dir, &["--archive", &file]);
     assert_eq!(edited.code, 1);
@@ -262,7 +265,7 @@ fn replay_detects_a_base_snapshot_that_does_not_follow_from_the_archive() {
     let (dir, file) = (fleet.path_text("server"), fleet.path_text("archive"));
     loop {
         let output = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
-        if !output.stdout.starts_with("nothing was moved") {
+        if !output.stdout.starts_with("nothing was archived") {
             break;
         }
     }
@@ -301,7 +304,11 @@ fn a_truncated_log_is_used_only_after_accept_log() {
     assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
     let accepted = run(&["server", "accept-log", "--dir", &dir]);
     assert_eq!(accepted.code, 0, "{}", accepted.stderr);
-    assert!(accepted.stdout.contains("accepted: entries 11 to "), "{}", accepted.stdout);
+    assert!(
+        accepted.stdout.contains("accepted: the acknowledged entries 11 to "),
+        "{}",
+        accepted.stdout
+    );
     assert_eq!(verify(&dir, &["--replay"]).code, 0);
     fleet.start("server");
     fleet.report_finding("gpu-1", 100);

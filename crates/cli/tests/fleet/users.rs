@@ -52,7 +52,11 @@ fn an_empty_pool_or_rack_is_reported() {
     assert_eq!(add("train").stderr, "");
     let empty = add("nopool");
     assert_eq!(empty.code, 0);
-    assert!(empty.stderr.contains("no node stands in pool nopool"), "{}", empty.stderr);
+    assert!(
+        empty.stderr.contains("pool nopool has no nodes and no join token"),
+        "{}",
+        empty.stderr
+    );
     assert_eq!(run(&["server", "token", "create", "--pool", "nopool", "--dir", &dir]).code, 0);
     assert_eq!(add("nopool").stderr, "", "a join token for the pool exists");
     fleet.log_in("root", "admin");

@@ -204,7 +204,7 @@ fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>)
 
 fn retire(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let output = ann.run_ok(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
-    assert_eq!(output, "gpu-1 is not of the fleet any more\n");
+    assert_eq!(output, "gpu-1 is removed from the fleet\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
     let reason = link(&status)["not-connected"]["why"].as_str().unwrap();
     assert!(reason.contains("the node is not part of the fleet: it was retired"), "{reason}");

@@ -86,7 +86,7 @@ fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "lacks    nvidia-bug-report.log: the node that is watched is not this machine";
+    let lacks = "missing  nvidia-bug-report.log: the node that is watched is not this machine";
     assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only the owner may read the bundle");
@@ -111,7 +111,7 @@ fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
         || ann.node("gpu-1")["requested_order_results"][0]["generation"].as_u64().unwrap();
     let before = generation();
     for (out, text) in
-        [("a.tar.gz", "` exists"), ("state", "` is a folder"), ("no/b", "os error 2")]
+        [("a.tar.gz", "` exists"), ("state", "` is a directory"), ("no/b", "os error 2")]
     {
         let refused = fetch(&world, &ann, out, &[]);
         assert_eq!(refused.code, 2, "{out}: {}", refused.stdout);

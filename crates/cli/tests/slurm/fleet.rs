@@ -128,8 +128,8 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
         member.world.inject(&["reboot"]);
     }
     let (second, third) = (two.agent(&cluster), three.agent(&cluster));
-    let output = bob.run_ok(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
-    assert!(output.starts_with("node3 was repaired: its agent counts anew"), "{output}");
+    let output = bob.run_ok(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
+    assert!(output.starts_with("node3 is recorded as repaired: its agent resets"), "{output}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
     let returned = one.until(&bob, "in-service");
@@ -156,11 +156,7 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     }
     let verified = run(&["server", "verify-log", &server.dir(), "--replay"]);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
-    assert!(
-        verified.stdout.contains("and what was decided follows from it"),
-        "{}",
-        verified.stdout
-    );
+    assert!(verified.stdout.contains("every decision reproduced"), "{}", verified.stdout);
     server.stop();
 }
 

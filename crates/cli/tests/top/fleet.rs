@@ -64,5 +64,5 @@ fn a_fleet_needs_a_login() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("nobody is logged in") && text.contains("hint: "), "{text}");
+    assert!(text.contains("not logged in") && text.contains("hint: "), "{text}");
 }

@@ -6,7 +6,7 @@ use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct PolicyError {
-    /// The field, such as `pools.train.silent_s`.
+    /// The field, such as `pools.train.heartbeat_timeout_s`.
     pub at: String,
     /// What was expected.
     pub what: String,
@@ -33,9 +33,9 @@ impl Policy {
             pool(&format!("pools.{name}"), policy)?;
         }
         // A single node cannot indicate a common cause.
-        number("blame.nodes", self.common_cause.nodes, 2, 1_000_000)?;
-        share("blame.share", self.common_cause.share)?;
-        number("blame.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
+        number("common_cause.nodes", self.common_cause.nodes, 2, 1_000_000)?;
+        share("common_cause.share", self.common_cause.share)?;
+        number("common_cause.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
         number("lemon.days", self.lemon.days, 1, 365)?;
         number("lemon.quarantines", self.lemon.quarantines, 1, 1_000_000)?;
         within("services", self.services.len(), 0, ENTRIES_MAX)?;
@@ -131,7 +131,7 @@ mod tests {
                 let pool = PoolPolicy { lease_s: 0, ..PoolPolicy::default() };
                 it.pools.insert("train".parse().unwrap(), pool);
             }),
-            ("blame.nodes", |it| it.common_cause.nodes = 1),
+            ("common_cause.nodes", |it| it.common_cause.nodes = 1),
             ("services.gpu.x", |it| {
                 it.services.insert("gpu.x".to_owned(), "-H evil.service".to_owned());
             }),

@@ -13,24 +13,24 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Grace period between SIGTERM and SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) const COUNT: usize = 2;
 
 /// Restart delay of an agent that exited, as it does at a simulated reboot.
-const AGAIN: Duration = Duration::from_secs(2);
+const RESTART_DELAY: Duration = Duration::from_secs(2);
 
 /// A simulated node with an agent process.
 pub(super) struct Agent {
     folder: PathBuf,
     name: String,
     /// The supervisor task, and the channel that stops it; `None` before the start.
-    kept: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
+    supervisor: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
 }
 
 impl Agent {
     /// Creates the simulated node below `folder`.
-    pub(super) async fn make(
+    pub(super) async fn create(
         folder: &Path,
         number: usize,
         server: SocketAddr,
@@ -38,16 +38,17 @@ impl Agent {
         let folder = folder.join(format!("agent-{number}"));
         let node = folder.join("node");
         fs::create_dir_all(&folder)
-            .with_context(|| format!("failed to make `{}`", folder.display()))?;
+            .with_context(|| format!("failed to create `{}`", folder.display()))?;
         let seed = (number + 1).to_string();
-        let words = ["--sku", "H200-SXM5-141GB", "--gpus", "8", "--seed", &seed];
-        farrier(&["simulate", "node"], &node, &words).await?;
+        let args = ["--sku", "H200-SXM5-141GB", "--gpus", "8", "--seed", &seed];
+        farrier(&["simulate", "node"], &node, &args).await?;
         let config = folder.join("agent.toml");
-        fs::write(&config, configuration(&folder, server))
+        fs::write(&config, agent_config(&folder, server))
             .with_context(|| format!("failed to write `{}`", config.display()))?;
         let name = fs::read_to_string(node.join("root/proc/sys/kernel/hostname"));
-        let name = name.context("failed to read the simulated host's name")?.trim().to_owned();
-        Ok(Self { folder, name, kept: None })
+        let name =
+            name.context("failed to read the hostname of the simulated node")?.trim().to_owned();
+        Ok(Self { folder, name, supervisor: None })
     }
 
     /// Name under which it joins: the hostname of the simulated node.
@@ -60,14 +61,14 @@ impl Agent {
         let mut child = spawn(&self.folder)?;
         let (stop, mut stopped) = oneshot::channel();
         let folder = self.folder.clone();
-        let keeper = tokio::spawn(async move {
+        let supervisor = tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = child.wait() => (),
-                    _ = &mut stopped => return end(child).await,
+                    _ = &mut stopped => return terminate(child).await,
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => (),
+                    () = tokio::time::sleep(RESTART_DELAY) => (),
                     _ = &mut stopped => return,
                 }
                 match spawn(&folder) {
@@ -76,22 +77,22 @@ impl Agent {
                 }
             }
         });
-        self.kept = Some((keeper, stop));
+        self.supervisor = Some((supervisor, stop));
         Ok(self)
     }
 
     /// Makes the simulated driver log an Xid.
     pub(super) async fn inject(&self, gpu: u32, xid: u32) -> anyhow::Result<()> {
         let (gpu, xid) = (gpu.to_string(), xid.to_string());
-        let words = ["--gpu", &gpu, "xid", &xid];
-        farrier(&["simulate", "inject"], &self.folder.join("node"), &words).await
+        let args = ["--gpu", &gpu, "xid", &xid];
+        farrier(&["simulate", "inject"], &self.folder.join("node"), &args).await
     }
 
     /// Stops the agent with SIGTERM, then SIGKILL, as a service manager does.
     pub(super) async fn stop(self) {
-        if let Some((keeper, stop)) = self.kept {
+        if let Some((supervisor, stop)) = self.supervisor {
             let _ = stop.send(());
-            let _ = keeper.await;
+            let _ = supervisor.await;
         }
     }
 }
@@ -99,12 +100,12 @@ impl Agent {
 fn spawn(folder: &Path) -> anyhow::Result<Child> {
     let mut log = OpenOptions::new();
     let log = log.create(true).append(true).open(folder.join("log"));
-    Command::new(own()?)
+    Command::new(own_executable()?)
         .args(["agent", "--config"])
         .arg(folder.join("agent.toml"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log.context("failed to make the agent's log")?)
+        .stderr(log.context("failed to create the agent's log")?)
         // A process group of its own keeps Ctrl-C from the agents; the demo stops them itself.
         .process_group(0)
         .kill_on_drop(true)
@@ -112,11 +113,11 @@ fn spawn(folder: &Path) -> anyhow::Result<Child> {
         .context("failed to start an agent")
 }
 
-async fn end(mut child: Child) {
+async fn terminate(mut child: Child) {
     if let Some(id) = child.id() {
-        let told = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
-        if told.is_ok_and(|status| status.success())
-            && tokio::time::timeout(PATIENCE, child.wait()).await.is_ok()
+        let signalled = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
+        if signalled.is_ok_and(|status| status.success())
+            && tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_ok()
         {
             return;
         }
@@ -124,28 +125,33 @@ async fn end(mut child: Child) {
     let _ = child.kill().await;
 }
 
-fn own() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("failed to find the own executable")
+fn own_executable() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("failed to find this executable")
 }
 
 /// Runs this binary on the directory of a simulated node.
-async fn farrier(command: &[&str], node: &Path, words: &[&str]) -> anyhow::Result<()> {
-    let ran = Command::new(own()?).args(command).arg(node).args(words).output().await;
-    let ran = ran.with_context(|| format!("failed to run `farrier {}`", command.join(" ")))?;
-    if !ran.status.success() {
-        bail!("`farrier {}`: {}", command.join(" "), String::from_utf8_lossy(&ran.stderr).trim());
+async fn farrier(command: &[&str], node: &Path, args: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(own_executable()?).args(command).arg(node).args(args).output().await;
+    let output =
+        output.with_context(|| format!("failed to run `farrier {}`", command.join(" ")))?;
+    if !output.status.success() {
+        bail!(
+            "`farrier {}`: {}",
+            command.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(())
 }
 
-fn configuration(folder: &Path, server: SocketAddr) -> String {
-    let at = |name: &str| folder.join(name).display().to_string();
+fn agent_config(folder: &Path, server: SocketAddr) -> String {
+    let path = |name: &str| folder.join(name).display().to_string();
     format!(
         "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n\
          [server]\nurl = \"http://{server}\"\n[orders]\nenabled = true\nscheduler = \"host\"\nsettle_s = 40\n",
-        at("state"),
-        at("node/root"),
-        at("node/lib/libnvidia-ml.so.1"),
-        at("agent.sock"),
+        path("state"),
+        path("node/root"),
+        path("node/lib/libnvidia-ml.so.1"),
+        path("agent.sock"),
     )
 }

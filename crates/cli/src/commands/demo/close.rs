@@ -9,38 +9,38 @@ use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
 use farrier_server::run::log_path;
 
-use super::stage::{Folder, Stage};
-use super::story::Story;
+use super::environment::{DemoDir, Environment};
+use super::narrator::Narrator;
 use crate::printer::{Printer, Tone};
 
 const PAGE: usize = 4096;
 
 /// Summary to print at the end.
-pub(super) struct Closed {
-    folder: Folder,
+pub(super) struct Summary {
+    folder: DemoDir,
     entries: u64,
     phases: BTreeMap<NodePhase, usize>,
 }
 
 /// Stops the demo, then audits the log from its first entry.
-pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
-    let folder = stage.strike().await?;
+pub(super) async fn close(environment: Environment) -> anyhow::Result<Summary> {
+    let folder = environment.shut_down().await?;
     let path = log_path(&folder.server());
-    let (entries, fleet) = tokio::task::spawn_blocking(move || audited(&path)).await??;
+    let (entries, fleet) = tokio::task::spawn_blocking(move || audit(&path)).await??;
     let mut phases = BTreeMap::new();
     for node in fleet.nodes.values() {
         *phases.entry(node.phase()).or_default() += 1;
     }
-    Ok(Closed { folder, entries, phases })
+    Ok(Summary { folder, entries, phases })
 }
 
 /// Checks that the hash chain is intact, that replay gives the same decisions, and that it ends in
 /// the same state as the server's snapshot.
-fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
+fn audit(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
     let log = SqliteLog::open_to_read(path)?;
     let head = match verify(&log)? {
         Ok(head) => head,
-        Err(flaw) => bail!("the log is not whole: {flaw}"),
+        Err(flaw) => bail!("verification of the log failed: {flaw}"),
     };
     let mut replay = Replay::default();
     let mut seq = 0;
@@ -53,33 +53,31 @@ fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
         }
     }
     let state = replay.finish()?;
-    let kept = log.latest_snapshot()?.context("the server kept no state")?.state;
-    if serde_json::to_vec(&kept)? != serde_json::to_vec(&state)? {
-        bail!("replaying the log leads to another state than the server had");
+    let snapshot = log.latest_snapshot()?.context("the server wrote no snapshot")?.state;
+    if serde_json::to_vec(&snapshot)? != serde_json::to_vec(&state)? {
+        bail!("replaying the log gives another state than the server's snapshot");
     }
     Ok((head.seq, state))
 }
 
-impl Closed {
-    pub(super) fn print(&self, story: &Story, printer: &mut Printer) -> anyhow::Result<()> {
+impl Summary {
+    pub(super) fn print(&self, narrator: &Narrator, printer: &mut Printer) -> anyhow::Result<()> {
         let phases: Vec<String> =
             self.phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         printer.line("")?;
         printer.line(&printer.toned(Tone::Strong, &phases.join(", ")))?;
         printer.line(&format!(
-            "{} things happened; {} findings, {} nodes taken out of service, {} given back after repair and proof, {} times held back, {} orders",
-            story.told, story.found, story.quarantined, story.returned, story.deferred, story.orders
+            "{} faults and repairs, {} findings, {} quarantines, {} returns to service after repair and verification, {} deferred actions, {} orders",
+            narrator.acts, narrator.findings, narrator.quarantined, narrator.returned, narrator.deferred, narrator.orders
         ))?;
         printer.line(&format!(
-            "The log has {} entries. Its chain is whole; replayed from the first one it leads to the same decisions and, byte for byte, to the same state.",
+            "The log has {} entries. Its hash chain is intact. A replay from the first entry gives the same decisions and, byte for byte, the same state.",
             self.entries
         ))?;
         if self.folder.is_kept() {
             let folder = self.folder.server();
             let folder = folder.display();
-            printer.line(&format!(
-                "It is kept in {folder}; to look whether it is what was written:"
-            ))?;
+            printer.line(&format!("The log is kept in {folder}. To verify it again:"))?;
             printer.line(&format!("  farrier server verify-log {folder} --replay"))?;
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! `farrier demo`: a server, a fleet of simulated nodes over the real protocol, faults, and a
-//! running account of what was found and decided, and why.
+//! running account of the findings and decisions, with their reasons.
 
 mod agents;
 mod close;
+mod environment;
+mod narrator;
 mod script;
-mod stage;
-mod story;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use anyhow::Context;
 
 use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
-use stage::Stage;
-use story::Story;
+use environment::Environment;
+use narrator::Narrator;
 
 /// Timeout for all nodes to join, which takes seconds on an idle machine.
-const JOINED_WITHIN: Duration = Duration::from_secs(300);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Duration, such as 90s or 5m
-    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = parse_duration)]
     duration: Duration,
     /// Seed of the script: which faults happen on which nodes
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -37,52 +37,52 @@ pub(crate) struct Args {
 }
 
 /// Parses `90s`, `5m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a time such as 90s or 5m, 20s at least".to_owned();
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a duration such as 90s or 5m, at least 20s".to_owned();
     let (number, unit_s) = match text.strip_suffix('m') {
         Some(number) => (number, 60),
         None => (text.strip_suffix('s').ok_or_else(expected)?, 1),
     };
     let seconds: u64 = number.parse().map_err(|_| expected())?;
-    let all = seconds.checked_mul(unit_s).filter(|it| (20..=86_400).contains(it));
-    all.map(Duration::from_secs).ok_or_else(expected)
+    let total = seconds.checked_mul(unit_s).filter(|total| (20..=86_400).contains(total));
+    total.map(Duration::from_secs).ok_or_else(expected)
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("failed to start")?;
+        .context("failed to start the async runtime")?;
     runtime.block_on(play(args, printer))?;
     Ok(Outcome::Fine)
 }
 
 async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let stage = Stage::set(args.seed, args.dir.as_deref()).await?;
+    let environment = Environment::start(args.seed, args.dir.as_deref()).await?;
     let title = format!(
-        "{} nodes, {} of them with a real agent on simulated NVML, on the real wire at {}; seed {}",
-        stage.nodes(),
+        "{} nodes, {} of them with a real agent on simulated NVML, connected over the real protocol to {}; seed {}",
+        environment.nodes(),
         agents::COUNT,
-        stage.address(),
+        environment.address(),
         args.seed
     );
     printer.line(&printer.toned(Tone::Strong, &title))?;
     let program = std::env::args().next().unwrap_or_else(|| "farrier".to_owned());
-    let folder = stage.server_folder();
-    printer.line("To look in from a second terminal while it runs, log in as the first of these says, and ask:")?;
+    let folder = environment.server_folder();
+    printer.line("To watch from a second terminal, create a user, run the `farrier login` command that this prints, and query the fleet:")?;
     printer
         .line(&format!("  {program} server user add me --role admin --dir {}", folder.display()))?;
     printer.line(&format!("  {program} fleet nodes"))?;
     printer.line(&format!("  {program} fleet events --follow"))?;
     printer.line("")?;
-    let mut story = Story::new(!args.headless && printer.is_terminal());
+    let mut narrator = Narrator::new(!args.headless && printer.is_terminal());
     let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
     let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
-    let (mut tail, mut seen) = stage.followed();
+    let (mut tail, mut last_seq) = environment.log_tail();
     // Start of the script. On a slow machine it is late: the first act waits until every node has
     // joined.
     let mut start: Option<Instant> = None;
-    let mut moments = tokio::time::interval(Duration::from_millis(500));
+    let mut status_interval = tokio::time::interval(Duration::from_millis(500));
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     loop {
@@ -91,42 +91,42 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
                 let end = start + args.duration;
                 (end, acts.peek().map_or(end, |(at, _)| start + *at).min(end))
             }
-            None => (stage.began() + JOINED_WITHIN, stage.began() + JOINED_WITHIN),
+            None => (environment.started() + JOIN_TIMEOUT, environment.started() + JOIN_TIMEOUT),
         };
         tokio::select! {
             _ = &mut interrupted => break,
             () = tokio::time::sleep_until(next.into()) => {
                 anyhow::ensure!(
                     start.is_some(),
-                    "{} of {} nodes have joined within {} s: is the machine overloaded?",
-                    story.joined.len(),
-                    stage.nodes(),
-                    JOINED_WITHIN.as_secs()
+                    "only {} of {} nodes have joined within {} s: is the machine overloaded?",
+                    narrator.joined.len(),
+                    environment.nodes(),
+                    JOIN_TIMEOUT.as_secs()
                 );
                 if next >= end {
                     break;
                 }
                 if let Some((_, act)) = acts.next() {
-                    story.happens(stage.elapsed(), &stage.told(&act), printer)?;
-                    stage.perform(&act).await?;
+                    narrator.act(environment.elapsed(), &environment.describe(&act), printer)?;
+                    environment.perform(&act).await?;
                 }
             }
-            page = tail.next(seen, 256) => match page {
+            page = tail.next(last_seq, 256) => match page {
                 Some(page) => {
                     let page = page?;
-                    seen = page.last().map_or(seen, |entry| entry.seq);
-                    story.hear(stage.elapsed(), &page, printer)?;
-                    if start.is_none() && story.joined.len() == stage.nodes() {
-                        let late = stage.elapsed().saturating_sub(first_act);
-                        start = Some(stage.began() + late);
-                        story.all_joined(stage.elapsed(), printer)?;
+                    last_seq = page.last().map_or(last_seq, |entry| entry.seq);
+                    narrator.entries(environment.elapsed(), &page, printer)?;
+                    if start.is_none() && narrator.joined.len() == environment.nodes() {
+                        let late = environment.elapsed().saturating_sub(first_act);
+                        start = Some(environment.started() + late);
+                        narrator.all_joined(environment.elapsed(), printer)?;
                     }
                 }
-                None => anyhow::bail!("the server has ended"),
+                None => anyhow::bail!("the server has stopped"),
             },
-            _ = moments.tick() => story.status(&stage.phases().await, printer)?,
+            _ = status_interval.tick() => narrator.status(&environment.phases().await, printer)?,
         }
     }
-    story.end(printer)?;
-    close::close(stage).await?.print(&story, printer)
+    narrator.end(printer)?;
+    close::close(environment).await?.print(&narrator, printer)
 }

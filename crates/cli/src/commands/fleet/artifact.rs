@@ -26,9 +26,9 @@ use crate::failure::{Hinted, is_unavailable, note, warn};
 use crate::printer::Printer;
 
 /// Poll interval while the node collects the artifact.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Delay between attempts to reconnect to an unreachable server.
-const RECONNECT_EVERY: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -66,32 +66,32 @@ pub(super) fn fetch(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let node = &args.node;
-    let path = |at| args.out.clone().unwrap_or_else(|| file_name(order.stem, node, at));
+    let output_path = |at| args.out.clone().unwrap_or_else(|| file_name(order.stem, node, at));
     let (row, path) = if args.last {
         let row = newest(session, node, order)?;
-        let path = path(row.at);
+        let path = output_path(row.at);
         (row, path)
     } else {
-        // Check that the path is writable before the node collects logs for minutes. The file is
-        // removed again, so that an interrupt leaves nothing in the way of `--last`.
-        let path = path(Timestamp::now());
+        // Check that the path is writable before the node collects logs for minutes. Remove the
+        // file again, so that `--last` can create it after an interrupt.
+        let path = output_path(Timestamp::now());
         drop(Target::create(path.clone())?);
         let generation = request(session, args, order, printer)?;
-        (of_generation(session, node, generation)?, path)
+        (by_generation(session, node, generation)?, path)
     };
     let mut target = Target::create(path)?;
-    download(session, node, &row, &mut target)
-        .map_err(|err| err.context(Hinted::plain("the download failed", "`--last` tries again")))?;
-    let path = target.keep();
+    download(session, node, &row, &mut target).map_err(|err| {
+        err.context(Hinted::plain("the download failed", "`--last` downloads the logs again"))
+    })?;
+    let path = target.into_path();
     let manifest = Manifest::read(File::open(&path)?);
     if args.output == Output::Json {
         printer.json(&json!({
             "node": node, "path": path, "artifact": row, "manifest": manifest.as_ref().ok(),
         }))?;
     } else {
-        let sent =
-            format!("{node} sent {} bytes at {:.0}; kept as {}", row.bytes, row.at, path.display());
-        printer.line(&sent)?;
+        let (bytes, path) = (row.bytes, path.display());
+        printer.line(&format!("{node} sent {bytes} bytes at {:.0}; saved as {path}", row.at))?;
         printer.line(&format!("  sha256 {}", row.sha256))?;
     }
     match manifest {
@@ -99,7 +99,7 @@ pub(super) fn fetch(
         Ok(manifest) => summary(&manifest, printer),
         // Artifacts are untrusted: a node may send anything.
         Err(err) => {
-            warn(&anyhow::Error::new(err).context("the file cannot be read as a bundle"));
+            warn(&anyhow::Error::new(err).context("the file is not a readable log bundle"));
             Ok(Outcome::Finding)
         }
     }
@@ -120,22 +120,22 @@ fn newest(
     node: &NodeId,
     order: &ArtifactOrder,
 ) -> anyhow::Result<ArtifactRow> {
-    let found = artifacts(session, node)?.into_iter().find(|it| it.order == order.code);
-    found.ok_or_else(|| {
-        let text = format!("the server has no logs of {node} that you may see");
-        Hinted::error(text, "without --last, the node is asked for them")
+    let newest = artifacts(session, node)?.into_iter().find(|row| row.order == order.code);
+    newest.ok_or_else(|| {
+        let text = format!("the server has no logs of {node} that you may download");
+        Hinted::error(text, "without --last, the node collects new ones")
     })
 }
 
-fn of_generation(
+fn by_generation(
     session: &mut Session,
     node: &NodeId,
     generation: u64,
 ) -> anyhow::Result<ArtifactRow> {
-    let found = artifacts(session, node)?.into_iter().find(|it| it.generation == generation);
-    found.ok_or_else(|| {
-        let text = format!("{node} reports order {generation} as done, and the server has no file");
-        Hinted::error(text, "ask again; if that repeats, look at the agent's log on the node")
+    let row = artifacts(session, node)?.into_iter().find(|row| row.generation == generation);
+    row.ok_or_else(|| {
+        let text = format!("{node} reports order {generation} as done, but the server has no file");
+        Hinted::error(text, "try again; if it happens again, see the agent's log on the node")
     })
 }
 
@@ -147,47 +147,48 @@ fn request(
     printer: &mut Printer,
 ) -> anyhow::Result<u64> {
     let node = &args.node;
-    let detail = format!("/api/v1/nodes/{node}");
-    let before: NodeDetail = session.get(&detail)?;
-    let connection = not_connected(&before).map(|it| format!("; its agent is {it}"));
-    let before = ended(before, order.code).and_then(|it| it.generation);
-    let Done { .. } = session.post(&format!("{detail}/{}", order.path), &json!({}))?;
+    let node_path = format!("/api/v1/nodes/{node}");
+    let before: NodeDetail = session.get(&node_path)?;
+    let connection = not_connected(&before).map(|state| format!("; its agent is {state}"));
+    let before = last_result(before, order.code).and_then(|result| result.generation);
+    let Done { .. } = session.post(&format!("{node_path}/{}", order.path), &json!({}))?;
     note(&format!(
-        "asked {node} for its logs{}; waiting up to {:#}. The order stays if this is interrupted: `--last` fetches them later",
+        "requested the logs of {node}{}; waiting up to {:#}. An interrupt does not cancel the order: `--last` fetches the logs later",
         connection.unwrap_or_default(),
         args.wait,
     ));
-    let wait = Duration::try_from(args.wait).unwrap_or(Duration::MAX);
+    let timeout = Duration::try_from(args.wait).unwrap_or(Duration::MAX);
     let begin = Instant::now();
     loop {
-        let found: NodeDetail = match session.get(&detail) {
+        let current: NodeDetail = match session.get(&node_path) {
             // The server restarts. The order is in its log, so keep waiting.
-            Err(err) if is_unavailable(&err) && begin.elapsed() < wait => {
+            Err(err) if is_unavailable(&err) && begin.elapsed() < timeout => {
                 warn(&err);
-                std::thread::sleep(RECONNECT_EVERY);
+                std::thread::sleep(RECONNECT_DELAY);
                 session.reconnect();
                 continue;
             }
-            found => found?,
+            current => current?,
         };
-        let running = found.order.as_ref().map(|it| it.text.clone());
-        let connection = not_connected(&found);
-        let ended = ended(found, order.code).filter(|it| it.generation > before);
-        if let Some((ended, generation)) = ended.and_then(|it| it.generation.map(|nr| (it, nr))) {
-            take_back(printer)?;
-            done(node, &ended)?;
+        let running = current.order.as_ref().map(|order| order.text.clone());
+        let connection = not_connected(&current);
+        let result = last_result(current, order.code).filter(|result| result.generation > before);
+        let generation = result.as_ref().and_then(|result| result.generation);
+        if let (Some(result), Some(generation)) = (result, generation) {
+            clear_status(printer)?;
+            check_done(node, &result)?;
             return Ok(generation);
         }
         let waits_for = match (connection, running) {
             (Some(connection), _) => format!("its agent is {connection}"),
-            (None, Some(order)) => format!("its present order is `{order}`"),
-            (None, None) => "the server has not ordered it yet".to_owned(),
+            (None, Some(order)) => format!("its current order is `{order}`"),
+            (None, None) => "the server has not sent the order yet".to_owned(),
         };
-        if begin.elapsed() >= wait {
-            take_back(printer)?;
+        if begin.elapsed() >= timeout {
+            clear_status(printer)?;
             let text = format!("{node} has not sent its logs after {:#}: {waits_for}", args.wait);
             let hint = format!(
-                "`farrier fleet explain {node}` says how it stands; the order stays, and `--last` fetches the logs later"
+                "`farrier fleet explain {node}` shows its state; the order stays pending, and `--last` fetches the logs later"
             );
             return Err(Hinted::error(text, hint));
         }
@@ -195,19 +196,19 @@ fn request(
             printer.clear_transient()?;
             printer.transient(&format!("waiting for {node}: {waits_for}"))?;
         }
-        std::thread::sleep(LOOK_EVERY.min(wait.saturating_sub(begin.elapsed())));
+        std::thread::sleep(POLL_INTERVAL.min(timeout.saturating_sub(begin.elapsed())));
     }
 }
 
-/// Connection state of a node whose agent is not connected; `None` if it is.
+/// Connection state of a node whose agent is not connected; `None` if it is connected.
 fn not_connected(node: &NodeDetail) -> Option<String> {
     let connection = node.connection.as_ref()?;
-    let is_gone =
+    let is_offline =
         matches!(connection.state, ConnectionState::Disconnected | ConnectionState::Never);
-    is_gone.then(|| connection.to_string())
+    is_offline.then(|| connection.to_string())
 }
 
-fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
+fn clear_status(printer: &mut Printer) -> anyhow::Result<()> {
     if printer.is_terminal() {
         printer.clear_transient()?;
     }
@@ -215,17 +216,17 @@ fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Result of the last order of this kind.
-fn ended(detail: NodeDetail, code: &str) -> Option<RequestedOrderView> {
-    detail.requested_order_results.into_iter().find(|it| it.code == code)
+fn last_result(detail: NodeDetail, code: &str) -> Option<RequestedOrderView> {
+    detail.requested_order_results.into_iter().find(|result| result.code == code)
 }
 
-fn done(node: &NodeId, ended: &RequestedOrderView) -> anyhow::Result<()> {
-    if ended.status == "done" {
+fn check_done(node: &NodeId, result: &RequestedOrderView) -> anyhow::Result<()> {
+    if result.status == "done" {
         return Ok(());
     }
-    let hint = format!("`farrier fleet explain {node}` says how it stands");
+    let hint = format!("`farrier fleet explain {node}` shows its state");
     // Text from the node is untrusted: escape it, so that it stays on one line.
-    let evidence = escaped(&ended.evidence);
+    let evidence = escaped(&result.evidence);
     Err(Hinted::error(format!("{node} could not send its logs: {evidence}"), hint))
 }
 
@@ -239,26 +240,26 @@ struct Target {
 impl Target {
     fn create(path: PathBuf) -> anyhow::Result<Self> {
         let name = path.display();
-        let another = "name another file with --out";
+        let hint = "name another file with --out";
         if path == std::path::Path::new("-") {
-            return Err(Hinted::error("the logs are not written to stdout", another));
+            return Err(Hinted::error("stdout is not supported for logs", hint));
         }
         if path.is_dir() {
             return Err(Hinted::error(
-                format!("`{name}` is a folder"),
+                format!("`{name}` is a directory"),
                 "name a file in it with --out",
             ));
         }
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let file = opened.map_err(|err| match err.kind() {
-            ErrorKind::AlreadyExists => Hinted::error(format!("`{name}` exists"), another),
+            ErrorKind::AlreadyExists => Hinted::error(format!("`{name}` exists"), hint),
             _ => anyhow::Error::new(err)
-                .context(Hinted::plain(format!("failed to create `{name}`"), another)),
+                .context(Hinted::plain(format!("failed to create `{name}`"), hint)),
         })?;
         Ok(Self { path, file, is_kept: false })
     }
 
-    fn keep(mut self) -> PathBuf {
+    fn into_path(mut self) -> PathBuf {
         self.is_kept = true;
         self.path.clone()
     }
@@ -280,35 +281,35 @@ fn download(
     target: &mut Target,
 ) -> anyhow::Result<()> {
     let Target { path, file, .. } = target;
-    let failed = || format!("failed to write `{}`", path.display());
+    let write_failed = || format!("failed to write `{}`", path.display());
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     session.download(&format!("/api/v1/nodes/{node}/artifacts/{}", row.generation), |piece| {
         hash.update(piece);
         bytes += piece.len() as u64;
-        file.write_all(piece).with_context(failed)
+        file.write_all(piece).with_context(write_failed)
     })?;
     let sha256 = hex(&hash.finalize());
     if bytes != row.bytes || sha256 != row.sha256 {
-        let text = "what was received is not what the server describes";
+        let text = "the download does not match the size and SHA-256 that the server recorded";
         return Err(Hinted::error(text, "try again with --last"));
     }
-    file.sync_all().with_context(failed)
+    file.sync_all().with_context(write_failed)
 }
 
-/// Prints which files the bundle contains and which it lacks.
+/// Prints the files that the bundle contains, and those that it lacks.
 fn summary(manifest: &Manifest, printer: &mut Printer) -> anyhow::Result<Outcome> {
     for file in &manifest.files {
         let mut text = format!("{}, {} bytes", file.name, file.bytes);
         if file.dropped_bytes > 0 {
-            text.push_str(&format!(", {} bytes before them left out", file.dropped_bytes));
+            text.push_str(&format!(", {} earlier bytes omitted", file.dropped_bytes));
         }
         if file.redactions > 0 {
             text.push_str(&format!(", {} secrets removed", file.redactions));
         }
-        printer.paragraph("  has", 11, &text)?;
+        printer.paragraph("  file", 11, &text)?;
     }
     for gap in &manifest.missing {
-        printer.paragraph("  lacks", 11, &format!("{}: {}", gap.name, gap.text))?;
+        printer.paragraph("  missing", 11, &format!("{}: {}", gap.name, gap.text))?;
     }
     Ok(Outcome::Fine)
 }

@@ -8,37 +8,39 @@ use crate::printer::Tone;
 
 /// Age of the last heartbeat, followed by the connection state unless it is healthy.
 pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String) {
-    let Some(connection) = connection else { return (None, "not known".to_owned()) };
-    let last = connection.last_heartbeat_age_s.and_then(|it| i64::try_from(it).ok());
-    let last = last.map_or_else(|| "?".to_owned(), |it| age(SignedDuration::from_secs(it)));
+    let Some(connection) = connection else { return (None, "unknown".to_owned()) };
+    let age_s = connection.last_heartbeat_age_s.and_then(|age_s| i64::try_from(age_s).ok());
+    let last = age_s.map_or_else(|| "?".to_owned(), |age_s| age(SignedDuration::from_secs(age_s)));
     match connection.state {
         ConnectionState::Connected => (None, last),
         ConnectionState::HeartbeatLate => (Some(Tone::Caution), format!("{last} late")),
         ConnectionState::ReportsDelayed => (Some(Tone::Caution), format!("{last} reports delayed")),
         ConnectionState::Disconnected => (Some(Tone::Bad), format!("{last} disconnected")),
         ConnectionState::Never => (Some(Tone::Caution), "none yet".to_owned()),
-        ConnectionState::Unknown => (None, "not known".to_owned()),
+        ConnectionState::Unknown => (None, "unknown".to_owned()),
     }
 }
 
 /// Counts agents by connection state; `None` if the server does not report connections.
-pub(super) fn counted(nodes: &[NodeRow]) -> Option<String> {
-    let all: Vec<&ConnectionView> = nodes.iter().filter_map(|it| it.connection.as_ref()).collect();
-    let each = ConnectionState::ALL.iter().filter_map(|state| {
-        let same: Vec<_> = all.iter().filter(|it| it.state == *state).collect();
-        let words = match state {
+pub(super) fn summary(nodes: &[NodeRow]) -> Option<String> {
+    let connections: Vec<&ConnectionView> =
+        nodes.iter().filter_map(|node| node.connection.as_ref()).collect();
+    let counts = ConnectionState::ALL.iter().filter_map(|state| {
+        let matching: Vec<_> =
+            connections.iter().filter(|connection| connection.state == *state).collect();
+        let description = match state {
             ConnectionState::Connected => "connected".to_owned(),
             ConnectionState::HeartbeatLate => "connected with late heartbeats".to_owned(),
             ConnectionState::ReportsDelayed => "connected with delayed reports".to_owned(),
             ConnectionState::Disconnected => "disconnected".to_owned(),
             ConnectionState::Never | ConnectionState::Unknown => {
-                format!("not connected since the server started at {:.0}", same.first()?.since)
+                format!("not connected since the server started at {:.0}", matching.first()?.since)
             }
         };
-        (!same.is_empty()).then(|| format!("{} {words}", same.len()))
+        (!matching.is_empty()).then(|| format!("{} {description}", matching.len()))
     });
-    let each = each.collect::<Vec<_>>().join(", ");
-    (!each.is_empty()).then(|| format!("agents: {each}"))
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    (!counts.is_empty()).then(|| format!("agents: {counts}"))
 }
 
 #[cfg(test)]
@@ -62,7 +64,7 @@ mod tests {
             view("of a newer server", None),
         ];
         let text: Vec<String> =
-            views.iter().map(|it| format!("{} | {it}", cell(Some(it)).1)).collect();
+            views.iter().map(|view| format!("{} | {view}", cell(Some(view)).1)).collect();
         insta::assert_snapshot!(text.join("\n"));
     }
 }

@@ -12,16 +12,17 @@ use crate::failure::{is_unavailable, warn};
 use crate::printer::Printer;
 
 /// Delay before reconnecting a broken event stream.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Consecutive failed reconnects before giving up.
-const TRIES: u32 = 60;
+const RECONNECTS_MAX: u32 = 60;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only events of this node
     #[arg(long)]
     node: Option<String>,
-    /// Only events of this kind, such as phase-changed, order-issued, operator-requested
+    /// Only events of this kind, such as phase-changed, findings-reported, order-issued,
+    /// operator-requested
     #[arg(long)]
     kind: Option<String>,
     /// Only events by this actor: a person, `farrier` (the server) or `node NAME`
@@ -41,19 +42,22 @@ pub(crate) struct Args {
     output: Output,
 }
 
-const USUAL: u64 = 50;
+const LIMIT_DEFAULT: u64 = 50;
 
 pub(super) fn run(
     session: &mut Session,
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let told =
-        if args.follow { follow(session, args, printer) } else { list(session, args, printer) };
-    told.map(|()| Outcome::Fine)
+    if args.follow {
+        follow(session, args, printer)?;
+    } else {
+        list(session, args, printer)?;
+    }
+    Ok(Outcome::Fine)
 }
 
-fn asked(args: &Args, path: &str) -> Path {
+fn filtered(args: &Args, path: &str) -> Path {
     Path::new(path)
         .with("node", args.node.as_ref())
         .with("kind", args.kind.as_ref())
@@ -61,15 +65,16 @@ fn asked(args: &Args, path: &str) -> Path {
 }
 
 fn list(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let most = args.limit.unwrap_or(USUAL);
+    let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let is_forward = args.after.is_some();
     let mut cursor = args.after;
     let mut events: Vec<EventRow> = Vec::new();
-    while (events.len() as u64) < most {
-        let left = most - events.len() as u64;
+    while (events.len() as u64) < limit {
+        let remaining = limit - events.len() as u64;
         let name = if is_forward { "after" } else { "before" };
-        let path =
-            asked(args, "/api/v1/events").with(name, cursor).with("limit", Some(left.min(500)));
+        let path = filtered(args, "/api/v1/events")
+            .with(name, cursor)
+            .with("limit", Some(remaining.min(500)));
         let page: EventPage = session.get(path.as_str())?;
         events.extend(page.events);
         cursor = page.next;
@@ -80,7 +85,7 @@ fn list(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Re
     if !is_forward {
         events.reverse();
     }
-    events.iter().try_for_each(|it| print(it, args, printer))?;
+    events.iter().try_for_each(|event| print(event, args, printer))?;
     Ok(())
 }
 
@@ -89,10 +94,10 @@ fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Resul
     if args.output == Output::Json {
         return printer.json_line(event);
     }
-    let node = event.node.as_ref().map(|it| format!("{it} ")).unwrap_or_default();
+    let node = event.node.as_ref().map(|node| format!("{node} ")).unwrap_or_default();
     let at = format!("{:.0}", event.at);
     printer.line(&format!(
-        "{:>8}  {at}  {:<12}  {node}{} [{}]",
+        "{:>8}  {at}  {:<21}  {node}{} [{}]",
         event.seq, event.kind, event.text, event.by
     ))
 }
@@ -101,25 +106,29 @@ fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Resul
 /// missed or printed twice.
 fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut last = args.after;
-    let mut told = 0;
-    let mut tries = 0;
+    let mut printed = 0;
+    let mut failed_reconnects = 0;
     loop {
-        let ended = follow_once(session, args, printer, &mut last, &mut told);
+        let ended = follow_once(session, args, printer, &mut last, &mut printed);
         match ended {
             Ok(true) => return Ok(()),
-            Ok(false) => tries = 0,
+            Ok(false) => failed_reconnects = 0,
             // The server refused the request, and would refuse a retry too.
-            Err(err) if last.is_none() || tries >= TRIES || !is_unavailable(&err) => {
+            Err(err)
+                if last.is_none()
+                    || failed_reconnects >= RECONNECTS_MAX
+                    || !is_unavailable(&err) =>
+            {
                 return Err(err);
             }
             Err(err) => {
-                if tries == 0 {
+                if failed_reconnects == 0 {
                     warn(&err);
                 }
-                tries += 1;
+                failed_reconnects += 1;
             }
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(RECONNECT_DELAY);
         session.reconnect();
     }
 }
@@ -130,14 +139,14 @@ fn follow_once(
     args: &Args,
     printer: &mut Printer,
     last: &mut Option<u64>,
-    told: &mut u64,
+    printed: &mut u64,
 ) -> anyhow::Result<bool> {
     if last.is_none() {
         // Remember the end of the log, so that a reconnect before the first event misses none.
         let page: EventPage = session.get("/api/v1/events?limit=1")?;
         *last = Some(page.end);
     }
-    let path = asked(args, "/api/v1/events/stream").with("after", *last);
+    let path = filtered(args, "/api/v1/events/stream").with("after", *last);
     for line in session.lines(path.as_str())? {
         let line = match line {
             Ok(line) => line,
@@ -149,8 +158,8 @@ fn follow_once(
         *last = Some(event.seq);
         print(&event, args, printer)?;
         printer.finish()?;
-        *told += 1;
-        if args.limit.is_some_and(|most| *told >= most) {
+        *printed += 1;
+        if args.limit.is_some_and(|limit| *printed >= limit) {
             return Ok(true);
         }
     }

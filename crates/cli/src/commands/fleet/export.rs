@@ -10,19 +10,20 @@ use crate::printer::Printer;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Current node state, or the log
+    /// Data to export
     #[arg(value_enum, default_value_t)]
-    what: What,
+    what: ExportKind,
     /// Only log entries after this one
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum What {
+enum ExportKind {
     /// Current state of the nodes
     #[default]
     State,
+    /// The event log
     Log,
 }
 
@@ -31,15 +32,15 @@ pub(super) fn run(
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let what = if args.what == What::Log { "log" } else { "state" };
+    let what = if args.what == ExportKind::Log { "log" } else { "state" };
     let path = Path::new("/api/v1/export").with("what", Some(what)).with("after", args.after);
     for line in session.lines(path.as_str())? {
         let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
         // The server ends an incomplete export with a problem document as the last line.
         let problem = line.get("type").and_then(Value::as_str);
-        if problem.is_some_and(|it| it.starts_with("urn:farrier:problem:")) {
+        if problem.is_some_and(|uri| uri.starts_with("urn:farrier:problem:")) {
             let detail = line.get("detail").and_then(Value::as_str).unwrap_or_default();
-            return Err(Hinted::error(format!("the export broke off: {detail}"), "try again"));
+            return Err(Hinted::error(format!("the export is incomplete: {detail}"), "try again"));
         }
         printer.json_line(&line)?;
     }

@@ -58,30 +58,31 @@ pub(super) fn run(
         }
     }
     if args.output == Output::Json {
-        findings.iter().try_for_each(|it| printer.json_line(it))?;
+        findings.iter().try_for_each(|row| printer.json_line(row))?;
     } else if findings.is_empty() {
         printer.line("no open findings")?;
     } else {
-        let row = |it: &FindingRow| {
+        let cells = |row: &FindingRow| {
             vec![
-                it.node.to_string(),
-                printer.severity(it.finding.severity),
-                code(&it.finding),
-                it.on.clone().unwrap_or_else(|| it.finding.subject.to_string()),
-                it.finding.text.clone(),
-                format!("{:.0}", it.finding.first_seen),
-                it.finding.count.to_string(),
+                row.node.to_string(),
+                printer.severity(row.finding.severity),
+                code_with_detail(&row.finding),
+                row.on.clone().unwrap_or_else(|| row.finding.subject.to_string()),
+                row.finding.text.clone(),
+                format!("{:.0}", row.finding.first_seen),
+                row.finding.count.to_string(),
             ]
         };
-        let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
-        printer.table(&["Node", "Severity", "Code", "On", "What", "Since", "Times"], &rows)?;
+        let rows: Vec<Vec<String>> = findings.iter().map(cells).collect();
+        printer
+            .table(&["Node", "Severity", "Code", "Subject", "Finding", "Since", "Count"], &rows)?;
     }
     Ok(Outcome::finding_if(!findings.is_empty()))
 }
 
 /// Code of the finding with its detail, such as the Xid, which distinguishes findings of the same
 /// rule.
-pub(super) fn code(finding: &Finding) -> String {
+pub(super) fn code_with_detail(finding: &Finding) -> String {
     if finding.detail.is_empty() {
         return finding.code.clone();
     }

@@ -32,12 +32,12 @@ pub(super) fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let matrix: Matrix = session.get("/api/v1/matrix")?;
-    let outcome = Outcome::finding_if(matrix.rows.iter().any(|it| it.verdict == "blocked"));
+    let outcome = Outcome::finding_if(matrix.rows.iter().any(|row| row.verdict == "blocked"));
     if args.output == Output::Json {
         printer.json(&matrix)?;
         return Ok(outcome);
     }
-    let rows: Vec<Vec<String>> = matrix.rows.iter().map(|it| row(it, printer)).collect();
+    let rows: Vec<Vec<String>> = matrix.rows.iter().map(|row| cells(row, printer)).collect();
     let headings = [
         "GPU",
         "Driver",
@@ -46,55 +46,63 @@ pub(super) fn run(
         "Nodes",
         "GPUs",
         "End of support",
-        "Exposed to",
+        "Advisories",
         "Verdict",
     ];
     printer.table(&headings, &rows)?;
     if matrix.unknown_nodes > 0 {
         printer.line("")?;
-        printer.line(&format!("{} nodes of which nobody knows the GPUs", matrix.unknown_nodes))?;
+        printer.line(&format!("{} nodes with unknown GPUs", matrix.unknown_nodes))?;
     }
     if let Some(left_out) = &matrix.left_out {
         printer.line("")?;
-        printer.paragraph("left out", 10, &left_out_text(left_out))?;
+        printer.paragraph("omitted", 10, &left_out_text(left_out))?;
     }
-    for row in matrix.rows.iter().filter(|it| !it.reasons.is_empty()) {
-        let what = row.driver.as_deref().unwrap_or("an unknown driver");
+    for row in matrix.rows.iter().filter(|row| !row.reasons.is_empty()) {
+        let driver = row.driver.as_deref().unwrap_or("unknown");
         printer.line("")?;
-        printer.line(&format!("{} with {what}", row.gpu.as_deref().unwrap_or("an unknown GPU")))?;
-        row.reasons.iter().try_for_each(|it| printer.paragraph("  -", 4, it))?;
+        printer.line(&format!(
+            "{} with driver {driver}",
+            row.gpu.as_deref().unwrap_or("an unknown GPU")
+        ))?;
+        row.reasons.iter().try_for_each(|reason| printer.paragraph("  -", 4, reason))?;
     }
     printer.line("")?;
-    printer.line(&format!("data: {}, for {}", matrix.facts, matrix.on))?;
+    printer.line(&format!("data: {}, as of {}", matrix.facts, matrix.on))?;
     Ok(outcome)
 }
 
 fn left_out_text(left_out: &MatrixLeftOut) -> String {
     let MatrixLeftOut { rows, gpus, nodes } = left_out;
     format!(
-        "{gpus} GPUs: {rows} rows beyond the limit, and on {nodes} nodes those beyond the 16 most frequent GPU names"
+        "{gpus} GPUs: {rows} rows beyond the limit, and on {nodes} nodes the GPUs beyond the 16 most frequent names"
     )
 }
 
-fn row(row: &MatrixRow, printer: &Printer) -> Vec<String> {
-    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".to_owned());
+fn cells(row: &MatrixRow, printer: &Printer) -> Vec<String> {
+    let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let support = row.support.as_ref().map_or_else(
-        || "not known".to_owned(),
-        |it| {
-            let end = it.end.as_deref().unwrap_or("not printed");
-            if it.status == "ended" { format!("ended {end}") } else { end.to_owned() }
+        || "unknown".to_owned(),
+        |support| {
+            let end = support.end.as_deref().unwrap_or("no date published");
+            if support.status == "ended" { format!("ended {end}") } else { end.to_owned() }
         },
     );
     let exposure = row.exposure.as_ref().map_or_else(
-        || "not known".to_owned(),
-        |it| match (it.advisories, &it.worst, &it.fixed_in, &it.unknown) {
-            (0, _, _, None) => "nothing known".to_owned(),
+        || "unknown".to_owned(),
+        |exposure| match (
+            exposure.advisories,
+            &exposure.worst,
+            &exposure.fixed_in,
+            &exposure.unknown,
+        ) {
+            (0, _, _, None) => "none known".to_owned(),
             (0, _, _, Some(unknown)) => unknown.clone(),
             (count, worst, fixed, unknown) => {
                 let worst = worst.as_deref().unwrap_or("unknown");
                 let fixed = fixed.as_deref().unwrap_or("no release");
                 let all = if unknown.is_some() { "those that name a release are" } else { "all" };
-                let unknown = unknown.as_ref().map(|it| format!("; {it}")).unwrap_or_default();
+                let unknown = unknown.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
                 format!("{count} advisories, worst {worst}; {all} fixed in {fixed}{unknown}")
             }
         },
@@ -106,9 +114,9 @@ fn row(row: &MatrixRow, printer: &Printer) -> Vec<String> {
     };
     let frameworks = row.frameworks.join(", ");
     vec![
-        row.sku.clone().unwrap_or_else(|| known(&row.gpu)),
-        known(&row.driver),
-        known(&row.cuda),
+        row.sku.clone().unwrap_or_else(|| or_unknown(&row.gpu)),
+        or_unknown(&row.driver),
+        or_unknown(&row.cuda),
         if frameworks.is_empty() { "-".to_owned() } else { frameworks },
         row.nodes.to_string(),
         row.gpus.to_string(),
@@ -135,18 +143,18 @@ pub(super) fn domains(
     }
     let rows: Vec<Vec<String>> = domains
         .iter()
-        .map(|it| {
-            let limit = it.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
-            vec![it.domain.to_string(), it.members.to_string(), it.out.to_string(), limit]
+        .map(|row| {
+            let limit = row.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+            vec![row.domain.to_string(), row.members.to_string(), row.out.to_string(), limit]
         })
         .collect();
-    printer.table(&["Domain", "Nodes", "Out of service", "May be"], &rows)?;
-    for blame in &domain_faults {
+    printer.table(&["Domain", "Nodes", "Out of service", "Budget"], &rows)?;
+    for fault in &domain_faults {
         printer.line("")?;
         printer.paragraph(
-            "to blame",
-            10,
-            &format!("{}: {}", blame.domain, blame.rationale.reason.text),
+            "domain fault",
+            14,
+            &format!("{}: {}", fault.domain, fault.rationale.reason.text),
         )?;
     }
     for freeze in &freezes {
@@ -155,7 +163,7 @@ pub(super) fn domains(
             freeze.domain, freeze.by, freeze.until, freeze.reason
         );
         printer.line("")?;
-        printer.paragraph("frozen", 10, &text)?;
+        printer.paragraph("frozen", 14, &text)?;
     }
     Ok(outcome)
 }

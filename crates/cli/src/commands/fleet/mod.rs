@@ -1,15 +1,15 @@
 //! `farrier fleet`: queries and operates the fleet through the server's REST API.
 
 mod artifact;
-mod asks;
 mod connection;
 mod events;
 mod export;
 mod findings;
+pub(crate) mod location;
 mod matrix;
 mod nodes;
-pub(crate) mod place;
 mod policy;
+mod requests;
 pub(crate) mod session;
 
 use crate::commands::Outcome;
@@ -22,7 +22,7 @@ use session::Session;
 pub(crate) enum FleetCommand {
     /// List nodes with their phase and the reason for it
     Nodes(nodes::ListArgs),
-    /// Show everything known about a node
+    /// Show a node in detail: phase, agent, orders, verifications, inventory and findings
     Node(nodes::OneArgs),
     /// List open findings
     Findings(findings::Args),
@@ -35,26 +35,26 @@ pub(crate) enum FleetCommand {
     Domains(matrix::DomainsArgs),
     /// Hold a node out of service
     #[command(alias = "hold")]
-    Cordon(asks::CordonArgs),
+    Cordon(requests::CordonArgs),
     /// Release a held node; it is verified before it returns to service
     #[command(alias = "release")]
-    Uncordon(asks::NodeArgs),
+    Uncordon(requests::NodeArgs),
     /// Record a manual repair; the node is verified before it returns to service
-    Repaired(asks::RepairedArgs),
+    Repaired(requests::RepairedArgs),
     /// Approve a repair that waits for approval
-    Approve(asks::NodeArgs),
+    Approve(requests::NodeArgs),
     /// Verify a node again
-    Verify(asks::VerifyArgs),
+    Verify(requests::VerifyArgs),
     /// Test the GPUs of a node under load (`farrier diag` on the node); `farrier fleet node` shows
     /// the result
     ///
     /// GPUs in use are not tested: hold the node first (`farrier fleet cordon`).
-    Diag(asks::DiagArgs),
+    Diag(requests::DiagArgs),
     /// Apply a tuning profile to a node (`farrier tune apply` on the node); `farrier fleet node`
     /// shows the result
     ///
     /// The node must be cordoned and drained: hold it first (`farrier fleet cordon`).
-    Tune(asks::TuneArgs),
+    Tune(requests::TuneArgs),
     /// Fetch a node's logs: kernel log, `nvidia-smi -q`, the agent's journal and findings,
     /// nvidia-bug-report.sh
     ///
@@ -62,20 +62,21 @@ pub(crate) enum FleetCommand {
     /// written to a new file.
     Logs(artifact::Args),
     /// Set the location of a node: pool, tenant, site, rack, leaf switch, NVLink domain. Omitted
-    /// parts stay as they are
-    Place(place::PlaceArgs),
-    /// Remove a node from the fleet for good
-    Retire(asks::RetireArgs),
+    /// parts do not change
+    SetLocation(location::SetLocationArgs),
+    /// Remove a node from the fleet permanently
+    Retire(requests::RetireArgs),
     /// Freeze repairs in a domain for a time
-    Freeze(asks::FreezeArgs),
+    Freeze(requests::FreezeArgs),
     /// End a freeze
-    Unfreeze(asks::UnfreezeArgs),
-    /// Show GPU × driver × CUDA × framework, with end of support and exposure
+    Unfreeze(requests::UnfreezeArgs),
+    /// Show the combinations of GPU, driver, CUDA and framework, with end of support and security
+    /// advisories
     Matrix(matrix::Args),
     /// Show or replace the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Export everything as JSON lines: current node state, or the log
+    /// Export the current node state or the log as JSON lines
     Export(export::Args),
 }
 
@@ -83,26 +84,26 @@ const LOGS: ArtifactOrder =
     ArtifactOrder { code: "collect-logs", path: "logs", stem: "farrier-logs" };
 
 pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let session = &mut Session::kept()?;
+    let session = &mut Session::from_saved_login()?;
     match command {
         FleetCommand::Nodes(args) => nodes::list(session, args, printer),
-        FleetCommand::Node(args) => nodes::one(session, args, printer),
+        FleetCommand::Node(args) => nodes::detail(session, args, printer),
         FleetCommand::Findings(args) => findings::run(session, args, printer),
         FleetCommand::Events(args) => events::run(session, args, printer),
         FleetCommand::Explain(args) => nodes::explain(session, args, printer),
         FleetCommand::Domains(args) => matrix::domains(session, args, printer),
-        FleetCommand::Cordon(args) => asks::cordon(session, args, printer),
-        FleetCommand::Uncordon(args) => asks::uncordon(session, args, printer),
-        FleetCommand::Repaired(args) => asks::repaired(session, args, printer),
-        FleetCommand::Approve(args) => asks::approve(session, args, printer),
-        FleetCommand::Verify(args) => asks::verify(session, args, printer),
-        FleetCommand::Diag(args) => asks::diag(session, args, printer),
-        FleetCommand::Tune(args) => asks::tune(session, args, printer),
+        FleetCommand::Cordon(args) => requests::cordon(session, args, printer),
+        FleetCommand::Uncordon(args) => requests::uncordon(session, args, printer),
+        FleetCommand::Repaired(args) => requests::repaired(session, args, printer),
+        FleetCommand::Approve(args) => requests::approve(session, args, printer),
+        FleetCommand::Verify(args) => requests::verify(session, args, printer),
+        FleetCommand::Diag(args) => requests::diag(session, args, printer),
+        FleetCommand::Tune(args) => requests::tune(session, args, printer),
         FleetCommand::Logs(args) => artifact::fetch(session, args, &LOGS, printer),
-        FleetCommand::Place(args) => place::run(session, args, printer),
-        FleetCommand::Retire(args) => asks::retire(session, args, printer),
-        FleetCommand::Freeze(args) => asks::freeze(session, args, printer),
-        FleetCommand::Unfreeze(args) => asks::unfreeze(session, args, printer),
+        FleetCommand::SetLocation(args) => location::run(session, args, printer),
+        FleetCommand::Retire(args) => requests::retire(session, args, printer),
+        FleetCommand::Freeze(args) => requests::freeze(session, args, printer),
+        FleetCommand::Unfreeze(args) => requests::unfreeze(session, args, printer),
         FleetCommand::Matrix(args) => matrix::run(session, args, printer),
         FleetCommand::Policy(command) => policy::run(session, command, printer),
         FleetCommand::Export(args) => export::run(session, args, printer),

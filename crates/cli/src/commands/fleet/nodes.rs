@@ -1,14 +1,15 @@
 //! `farrier fleet nodes`, `node` and `explain`.
 
-use farrier_fleet::fleet::event::Cordon;
-use farrier_fleet::fleet::{Location, NodeId, NodePhase};
+use farrier_fleet::fleet::event::{Cordon, GpuInventory};
+use farrier_fleet::fleet::{NodeId, NodePhase};
 use farrier_wire::rest::{
     NodeDetail, NodeExplanation, NodePage, NodeRow, RationaleView, ReasonView,
 };
 use jiff::{SignedDuration, Timestamp};
 
 use super::connection;
-use super::findings::code;
+use super::findings::code_with_detail;
+use super::location;
 use super::session::{Path, Session};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -25,7 +26,7 @@ pub(crate) struct ListArgs {
     /// Only nodes behind this leaf switch
     #[arg(long)]
     leaf: Option<String>,
-    /// Only nodes in this phase: joining, in-service, suspect, quarantined, in-repair, verifying,
+    /// Only nodes in this phase: joining, in-service, suspect, quarantined, repairing, verifying,
     /// held
     #[arg(long)]
     phase: Option<String>,
@@ -63,7 +64,7 @@ pub(super) fn list(
             .with("limit", Some(500));
         let page: NodePage = session.get(path.as_str())?;
         if args.output == Output::Json {
-            page.nodes.iter().try_for_each(|it| printer.json_line(it))?;
+            page.nodes.iter().try_for_each(|node| printer.json_line(node))?;
         } else {
             nodes.extend(page.nodes);
         }
@@ -76,60 +77,61 @@ pub(super) fn list(
         let is_filtered = args.pool.is_some() || args.rack.is_some() || args.leaf.is_some();
         let is_filtered = is_filtered || args.phase.is_some() || args.text.is_some();
         printer.line(if is_filtered {
-            "no node that you see is like that"
+            "no node in your scope matches"
         } else {
-            "you see no node; `farrier server token create` on the server lets nodes join"
+            "no nodes in your scope; `farrier server token create` on the server lets nodes join"
         })?;
     } else if args.output == Output::Table {
-        let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
+        let rows: Vec<Vec<String>> = nodes.iter().map(|node| row(node, printer)).collect();
         let headings =
-            ["Node", "NodePhase", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
+            ["Node", "Phase", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
         printer.table(&headings, &rows)?;
-        let told: Vec<&NodeRow> =
-            nodes.iter().filter(|it| it.phase != NodePhase::InService).collect();
+        let not_in_service: Vec<&NodeRow> =
+            nodes.iter().filter(|node| node.phase != NodePhase::InService).collect();
         printer.line("")?;
-        printer.line(&counted(&nodes))?;
-        if let Some(agents) = connection::counted(&nodes) {
+        printer.line(&summary(&nodes))?;
+        if let Some(agents) = connection::summary(&nodes) {
             printer.line(&agents)?;
         }
-        let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
-        for node in told {
-            let mut why = node.reason.text.clone();
+        let names = not_in_service.iter().map(|node| node.node.to_string());
+        let widest = names.map(|name| name.len()).max().unwrap_or(0);
+        for node in not_in_service {
+            let mut text = node.reason.text.clone();
             if let Some(deferred) = &node.deferred {
-                why.push_str(&format!("; held back: {}", deferred.text));
+                text.push_str(&format!("; deferred: {}", deferred.text));
             }
-            let mut shown = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
-            let is_told = shown.any(ReasonView::is_heartbeat_lost);
-            if let Some(since) = node.heartbeat_lost_since.filter(|_| !is_told) {
-                why.push_str(&format!("; nothing was heard of it since {since:.0}"));
+            let mut reasons = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
+            let is_reported = reasons.any(ReasonView::is_heartbeat_lost);
+            if let Some(since) = node.heartbeat_lost_since.filter(|_| !is_reported) {
+                text.push_str(&format!("; no heartbeat since {since:.0}"));
             }
-            printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
+            printer.paragraph(&format!("  {}", node.node), widest + 3, &text)?;
         }
     }
     Ok(Outcome::Fine)
 }
 
 /// Counts nodes by phase. A suspect node still runs work, but it is not counted as in service.
-fn counted(nodes: &[NodeRow]) -> String {
-    let many =
+fn summary(nodes: &[NodeRow]) -> String {
+    let total =
         if nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", nodes.len()) };
-    let each = NodePhase::ALL.iter().filter_map(|phase| {
-        let count = nodes.iter().filter(|it| it.phase == *phase).count();
-        let how = if *phase == NodePhase::Suspect {
-            "suspect (at work)".to_owned()
+    let counts = NodePhase::ALL.iter().filter_map(|phase| {
+        let count = nodes.iter().filter(|node| node.phase == *phase).count();
+        let description = if *phase == NodePhase::Suspect {
+            "suspect (still takes work)".to_owned()
         } else {
             phase.to_string()
         };
-        (count > 0).then(|| format!("{count} {how}"))
+        (count > 0).then(|| format!("{count} {description}"))
     });
-    format!("{many}: {}", each.collect::<Vec<_>>().join(", "))
+    format!("{total}: {}", counts.collect::<Vec<_>>().join(", "))
 }
 
 fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
     let gpus = match (node.gpus, &node.gpu) {
         (Some(count), Some(name)) => format!("{count} × {}", name.trim_start_matches("NVIDIA ")),
         (Some(count), None) => count.to_string(),
-        (None, _) => "not known".to_owned(),
+        (None, _) => "unknown".to_owned(),
     };
     let findings = match node.worst {
         Some(worst) => format!("{} ({worst})", node.findings),
@@ -145,7 +147,7 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
         node.location.pool.to_string(),
         node.location.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
         gpus,
-        node.driver.clone().unwrap_or_else(|| "not known".to_owned()),
+        node.driver.clone().unwrap_or_else(|| "unknown".to_owned()),
         findings,
     ]
 }
@@ -172,13 +174,7 @@ fn toned(printer: &Printer, phase: NodePhase) -> String {
     printer.toned(tone, &phase.to_string())
 }
 
-fn where_it_is(place: &Location) -> String {
-    let mut domains = place.domains();
-    domains.remove(0);
-    domains.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-pub(super) fn one(
+pub(super) fn detail(
     session: &mut Session,
     args: &OneArgs,
     printer: &mut Printer,
@@ -191,91 +187,98 @@ pub(super) fn one(
     }
     let phase = toned(printer, node.phase);
     printer.line(&format!("{}: {phase} since {:.0}", node.node, node.since))?;
-    let mut told = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
-    told("where", &where_it_is(&node.location))?;
-    told("why", &node.rationale.reason.text)?;
-    told("until", &node.rationale.unblocked_by.text)?;
+    let mut field = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
+    field("location", &location::describe(&node.location))?;
+    field("reason", &node.rationale.reason.text)?;
+    field("until", &node.rationale.unblocked_by.text)?;
     if let Some(connection) = &node.connection {
-        told("agent", &connection.to_string())?;
+        field("agent", &connection.to_string())?;
     }
-    if let Some(why) = &node.deferred {
-        told("held back", &format!("{}; until {}", why.reason.text, why.unblocked_by.text))?;
-    }
-    for domain_faults in &node.domain_faults {
-        told("not its fault", &domain_faults.text)?;
-    }
-    if let Some(since) = node.heartbeat_lost_since {
-        told("silent", &format!("nothing was heard since {since:.0}"))?;
-    }
-    if let Some(order) = &node.order {
-        let how = if order.accepted { "the agent is at it" } else { "on its way" };
-        let (number, until) = (order.generation, order.lease_until);
-        told("order", &format!("{} (order {number}, {how}, until {until:.0})", order.text))?;
-    }
-    if let Some(hold) = &node.hold {
-        told("held by", &format!("{}: {}", hold.by, hold.reason))?;
-    }
-    told("work", &work(&node))?;
-    if let Some(inventory) = &node.inventory {
-        let unknown = || "not known".to_owned();
-        told("driver", &inventory.driver.clone().unwrap_or_else(unknown))?;
-        told("CUDA", &inventory.cuda.clone().unwrap_or_else(unknown))?;
-        told("kernel", &inventory.kernel.clone().unwrap_or_else(unknown))?;
-        let gpus = inventory.gpus.as_ref().map(|all| {
-            let name = |it: &farrier_fleet::fleet::event::GpuInventory| {
-                let name = it.name.as_deref().unwrap_or("a GPU of no known name");
-                it.place_words().map_or_else(
-                    || format!("{name}, {}", it.uuid),
-                    |place| format!("{place}: {name}, {}", it.uuid),
-                )
-            };
-            all.iter().map(name).collect::<Vec<_>>()
-        });
-        match gpus {
-            Some(gpus) => gpus.iter().try_for_each(|it| told("GPU", it))?,
-            None => told("GPUs", "not known")?,
-        }
-    }
-    for proof in &node.verifications {
-        let how = if proof.passed { "passed" } else { "not passed" };
-        told("proven", &format!("{} {how} at {:.0}: {}", proof.level, proof.at, proof.evidence))?;
-    }
-    if let Some(requested_order) = &node.requested_order {
-        told("asked for", &format!("{requested_order}, not done yet"))?;
-    }
-    for ended in &node.requested_order_results {
-        let how = match ended.status.as_str() {
-            "done" => "done",
-            "failed" => "failed",
-            _ => "could not be done",
-        };
-        told(
-            "asked for",
-            &format!("{}, {how} at {:.0}: {}", ended.text, ended.at, ended.evidence),
+    if let Some(rationale) = &node.deferred {
+        field(
+            "deferred",
+            &format!("{}; until {}", rationale.reason.text, rationale.unblocked_by.text),
         )?;
     }
-    node.repairs.iter().try_for_each(|it| told("repair", it))?;
+    for fault in &node.domain_faults {
+        field("domain fault", &fault.text)?;
+    }
+    if let Some(since) = node.heartbeat_lost_since {
+        field("heartbeat", &format!("lost; the last one arrived at {since:.0}"))?;
+    }
+    if let Some(order) = &node.order {
+        let status = if order.accepted { "accepted by the agent" } else { "not accepted yet" };
+        let (generation, until) = (order.generation, order.lease_until);
+        let text = format!("{} (order {generation}, {status}, lease until {until:.0})", order.text);
+        field("order", &text)?;
+    }
+    if let Some(hold) = &node.hold {
+        field("held by", &format!("{}: {}", hold.by, hold.reason))?;
+    }
+    field("cordon", &cordon(&node))?;
+    if let Some(inventory) = &node.inventory {
+        let unknown = || "unknown".to_owned();
+        field("driver", &inventory.driver.clone().unwrap_or_else(unknown))?;
+        field("CUDA", &inventory.cuda.clone().unwrap_or_else(unknown))?;
+        field("kernel", &inventory.kernel.clone().unwrap_or_else(unknown))?;
+        let gpus = inventory.gpus.as_ref().map(|gpus| {
+            let describe = |gpu: &GpuInventory| {
+                let name = gpu.name.as_deref().unwrap_or("GPU of unknown model");
+                gpu.place_words().map_or_else(
+                    || format!("{name}, {}", gpu.uuid),
+                    |slot| format!("{slot}: {name}, {}", gpu.uuid),
+                )
+            };
+            gpus.iter().map(describe).collect::<Vec<_>>()
+        });
+        match gpus {
+            Some(gpus) => gpus.iter().try_for_each(|gpu| field("GPU", gpu))?,
+            None => field("GPUs", "unknown")?,
+        }
+    }
+    for result in &node.verifications {
+        let verdict = if result.passed { "passed" } else { "failed" };
+        let text = format!("{} {verdict} at {:.0}: {}", result.level, result.at, result.evidence);
+        field("verification", &text)?;
+    }
+    if let Some(requested_order) = &node.requested_order {
+        field("requested", &format!("{requested_order}, not run yet"))?;
+    }
+    for result in &node.requested_order_results {
+        let status = match result.status.as_str() {
+            "done" => "done",
+            "failed" => "failed",
+            _ => "could not run",
+        };
+        field(
+            "requested",
+            &format!("{}, {status} at {:.0}: {}", result.text, result.at, result.evidence),
+        )?;
+    }
+    node.repairs.iter().try_for_each(|repair| field("repair", repair))?;
     let mut findings_on = node.findings_on.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
         printer.line("")?;
         printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
-        let on = findings_on.next().cloned().unwrap_or_else(|| finding.subject.to_string());
-        let what = code(finding);
-        printer.paragraph("", 11, &format!("[{what}] on {on} since {:.0}", finding.first_seen))?;
+        let subject = findings_on.next().cloned().unwrap_or_else(|| finding.subject.to_string());
+        let code = code_with_detail(finding);
+        printer.paragraph(
+            "",
+            11,
+            &format!("[{code}] on {subject} since {:.0}", finding.first_seen),
+        )?;
     }
     Ok(outcome)
 }
 
-fn work(node: &NodeDetail) -> String {
-    let drained = if node.drained { ", and has none" } else { "" };
+fn cordon(node: &NodeDetail) -> String {
+    let drained = if node.drained { "; drained" } else { "" };
     match &node.cordon {
-        Cordon::Unknown => "nobody knows whether it takes new work".to_owned(),
-        Cordon::None => "it takes new work".to_owned(),
-        Cordon::ByFarrier => format!("it takes no new work, by our mark{drained}"),
-        Cordon::External { owner, reason } => {
-            format!("it takes no new work, by {owner}: {reason}{drained}")
-        }
+        Cordon::Unknown => "unknown: the agent has not reported it yet".to_owned(),
+        Cordon::None => "none: the node takes new work".to_owned(),
+        Cordon::ByFarrier => format!("by Farrier{drained}"),
+        Cordon::External { owner, reason } => format!("by {owner}: {reason}{drained}"),
     }
 }
 
@@ -284,33 +287,36 @@ pub(super) fn explain(
     args: &OneArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let told: NodeExplanation = session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
-    let outcome = Outcome::finding_if(told.phase != NodePhase::InService);
+    let explanation: NodeExplanation =
+        session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
+    let outcome = Outcome::finding_if(explanation.phase != NodePhase::InService);
     if args.output == Output::Json {
-        printer.json(&told)?;
+        printer.json(&explanation)?;
         return Ok(outcome);
     }
-    let phase = toned(printer, told.phase);
-    printer.line(&format!("{} is {phase} since {:.0}", told.node, told.since))?;
-    let why = |printer: &mut Printer, name: &str, why: &RationaleView| {
-        printer.paragraph(&format!("  {name}"), 14, &why.reason.text)?;
-        printer.paragraph("  until", 14, &why.unblocked_by.text)
+    let phase = toned(printer, explanation.phase);
+    printer.line(&format!("{}: {phase} since {:.0}", explanation.node, explanation.since))?;
+    let print = |printer: &mut Printer, name: &str, rationale: &RationaleView| {
+        printer.paragraph(&format!("  {name}"), 16, &rationale.reason.text)?;
+        printer.paragraph("  until", 16, &rationale.unblocked_by.text)
     };
-    why(printer, "because", &told.rationale)?;
-    if let Some(connection) = &told.connection {
-        printer.paragraph("  agent", 14, &connection.to_string())?;
+    print(printer, "reason", &explanation.rationale)?;
+    if let Some(connection) = &explanation.connection {
+        printer.paragraph("  agent", 16, &connection.to_string())?;
     }
-    let domain_faults = told.domain_faults.iter().map(|it| it.text.clone()).collect();
-    for (name, texts) in
-        [("found", &told.findings), ("to blame", &domain_faults), ("frozen", &told.frozen)]
-    {
-        texts.iter().try_for_each(|it| printer.paragraph(&format!("  {name}"), 14, it))?;
+    let domain_faults = explanation.domain_faults.iter().map(|fault| fault.text.clone()).collect();
+    for (name, texts) in [
+        ("finding", &explanation.findings),
+        ("domain fault", &domain_faults),
+        ("frozen", &explanation.frozen),
+    ] {
+        texts.iter().try_for_each(|text| printer.paragraph(&format!("  {name}"), 16, text))?;
     }
-    if let Some(order) = &told.order {
-        printer.paragraph("  ordered", 14, order)?;
+    if let Some(order) = &explanation.order {
+        printer.paragraph("  order", 16, order)?;
     }
-    if let Some(deferred) = &told.deferred {
-        why(printer, "held back", deferred)?;
+    if let Some(deferred) = &explanation.deferred {
+        print(printer, "deferred", deferred)?;
     }
     Ok(outcome)
 }

@@ -42,12 +42,17 @@ pub(super) fn run(
                 std::io::stdin().take(POLICY_BYTES_MAX).read_to_string(&mut text)
             } else {
                 let open = File::open(file);
-                open.and_then(|it| it.take(POLICY_BYTES_MAX).read_to_string(&mut text))
+                open.and_then(|file| file.take(POLICY_BYTES_MAX).read_to_string(&mut text))
             };
             read.with_context(|| format!("failed to read `{}`", file.display()))?;
-            let policy = strict_json::parse(text.as_bytes()).context("the policy is not JSON")?;
+            let policy =
+                strict_json::parse(text.as_bytes()).context("the policy is not valid JSON")?;
             let Done { changed } = session.put("/api/v1/policy", &policy)?;
-            printer.line(if changed { "the policy is in force" } else { "it is so already" })?;
+            printer.line(if changed {
+                "the policy is in force"
+            } else {
+                "no change: this policy is already in force"
+            })?;
         }
     }
     Ok(Outcome::Fine)

@@ -28,57 +28,58 @@ pub(crate) struct Login {
 }
 
 /// `$XDG_CONFIG_HOME/farrier`, or `~/.config/farrier`.
-fn folder() -> anyhow::Result<PathBuf> {
-    let path = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+fn config_dir() -> anyhow::Result<PathBuf> {
+    let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = path("XDG_CONFIG_HOME").or_else(|| path("HOME").map(|home| home.join(".config")));
-    let base = base.filter(|it| it.is_absolute());
-    base.map(|it| it.join("farrier")).ok_or_else(|| {
-        Hinted::error("nobody knows where to keep a login", "set XDG_CONFIG_HOME or HOME")
+    let base = base.filter(|base| base.is_absolute());
+    base.map(|base| base.join("farrier")).ok_or_else(|| {
+        Hinted::error("no directory to save the login in", "set XDG_CONFIG_HOME or HOME")
     })
 }
 
 impl Login {
     /// Saves atomically (write, fsync, rename), with mode 0600.
-    pub(crate) fn keep(&self) -> anyhow::Result<PathBuf> {
-        let folder = folder()?;
-        let path = folder.join("login.json");
-        let keep = || -> io::Result<()> {
-            DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-            let part = folder.join("login.part");
-            let _ = fs::remove_file(&part);
+    pub(crate) fn save(&self) -> anyhow::Result<PathBuf> {
+        let dir = config_dir()?;
+        let path = dir.join("login.json");
+        let save = || -> io::Result<()> {
+            DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+            let temporary = dir.join("login.part");
+            let _ = fs::remove_file(&temporary);
             let mut file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
             file.write_all(&serde_json::to_vec_pretty(self)?)?;
             file.sync_all()?;
-            fs::rename(&part, &path)
+            fs::rename(&temporary, &path)
         };
-        keep().with_context(|| format!("failed to keep `{}`", path.display()))?;
+        save().with_context(|| format!("failed to save `{}`", path.display()))?;
         Ok(path)
     }
 
     pub(crate) fn read() -> anyhow::Result<Self> {
-        let path = folder()?.join("login.json");
-        let none = || {
+        let path = config_dir()?.join("login.json");
+        let not_logged_in = || {
             Hinted::error(
-                "nobody is logged in",
-                "`farrier login --server URL --ca-fingerprint HEX --token -`, as `farrier server user add` printed it",
+                "not logged in",
+                "`farrier login --server URL --ca-fingerprint SHA256 --token -`; `farrier server user add` prints the whole command",
             )
         };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Err(none()),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Err(not_logged_in()),
             Err(err) => {
                 return Err(err).with_context(|| format!("failed to read `{}`", path.display()));
             }
         };
         if let Err(loose) = file_mode::check([(path.as_path(), FileKind::Secret)])? {
             return Err(Hinted::error(
-                format!("a token can be read by others: {loose}"),
-                "have the token replaced if somebody may have read it",
+                format!("other users can read the saved token: {loose}"),
+                "if someone may have read it, have the token replaced",
             ));
         }
         serde_json::from_slice(&bytes).map_err(|_| {
-            Hinted::error(format!("`{}` does not read", path.display()), "`farrier login` anew")
+            let message = format!("`{}` is not a valid login file", path.display());
+            Hinted::error(message, "run `farrier login` again")
         })
     }
 }
@@ -86,26 +87,26 @@ impl Login {
 /// A blocking wrapper around the REST client.
 pub(crate) struct Session {
     runtime: tokio::runtime::Runtime,
-    asker: RestClient,
+    client: RestClient,
 }
 
 impl Session {
     /// Opens a session with the saved login.
-    pub(super) fn kept() -> anyhow::Result<Self> {
+    pub(super) fn from_saved_login() -> anyhow::Result<Self> {
         Self::open(&Login::read()?)
     }
 
     /// Replaces a broken connection, with the login that is saved now. If that fails, the old
     /// connection stays and the next request fails too.
     pub(super) fn reconnect(&mut self) {
-        if let Ok(session) = Self::kept() {
+        if let Ok(session) = Self::from_saved_login() {
             *self = session;
         }
     }
 
     pub(crate) fn open(login: &Login) -> anyhow::Result<Self> {
-        let url: ServerUrl = login.server.parse().context("the server's address")?;
-        let wanted = match &login.ca_fingerprint {
+        let url: ServerUrl = login.server.parse().context("invalid server address")?;
+        let expected = match &login.ca_fingerprint {
             Some(text) => fingerprint(text).map_err(|err| {
                 Hinted::error(err.to_string(), "`farrier server user add` prints it")
             })?,
@@ -113,15 +114,15 @@ impl Session {
             None => [0; 32],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let tls = Arc::clone(&pinned(wanted)?);
-        let asker = runtime
+        let tls = Arc::clone(&pinned(expected)?);
+        let client = runtime
             .block_on(RestClient::connect(&url, tls, &login.token))
             .map_err(|err| explained(&err))?;
-        Ok(Self { runtime, asker })
+        Ok(Self { runtime, client })
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        self.runtime.block_on(self.asker.get(path)).map_err(|err| explained(&err))
+        self.runtime.block_on(self.client.get(path)).map_err(|err| explained_for(path, &err))
     }
 
     pub(super) fn post<T: DeserializeOwned>(
@@ -129,7 +130,7 @@ impl Session {
         path: &str,
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
-        self.runtime.block_on(self.asker.post(path, body)).map_err(|err| explained(&err))
+        self.runtime.block_on(self.client.post(path, body)).map_err(|err| explained_for(path, &err))
     }
 
     pub(super) fn put<T: DeserializeOwned>(
@@ -137,21 +138,21 @@ impl Session {
         path: &str,
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
-        self.runtime.block_on(self.asker.put(path, body)).map_err(|err| explained(&err))
+        self.runtime.block_on(self.client.put(path, body)).map_err(|err| explained_for(path, &err))
     }
 
-    /// Streams the response body to `take`, piece by piece.
+    /// Streams the response body to `consume`, chunk by chunk.
     pub(super) fn download(
         &mut self,
         path: &str,
-        mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+        mut consume: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let answered = self.runtime.block_on(self.asker.follow(path));
-        let mut answered = answered.map_err(|err| explained(&err))?;
+        let response = self.runtime.block_on(self.client.follow(path));
+        let mut response = response.map_err(|err| explained_for(path, &err))?;
         loop {
-            let piece = self.runtime.block_on(answered.piece()).map_err(|err| explained(&err))?;
-            match piece {
-                Some(piece) => take(&piece)?,
+            let chunk = self.runtime.block_on(response.piece());
+            match chunk.map_err(|err| explained_for(path, &err))? {
+                Some(chunk) => consume(&chunk)?,
                 None => return Ok(()),
             }
         }
@@ -159,18 +160,18 @@ impl Session {
 
     /// Streams the response body line by line.
     pub(super) fn lines(&mut self, path: &str) -> anyhow::Result<Lines<'_>> {
-        let answered = self.runtime.block_on(self.asker.follow(path));
-        let answered = answered.map_err(|err| explained(&err))?;
-        Ok(Lines { runtime: &self.runtime, answered, buffer: Vec::new(), is_whole: false })
+        let response = self.runtime.block_on(self.client.follow(path));
+        let response = response.map_err(|err| explained_for(path, &err))?;
+        Ok(Lines { runtime: &self.runtime, response, buffer: Vec::new(), is_complete: false })
     }
 }
 
 /// Iterator over the lines of a streamed response.
 pub(super) struct Lines<'s> {
     runtime: &'s tokio::runtime::Runtime,
-    answered: RestResponse,
+    response: RestResponse,
     buffer: Vec<u8>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
 impl Iterator for Lines<'_> {
@@ -182,15 +183,15 @@ impl Iterator for Lines<'_> {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(Ok(String::from_utf8_lossy(&line[..end]).into_owned()));
             }
-            if self.is_whole {
+            if self.is_complete {
                 let rest = std::mem::take(&mut self.buffer);
                 return (!rest.is_empty()).then(|| Ok(String::from_utf8_lossy(&rest).into_owned()));
             }
-            match self.runtime.block_on(self.answered.piece()) {
-                Ok(Some(piece)) => self.buffer.extend_from_slice(&piece),
-                Ok(None) => self.is_whole = true,
+            match self.runtime.block_on(self.response.piece()) {
+                Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
+                Ok(None) => self.is_complete = true,
                 Err(err) => {
-                    self.is_whole = true;
+                    self.is_complete = true;
                     self.buffer.clear();
                     return Some(Err(err));
                 }
@@ -228,53 +229,73 @@ impl Path {
     }
 }
 
+/// The node in a path such as `/api/v1/nodes/gpu-7/hold`; `NODE` if the path names none.
+fn node_in(path: &str) -> &str {
+    let rest = path.strip_prefix("/api/v1/nodes/").unwrap_or_default();
+    let name = rest.split(['/', '?']).next().unwrap_or_default();
+    if name.is_empty() { "NODE" } else { name }
+}
+
 /// Replaces the server's hint, written for API clients, by the matching command.
-fn by_command(problem: &Problem) -> String {
-    let command = match problem.hint_code {
-        Some(HintCode::ListNodes) => "`farrier fleet nodes` lists those that you see",
-        Some(HintCode::ListTokens) => "`farrier server token list` lists those that you see",
-        Some(HintCode::SeeApproval) => "`farrier fleet explain NODE` says when there is something",
-        Some(HintCode::HoldAndDrain) => {
-            "hold it first (`farrier fleet cordon NODE --reason TEXT`), and let what runs there end"
+fn by_command(path: &str, problem: &Problem) -> String {
+    let node = node_in(path);
+    match problem.hint_code {
+        Some(HintCode::ListNodes) => {
+            "`farrier fleet nodes` lists the nodes in your scope".to_owned()
         }
-        Some(HintCode::HoldOrWait) => {
-            "hold it first (`farrier fleet cordon NODE --reason TEXT`), or wait until something speaks against it"
+        Some(HintCode::ListTokens) => "`farrier server token list` lists the tokens".to_owned(),
+        Some(HintCode::SeeApproval) => {
+            format!("`farrier fleet explain {node}` shows what the node waits for")
         }
-        Some(HintCode::ListArtifacts) => "without --last, the node is asked for new ones",
+        Some(HintCode::HoldAndDrain) => format!(
+            "hold it first (`farrier fleet cordon {node} --reason TEXT`), and wait until its running jobs have ended"
+        ),
+        Some(HintCode::HoldOrWait) => format!(
+            "hold it first (`farrier fleet cordon {node} --reason TEXT`), or wait until a finding affects its service"
+        ),
+        Some(HintCode::ListArtifacts) => "without --last, the node collects new ones".to_owned(),
         Some(HintCode::WaitForOrder) => {
-            "wait until it is; `farrier fleet node NODE` says what came of it"
+            format!("wait until it has run; `farrier fleet node {node}` shows the result")
         }
-        Some(HintCode::ListDomains) => "`farrier fleet domains` lists those that you see",
-        Some(HintCode::EnrolAgain) => {
-            "enrol it again: `farrier server token create --node NODE`, then `farrier agent enrol` there"
+        Some(HintCode::ListDomains) => {
+            "`farrier fleet domains` lists the domains in your scope".to_owned()
         }
-        Some(HintCode::ReadReference) => "`--help` says what is expected",
-        Some(HintCode::Unknown) | None => &problem.hint,
-    };
-    command.to_owned()
+        Some(HintCode::EnrolAgain) => format!(
+            "enrol it again: `farrier server token create --pool POOL --node {node}` on the server, then `farrier agent enrol` on the node"
+        ),
+        Some(HintCode::ReadReference) => "see `--help` for the expected values".to_owned(),
+        Some(HintCode::Unknown) | None => problem.hint.clone(),
+    }
 }
 
 /// Converts a REST error into a message with a hint for the operator.
 pub(super) fn explained(err: &RestError) -> anyhow::Error {
+    explained_for("", err)
+}
+
+/// As [`explained`], with the request's path, whose node the hint names.
+fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
     let hint = match err {
         RestError::Refused(problem) if problem.status == 401 => {
-            "`farrier login` with another token; `farrier server user add` makes one".to_owned()
+            "`farrier login` with another token; `farrier server user add` creates one".to_owned()
         }
-        RestError::Refused(problem) => by_command(problem),
+        RestError::Refused(problem) => by_command(path, problem),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
-            "does the server run, and is the address right?".to_owned()
+            "is the server running, and is the address right?".to_owned()
         }
         RestError::Connect(ConnectError::Stranger { .. }) => {
-            "is the address right? `farrier server user add` prints the fingerprint of its own server; where its authority is a new one, `farrier login` anew"
+            "is the address right? `farrier server user add` prints the fingerprint of its server; if the server has a new CA, run `farrier login` again"
                 .to_owned()
         }
         RestError::Connect(ConnectError::NoTls { .. }) => {
-            "is another program there? A farrier server without TLS (`--plain`) is `http://` and on loopback".to_owned()
+            "is another program listening there? A farrier server without TLS (`--plain`) has an `http://` address on loopback".to_owned()
         }
         RestError::Call(_) => "`farrier login --server https://...`".to_owned(),
-        RestError::Connect(_) | RestError::Foreign(_) => "is a farrier server there?".to_owned(),
+        RestError::Connect(_) | RestError::Foreign(_) => {
+            "is this the address of a farrier server?".to_owned()
+        }
         RestError::Token => "`farrier login` with the token that was printed".to_owned(),
-        RestError::Path(_) => "names have letters, digits, `.`, `_` and `-`".to_owned(),
+        RestError::Path(_) => "names consist of letters, digits, `.`, `_` and `-`".to_owned(),
         RestError::Broken(_) | RestError::Slow => "try again in a moment".to_owned(),
         RestError::Form(_) => "is this program older than the server?".to_owned(),
     };
@@ -294,8 +315,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_cannot_be_taken_for_something_else() {
+    fn query_values_are_percent_encoded() {
         let path = Path::new("/a").with("text", Some("x&limit=1 \u{e9}")).with("no", None::<u8>);
         assert_eq!(path.with("limit", Some(3)).as_str(), "/a?text=x%26limit%3D1%20%C3%A9&limit=3");
+    }
+
+    #[test]
+    fn hints_name_the_node_of_the_request() {
+        assert_eq!(node_in("/api/v1/nodes/gpu-7/hold"), "gpu-7");
+        assert_eq!(node_in("/api/v1/nodes/gpu-7?text=x"), "gpu-7");
+        assert_eq!(node_in("/api/v1/nodes"), "NODE");
+        assert_eq!(node_in("/api/v1/freezes"), "NODE");
     }
 }

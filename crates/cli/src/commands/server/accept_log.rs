@@ -4,7 +4,7 @@ use farrier_server::access::Store;
 use farrier_server::log::{Accepted, FormatMismatch, LogError, accept};
 use farrier_server::run::{lock_folder, log_path, prepare_folder};
 
-use super::Folder;
+use super::DataDir;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -12,30 +12,33 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
 }
 
 /// Hint for a log that this version cannot read.
-pub(super) fn hint(what: ForeignLog) -> &'static str {
-    match what {
+pub(super) fn hint(mismatch: FormatMismatch) -> &'static str {
+    match mismatch {
         FormatMismatch::Format(_) | FormatMismatch::State => {
-            "it is of a later version: use the version that wrote it"
+            "a newer version wrote it: use the version that wrote it"
         }
         FormatMismatch::Empty => {
-            "move `log` and `log-head` away, and put a backup back with `farrier server restore`"
+            "move `log` and `log-head` away, and restore a backup with `farrier server restore`"
         }
-        FormatMismatch::Database => "--dir names the folder of a server",
+        FormatMismatch::Database => "--dir must be the data directory of a server",
     }
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let path = log_path(&args.folder.dir);
+    let path = log_path(&args.data.dir);
     if !path.exists() {
-        let message = format!("`{}` is not there", path.display());
-        return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
+        let message = format!("`{}` does not exist", path.display());
+        return Err(Hinted::error(
+            message,
+            "--dir must be the data directory of a server that has run",
+        ));
     }
-    prepare_folder(&args.folder.dir)?;
-    let _lock = lock_folder(&args.folder.dir)?;
+    prepare_folder(&args.data.dir)?;
+    let _lock = lock_folder(&args.data.dir)?;
     let accepted = accept(&path).map_err(|err| match err {
         LogError::UnknownFormat { what, .. } => Hinted::error(err.to_string(), hint(what)),
         other => other.into(),
@@ -43,32 +46,33 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let Accepted { before, end } = match accepted {
         Ok(accepted) => accepted,
         Err(flaw) => {
-            printer.line(&format!("NOT WHOLE: {flaw}"))?;
-            printer.line("Nothing was accepted. `farrier server restore` puts a backup back.")?;
+            printer.line(&format!("VERIFICATION FAILED: {flaw}"))?;
+            printer
+                .line("The log was not accepted. `farrier server restore` restores a backup.")?;
             return Ok(Outcome::Finding);
         }
     };
     // Without an access store there is nothing to reset; the server reports that at its start.
-    if args.folder.dir.join("access").exists() {
-        Store::open(&args.folder.dir)?.clear_log()?;
+    if args.data.dir.join("access").exists() {
+        Store::open(&args.data.dir)?.clear_log()?;
     }
     match before {
         Some(before) if before == end => {
-            printer.line("this is the log that was acknowledged: there was nothing to accept")?;
+            printer.line("this is the acknowledged log: there is nothing to accept")?;
         }
         Some(before) if before.seq > end.seq => printer.line(&format!(
-            "accepted: entries {} to {} were acknowledged, and are given up",
+            "accepted: the acknowledged entries {} to {} are lost",
             end.seq + 1,
             before.seq
         ))?,
         Some(before) => {
             printer.line(&format!(
-                "accepted: it is another log from entry {} on or before",
+                "accepted: the log differs from the acknowledged one at entry {} or earlier",
                 before.seq
             ))?;
         }
-        None => printer.line("accepted: which entry was acknowledged last was not known")?,
+        None => printer.line("accepted: the last acknowledged entry was unknown")?,
     }
-    printer.line(&format!("The server goes on from entry {}, hash {}", end.seq, end.hash))?;
+    printer.line(&format!("The server continues from entry {}, hash {}", end.seq, end.hash))?;
     Ok(Outcome::Fine)
 }

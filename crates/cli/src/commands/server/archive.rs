@@ -1,4 +1,4 @@
-//! `farrier server archive`: moves the oldest log entries into a file of their own.
+//! `farrier server archive`: moves the oldest log entries into an archive file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use farrier_server::log::{Archived, archive};
 use farrier_server::run::log_path;
 use jiff::{SignedDuration, Timestamp};
 
-use super::keep::make;
+use super::backup::create_new;
 use super::span;
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
@@ -32,14 +32,13 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = log_path(&args.dir);
     if !path.exists() {
-        let message = format!("`{}` is not there", path.display());
-        return Err(Hinted::error(message, "name the folder of a server that has run"));
+        let message = format!("`{}` does not exist", path.display());
+        return Err(Hinted::error(message, "name the data directory of a server that has run"));
     }
     let mut log = SqliteLog::open(&path)?;
-    let before = Timestamp::now()
-        .checked_sub(args.older_than)
-        .context("`--older-than` reaches before all time")?;
-    drop(make(&args.file)?);
+    let before =
+        Timestamp::now().checked_sub(args.older_than).context("`--older-than` is too long ago")?;
+    drop(create_new(&args.file)?);
     let moved = archive(&mut log, before, &args.file);
     if matches!(moved, Ok(Ok(Archived::Nothing) | Err(_))) {
         // No entry left the log: remove the incomplete file, so that it is not mistaken for an
@@ -48,23 +47,23 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let moved = moved.with_context(|| {
         let file = args.file.display();
-        format!("`{file}` may have entries that the log has no more; see with `farrier server verify-log`")
+        format!("`{file}` may contain entries that are no longer in the log; check with `farrier server verify-log`")
     });
     match moved? {
         Ok(Archived::Moved { from, through }) => {
             let file = args.file.display();
             let through_seq = through.seq;
-            printer.line(&format!("{file}: entries {from} to {through_seq}, whole"))?;
-            printer.line(&format!("hash {}; the log goes on from it", through.hash))?;
+            printer.line(&format!("{file}: entries {from} to {through_seq}, hash chain intact"))?;
+            printer.line(&format!("hash {}; the log continues from it", through.hash))?;
             Ok(Outcome::Fine)
         }
         Ok(Archived::Nothing) => {
-            printer.line("nothing was moved: no entry is that old")?;
+            printer.line("nothing was archived: no entry is that old")?;
             Ok(Outcome::Fine)
         }
         Err(flaw) => {
-            printer.line(&format!("NOT WHOLE: {flaw}"))?;
-            printer.line("Nothing was moved. `farrier server verify-log` says more.")?;
+            printer.line(&format!("VERIFICATION FAILED: {flaw}"))?;
+            printer.line("Nothing was archived. `farrier server verify-log` shows more.")?;
             Ok(Outcome::Finding)
         }
     }

@@ -2,7 +2,7 @@
 
 mod accept_log;
 mod archive;
-mod keep;
+mod backup;
 mod rebuild_access;
 mod revoke;
 mod run;
@@ -27,7 +27,7 @@ use crate::printer::Printer;
 const DEFAULT_DIR: &str = "/var/lib/farrier-server";
 
 /// Hint for an access store that lacks changes recorded in the log.
-const BEHIND: &str = "put the newest copy of `access` back; or stop the server and run `farrier server rebuild-access --dir DIR`, which brings back from the log what was revoked";
+const OUTDATED_ACCESS_HINT: &str = "restore the newest copy of `access`; or stop the server and run `farrier server rebuild-access --dir DIR`, which restores the revocations from the log";
 
 /// Commands of the fleet server.
 #[derive(Debug, clap::Subcommand)]
@@ -43,35 +43,35 @@ pub(crate) enum ServerCommand {
     /// Verify the hash chain of the log; with --replay, also every decision
     VerifyLog(verify_log::Args),
     /// Back up the log into one file, also while the server runs
-    Backup(keep::BackupArgs),
+    Backup(backup::BackupArgs),
     /// Restore a log from a backup, into a directory without one
-    Restore(keep::RestoreArgs),
-    /// Move old log entries into a file of their own, also while the server runs; the hash chain
+    Restore(backup::RestoreArgs),
+    /// Move old log entries into an archive file, also while the server runs; the hash chain
     /// continues
     Archive(archive::Args),
     /// Continue with a log other than the acknowledged one, such as an older copy that was restored
     /// on purpose
     AcceptLog(accept_log::Args),
-    /// Rebuild the access store from the log if `access` is lost or outdated
+    /// Rebuild the access store (`access`) from the log if it is lost or outdated
     RebuildAccess(rebuild_access::Args),
     /// Revoke all certificates of a node; its stream ends at once
     Revoke(revoke::Args),
 }
 
 #[derive(Debug, clap::Args)]
-struct Folder {
+struct DataDir {
     /// Data directory of the server
     #[arg(long, value_name = "DIR", value_parser = absolute, default_value = DEFAULT_DIR)]
     dir: PathBuf,
 }
 
-impl Folder {
+impl DataDir {
     /// Opens the access store, also while the server runs.
     fn store(&self) -> anyhow::Result<Store> {
         farrier_server::run::prepare_folder(&self.dir)?;
         if !log_path(&self.dir).exists() {
             warn(&anyhow::anyhow!(
-                "no server has run in `{}` yet: what is made here counts for one that will, and for no other (--dir)",
+                "no server has run in `{}` yet: this change applies only to a server that is started with this --dir",
                 self.dir.display()
             ));
         }
@@ -79,7 +79,7 @@ impl Folder {
         // Refuse an outdated store: a new change would hide that earlier ones are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
             store.check_not_behind(recorded.access).map_err(|err| match err {
-                AccessError::Behind { .. } => Hinted::error(err.to_string(), BEHIND),
+                AccessError::Behind { .. } => Hinted::error(err.to_string(), OUTDATED_ACCESS_HINT),
                 other => other.into(),
             })?;
         }
@@ -92,7 +92,7 @@ fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
         AuthorityError::Missing(_) => Hinted::error(
             err.to_string(),
-            "put back both from where they were kept; or start the server with `--new-authority` first",
+            "restore both from your copy; or start the server with `--new-authority` first",
         ),
         other => other.into(),
     })
@@ -104,8 +104,8 @@ pub(crate) fn run(command: &ServerCommand, printer: &mut Printer) -> anyhow::Res
         ServerCommand::Token(command) => token::run(command, printer),
         ServerCommand::User(command) => user::run(command, printer),
         ServerCommand::VerifyLog(args) => verify_log::run(args, printer),
-        ServerCommand::Backup(args) => keep::back_up(args, printer),
-        ServerCommand::Restore(args) => keep::restore(args, printer),
+        ServerCommand::Backup(args) => backup::back_up(args, printer),
+        ServerCommand::Restore(args) => backup::restore(args, printer),
         ServerCommand::Archive(args) => archive::run(args, printer),
         ServerCommand::AcceptLog(args) => accept_log::run(args, printer),
         ServerCommand::RebuildAccess(args) => rebuild_access::run(args, printer),

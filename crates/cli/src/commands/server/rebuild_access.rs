@@ -10,7 +10,7 @@ use farrier_server::log::{Log, check_joined, verify};
 use farrier_server::run::{lock_folder, log_path, prepare_folder};
 use jiff::Timestamp;
 
-use super::Folder;
+use super::DataDir;
 use super::verify_log::open;
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
@@ -20,7 +20,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Archive made by `farrier server archive`; repeat for each file
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     archive: Vec<PathBuf>,
@@ -30,30 +30,33 @@ pub(crate) struct Args {
 /// continues the one before.
 fn logs(args: &Args) -> anyhow::Result<Vec<SqliteLog>> {
     let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
-    logs.push(open(&log_path(&args.folder.dir))?);
-    let mut begun = Vec::with_capacity(logs.len());
+    logs.push(open(&log_path(&args.data.dir))?);
+    let mut by_start = Vec::with_capacity(logs.len());
     for log in logs {
-        begun.push((log.anchor()?.seq, log));
+        by_start.push((log.anchor()?.seq, log));
     }
-    begun.sort_by_key(|(seq, _)| *seq);
-    let logs: Vec<SqliteLog> = begun.into_iter().map(|(_, log)| log).collect();
-    let all: Vec<&dyn Log> = logs.iter().map(|it| it as &dyn Log).collect();
+    by_start.sort_by_key(|(seq, _)| *seq);
+    let logs: Vec<SqliteLog> = by_start.into_iter().map(|(_, log)| log).collect();
+    let readers: Vec<&dyn Log> = logs.iter().map(|log| log as &dyn Log).collect();
     let mut flaw = None;
-    for log in &all {
+    for log in &readers {
         flaw = flaw.or(verify(*log)?.err());
     }
-    if let Some(flaw) = flaw.or(check_joined(&all)?.err()) {
-        let message = format!("the log is not whole: {flaw}");
-        return Err(Hinted::error(message, "`farrier server verify-log` says more"));
+    if let Some(flaw) = flaw.or(check_joined(&readers)?.err()) {
+        let message = format!("verification of the log failed: {flaw}");
+        return Err(Hinted::error(message, "`farrier server verify-log` shows more"));
     }
     Ok(logs)
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let dir = &args.folder.dir;
+    let dir = &args.data.dir;
     if !log_path(dir).exists() {
-        let message = format!("`{}` is not there", log_path(dir).display());
-        return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
+        let message = format!("`{}` does not exist", log_path(dir).display());
+        return Err(Hinted::error(
+            message,
+            "--dir must be the data directory of a server that has run",
+        ));
     }
     prepare_folder(dir)?;
     let _lock = lock_folder(dir)?;
@@ -67,33 +70,33 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         if begin.access > last && has_authority {
             return Err(Hinted::error(
                 format!(
-                    "entries 1 to {} are in an archive, and changes {} to {} with them",
+                    "log entries 1 to {} are in an archive, with the access changes {} to {}",
                     begin.seq,
                     last + 1,
                     begin.access
                 ),
-                "--archive FILE names each archive; where one is lost, move `ca.key` and `ca.pem` away and do this again: then every node has to enrol again",
+                "pass each archive with --archive FILE; if one is lost, move `ca.key` and `ca.pem` away and run this again: every node then has to enrol again",
             ));
         }
     }
-    let logs: Vec<&dyn Log> = logs.iter().map(|it| it as &dyn Log).collect();
+    let logs: Vec<&dyn Log> = logs.iter().map(|log| log as &dyn Log).collect();
     let changes = changes_in(&logs)?;
     let rebuilt = store.rebuild(&changes, Timestamp::now()).map_err(|err| match err {
         AccessError::Diverged(_) => Hinted::error(
             err.to_string(),
-            "move `access` and what belongs to it away, and do this again",
+            "move `access`, `access-wal` and `access-shm` away, and run this again",
         ),
         other => other.into(),
     })?;
-    tell(&rebuilt, dir, printer)?;
+    print(&rebuilt, dir, printer)?;
     Ok(Outcome::Fine)
 }
 
-fn tell(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     match rebuilt.changes {
-        0 => printer.line("the access store has every change that the log has")?,
-        1 => printer.line("1 change was brought back from the log")?,
-        some => printer.line(&format!("{some} changes were brought back from the log"))?,
+        0 => printer.line("the access store has every change of the log")?,
+        1 => printer.line("restored 1 change from the log")?,
+        count => printer.line(&format!("restored {count} changes from the log"))?,
     }
     if !rebuilt.revoked.is_empty() {
         let names: Vec<&str> = rebuilt.revoked.iter().map(NodeId::as_str).collect();
@@ -101,22 +104,22 @@ fn tell(rebuilt: &RebuildSummary, dir: &Path, printer: &mut Printer) -> anyhow::
     }
     if !rebuilt.lost.is_empty() {
         printer.line(
-            "Tokens whose hash only the lost store had; they admit nobody. To make them again:",
+            "These tokens no longer work: only the lost store had their hashes. To create them again:",
         )?;
     }
     for (id, lost) in &rebuilt.lost {
-        printer.paragraph(&format!("  {id}"), 6, &again(lost, dir))?;
+        printer.paragraph(&format!("  {id}"), 6, &replacement(lost, dir))?;
     }
     Ok(())
 }
 
-/// Names the owner of a lost token, and the command that makes one with the same rights, if a
-/// command gives no more than those.
-fn again(lost: &Lost, dir: &Path) -> String {
+/// Names the owner of a lost token, and the command that creates one with the same rights. Gives no
+/// command if its token would have more rights.
+fn replacement(lost: &LostToken, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
         LostToken::User { name, role, scope } => {
-            let only = match scope {
+            let scope_flag = match scope {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
                 Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
@@ -126,22 +129,22 @@ fn again(lost: &Lost, dir: &Path) -> String {
                 }
             };
             format!(
-                "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{only} --dir {dir}`"
+                "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{scope_flag} --dir {dir}`"
             )
         }
         // A token made here has the whole fleet as its scope. A token for one node could take that
         // node from another pool.
-        Lost::Join { place, node: Some(node), by, .. } if !is_local(by) => {
-            let pool = &place.pool;
+        LostToken::Join { location, node: Some(node), by, .. } if !is_local(by) => {
+            let pool = &location.pool;
             format!(
-                "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; an admin of pool {pool} makes it with `POST /api/v1/tokens`"
+                "node {node} of pool {pool}, created by {by}, whose scope is not in the log: a token that is created here could also take the node from another pool, so an admin of pool {pool} has to create it with `POST /api/v1/tokens`"
             )
         }
-        LostToken::Join { location: place, node, uses, by: _ } => {
-            let Location { pool, tenant, site, rack, leaf, nvlink } = place;
+        LostToken::Join { location, node, uses, by: _ } => {
+            let Location { pool, tenant, site, rack, leaf, nvlink } = location;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
-                flags.extend(value.map(|it| format!(" --{flag} {it}")));
+                flags.extend(value.map(|value| format!(" --{flag} {value}")));
             };
             add("tenant", tenant.as_ref().map(Tenant::as_str));
             for (flag, unit) in [("site", site), ("rack", rack), ("leaf", leaf), ("nvlink", nvlink)]
@@ -164,14 +167,14 @@ mod tests {
     use super::*;
 
     fn join(node: Option<&str>, by: &str) -> String {
-        let place = Location::in_pool("train".parse().unwrap());
-        let node = node.map(|it| it.parse().unwrap());
+        let location = Location::in_pool("train".parse().unwrap());
+        let node = node.map(|name| name.parse().unwrap());
         let by = Actor::User(by.to_owned());
-        again(&LostToken::Join { location: place, node, uses: 1, by }, Path::new("/srv"))
+        replacement(&LostToken::Join { location, node, uses: 1, by }, Path::new("/srv"))
     }
 
     #[test]
-    fn no_command_gives_more_than_the_token_might() {
+    fn no_command_grants_more_than_the_lost_token_did() {
         let command = "`farrier server token create --pool train --node a --dir /srv`";
         assert!(join(Some("a"), "local:root").ends_with(command));
         // ann's scope is one pool; a token made by the command would have the whole fleet.

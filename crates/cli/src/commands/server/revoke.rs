@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
 
-use super::Folder;
+use super::DataDir;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
@@ -12,13 +12,13 @@ pub(crate) struct Args {
     /// Name of the node
     node: NodeId,
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    args.folder.store()?.revoke(&args.node, Timestamp::now())?;
+    args.data.store()?.revoke(&args.node, Timestamp::now())?;
     printer.line(&format!(
-        "no certificate of {0} counts any more: it is out of service until it enrols anew (`farrier server token create --pool POOL --node {0}`)",
+        "all certificates of {0} are revoked: it is out of service until it enrols again (`farrier server token create --pool POOL --node {0}`)",
         args.node
     ))?;
     Ok(Outcome::Fine)

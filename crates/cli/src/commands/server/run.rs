@@ -10,7 +10,7 @@ use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ReportQuota, ServerError};
 use jiff::SignedDuration;
 
-use super::{BEHIND, Folder, accept_log, span};
+use super::{DataDir, OUTDATED_ACCESS_HINT, accept_log, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{fact_sets, log};
@@ -18,7 +18,7 @@ use crate::{fact_sets, log};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
@@ -34,9 +34,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     heartbeat_interval: u32,
     /// Lifetime of node certificates, from 10s to 365d; nodes renew after two thirds of it
-    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_lifetime)]
     certificate_life: SignedDuration,
-    /// Replace the lost CA (ca.key, ca.pem) by the one that is there, or by a new one; every node
+    /// Replace the lost CA (ca.key, ca.pem) by the files in the directory, or by a new one; every node
     /// enrols again and every user logs in again
     #[arg(long)]
     new_authority: bool,
@@ -57,12 +57,12 @@ pub(crate) struct Args {
 
 /// The minimum gives a node time to renew. `span` has the maximum, so that certificates are
 /// rotated.
-fn life(text: &str) -> Result<SignedDuration, String> {
-    let life = span(text)?;
-    if life < SignedDuration::from_secs(10) {
+fn parse_lifetime(text: &str) -> Result<SignedDuration, String> {
+    let lifetime = span(text)?;
+    if lifetime < SignedDuration::from_secs(10) {
         return Err("expected 10s or more".to_owned());
     }
-    Ok(life)
+    Ok(lifetime)
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         certificate_life: args.certificate_life,
         new_authority: args.new_authority,
         facts: fact_sets::active(),
-        ..Options::new(args.folder.dir.clone(), args.listen)
+        ..Options::new(args.data.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;
     Ok(Outcome::Fine)
@@ -92,30 +92,30 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn explained(err: ServerError) -> anyhow::Error {
     let hint = match &err {
-        ServerError::Folder { .. } => "--dir names another folder",
-        ServerError::InUse(_) => "one server a folder; --dir names another",
-        ServerError::Access(AccessError::Behind { .. }) => BEHIND,
+        ServerError::DataDir { .. } => "--dir names another directory",
+        ServerError::InUse(_) => "each server needs its own data directory; --dir names another",
+        ServerError::Access(AccessError::Behind { .. }) => OUTDATED_ACCESS_HINT,
         ServerError::Log(LogError::UnknownFormat { what, .. }) => accept_log::hint(*what),
         ServerError::Log(err) if err.is_loss() => {
-            "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
+            "restore the previous log, with its `-wal`; or move this one away and `farrier server restore` a backup. To continue with this log: `farrier server accept-log --dir DIR`"
         }
         ServerError::Log(err) if err.is_damage() => {
-            "nothing more is written to it. Move `log` and what belongs to it away, and `farrier server restore` the newest backup"
+            "the server does not write to it. Move `log` and the files `log-*` and `log.*` away, and `farrier server restore` the newest backup"
         }
         ServerError::Log(_) => {
-            "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
+            "is the disk full? Every acknowledged entry is in the log; start the server again when there is space"
         }
         ServerError::Access(AccessError::OtherLog(_)) => {
-            "the folder has files of two servers: put back what belongs together. To go on with this log, as it is: `farrier server accept-log --dir DIR`, then `farrier server rebuild-access --dir DIR`"
+            "the directory has files of two servers: restore files that belong together. To continue with this log: `farrier server accept-log --dir DIR`, then `farrier server rebuild-access --dir DIR`"
         }
         ServerError::Authority(AuthorityError::Replaced { .. }) => {
-            "put back the `ca.key` and `ca.pem` that were here; or, to go on with these, `--new-authority` once: then every node of the lost one enrols anew and everybody logs in anew"
+            "restore the previous `ca.key` and `ca.pem`; or, to continue with these, start once with `--new-authority`: nodes of the lost CA then have to enrol again, and all users have to log in again"
         }
         ServerError::Authority(AuthorityError::Missing(_)) => {
-            "put back both from where they were kept; or, if they are lost, `--new-authority`: then every node enrols anew and everybody logs in anew"
+            "restore both from your copy; or, if they are lost, start with `--new-authority`: every node then has to enrol again, and all users have to log in again"
         }
         ServerError::Listen { .. } => "--listen names another address",
-        ServerError::PlaintextAddress(_) => "--listen 127.0.0.1:PORT, or leave --plain out",
+        ServerError::PlaintextAddress(_) => "use --listen 127.0.0.1:PORT, or omit --plain",
         _ => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)

@@ -6,10 +6,10 @@ use farrier_server::advertised_url::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::{Folder, authority};
+use super::{DataDir, authority};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::commands::fleet::place::{PlaceFlags, words};
+use crate::commands::fleet::location::{LocationFlags, describe};
 use crate::printer::Printer;
 
 #[derive(Debug, clap::Subcommand)]
@@ -28,7 +28,7 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     pool: Pool,
     #[command(flatten)]
-    place: PlaceFlags,
+    location: LocationFlags,
     /// Lifetime of the token, such as 90m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
     expires: SignedDuration,
@@ -39,7 +39,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     node: Option<NodeId>,
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -48,7 +48,7 @@ pub(crate) struct CreateArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -59,7 +59,7 @@ pub(crate) struct RevokeArgs {
     /// Number of the token, as listed
     id: i64,
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
 }
 
 /// Parses a duration such as `90m`, of at most 365 days.
@@ -67,7 +67,8 @@ pub(crate) fn span(text: &str) -> Result<SignedDuration, String> {
     const DAYS_MAX: i64 = 365;
     let wrong = || format!("expected a time such as 90m, 1h or 7d, up to {DAYS_MAX}d");
     let unit = text.chars().last().ok_or_else(wrong)?;
-    let number: i64 = text.strip_suffix(unit).and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    let number: i64 =
+        text.strip_suffix(unit).and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
     let seconds = match unit {
         's' => 1,
         'm' => 60,
@@ -87,8 +88,8 @@ pub(super) fn run(command: &TokenCommand, printer: &mut Printer) -> anyhow::Resu
         TokenCommand::Create(args) => create(args, printer)?,
         TokenCommand::List(args) => list(args, printer)?,
         TokenCommand::Revoke(args) => {
-            args.folder.store()?.revoke_token(args.id, Timestamp::now())?;
-            printer.line(&format!("token {} was taken back", args.id))?;
+            args.data.store()?.revoke_token(args.id, Timestamp::now())?;
+            printer.line(&format!("token {} is revoked", args.id))?;
         }
     }
     Ok(Outcome::Fine)
@@ -96,20 +97,20 @@ pub(super) fn run(command: &TokenCommand, printer: &mut Printer) -> anyhow::Resu
 
 fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
-    let store = args.folder.store()?;
-    let fingerprint = authority(&args.folder.dir)?.fingerprint();
+    let store = args.data.store()?;
+    let fingerprint = authority(&args.data.dir)?.fingerprint();
     let expires = now.checked_add(args.expires)?;
-    let place = args.place.in_pool(args.pool.clone());
-    let wanted = NewJoinToken {
-        location: place.clone(),
+    let location = args.location.in_pool(args.pool.clone());
+    let new_token = NewJoinToken {
+        location: location.clone(),
         node: args.node.clone(),
         uses: args.uses,
         ..NewJoinToken::new(args.pool.clone(), expires)
     };
-    let token = store.create(&wanted, now)?;
+    let token = store.create(&new_token, now)?;
     if args.output == Output::Json {
         let value = json!({
-            "token": token.reveal(), "pool": args.pool.as_str(), "place": place, "expires": expires.to_string(),
+            "token": token.reveal(), "pool": args.pool.as_str(), "location": location, "expires": expires.to_string(),
             "uses": args.uses, "ca_fingerprint": fingerprint,
         });
         return Ok(printer.line(&value.to_string())?);
@@ -117,14 +118,14 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(token.reveal())?;
     printer.line("")?;
     printer.line(&format!(
-        "It is shown this once, holds until {expires:.0}, and is for {} in {}. On the node:",
+        "The token is shown only once. It is valid until {expires:.0}, for {} in {}. On the node:",
         nodes(args),
-        words(&place)
+        describe(&location)
     ))?;
     let node = args.node.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
     printer.line(&format!(
         "farrier agent enrol --server {} --ca-fingerprint {fingerprint}{node} --token {}",
-        url(&args.folder.dir),
+        url(&args.data.dir),
         token.reveal()
     ))?;
     Ok(())
@@ -141,12 +142,12 @@ fn nodes(args: &CreateArgs) -> String {
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
     let mut rows = Vec::new();
-    for token in args.folder.store()?.list()? {
+    for token in args.data.store()?.list()? {
         let state = token.state(now);
         let pool = token.pool.unwrap_or_default();
         if args.output == Output::Json {
             let value = json!({
-                "id": token.id, "pool": pool, "place": token.location, "node": token.node, "expires": token.expires.to_string(),
+                "id": token.id, "pool": pool, "location": token.location, "node": token.node, "expires": token.expires.to_string(),
                 "uses_left": token.uses_left, "state": state,
             });
             printer.line(&value.to_string())?;
@@ -154,20 +155,19 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             rows.push(vec![
                 token.id.to_string(),
                 state.to_string(),
-                token.location.as_ref().map_or_else(|| format!("pool {pool}"), words),
+                token.location.as_ref().map_or_else(|| format!("pool {pool}"), describe),
                 token.node.unwrap_or_else(|| "any".to_owned()),
                 token.uses_left.to_string(),
                 format!("{:.0}", token.expires),
             ]);
         }
     }
-    let headings = ["Token", "State", "Location", "Node", "Uses left", "Until"];
+    let headings = ["Token", "State", "Location", "Node", "Uses left", "Expires"];
     match (args.output, rows.is_empty()) {
         (Output::Json, _) => {}
         (Output::Table, true) => {
-            printer.line(
-                "no token was made yet; `farrier server token create --pool POOL` makes one",
-            )?;
+            printer
+                .line("no join tokens; `farrier server token create --pool POOL` creates one")?;
         }
         (Output::Table, false) => printer.table(&headings, &rows)?,
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_a_unit_and_a_bound() {
+    fn a_duration_needs_a_unit_and_is_bounded() {
         assert_eq!(span("90m"), Ok(SignedDuration::from_mins(90)));
         assert_eq!(span("7d"), Ok(SignedDuration::from_hours(168)));
         for wrong in ["", "1", "h", "-1h", "0s", "366d", "9223372036854775807d", "1é"] {

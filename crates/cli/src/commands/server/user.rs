@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::token::span;
-use super::{Folder, authority};
+use super::{DataDir, authority};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::warn;
@@ -43,7 +43,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
     expires: SignedDuration,
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -52,7 +52,7 @@ pub(crate) struct AddArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -63,7 +63,7 @@ pub(crate) struct RevokeArgs {
     /// Number of the token, as listed
     id: i64,
     #[command(flatten)]
-    folder: Folder,
+    data: DataDir,
 }
 
 pub(super) fn run(command: &UserCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -71,9 +71,9 @@ pub(super) fn run(command: &UserCommand, printer: &mut Printer) -> anyhow::Resul
         UserCommand::Add(args) => add(args, printer)?,
         UserCommand::List(args) => list(args, printer)?,
         UserCommand::Revoke(args) => {
-            let store = args.folder.store()?;
+            let store = args.data.store()?;
             store.revoke_token_by(&local(), TokenKind::User, args.id, Timestamp::now())?;
-            printer.line(&format!("token {} was taken back", args.id))?;
+            printer.line(&format!("token {} is revoked", args.id))?;
         }
     }
     Ok(Outcome::Fine)
@@ -87,16 +87,16 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
         (None, None) => Domain::Fleet,
     };
     let expires = now.checked_add(args.expires)?;
-    let person = NewUser::new(&args.name, args.role, scope.clone(), expires)?;
-    let store = args.folder.store()?;
-    let fingerprint = authority(&args.folder.dir)?.fingerprint();
-    if !has_nodes(&args.folder.dir, &store, &scope)? {
-        let (name, none) = (&args.name, "no node stands in");
+    let user = NewUser::new(&args.name, args.role, scope.clone(), expires)?;
+    let store = args.data.store()?;
+    let fingerprint = authority(&args.data.dir)?.fingerprint();
+    if !has_nodes(&args.data.dir, &store, &scope)? {
         warn(&anyhow::anyhow!(
-            "{none} {scope}, and no token lets one join it: {name} sees nothing until one does"
+            "{scope} has no nodes and no join token: {} sees nothing until a node joins it",
+            args.name
         ));
     }
-    let (id, token) = store.add_user(&local(), &person, now)?;
+    let (id, token) = store.add_user(&local(), &user, now)?;
     if args.output == Output::Json {
         let value = json!({
             "id": id, "token": token.reveal(), "name": args.name, "role": args.role.as_str(),
@@ -107,12 +107,12 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(token.reveal())?;
     printer.line("")?;
     printer.line(&format!(
-        "It is shown this once, and makes {} {} of {scope} until {expires:.0}. At their place, with it on stdin:",
+        "The token is shown only once. It makes {} {} of {scope} until {expires:.0}. To log in, with the token on stdin:",
         args.name, args.role
     ))?;
     printer.line(&format!(
         "farrier login --server {} --ca-fingerprint {fingerprint} --token -",
-        url(&args.folder.dir)
+        url(&args.data.dir)
     ))?;
     Ok(())
 }
@@ -122,13 +122,15 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
     if *scope == Domain::Fleet {
         return Ok(true);
     }
-    let of_scope = |it: farrier_server::access::JoinTokenRow| {
-        let told = it.location.as_ref().is_some_and(|place| is_within(place, scope));
-        told || it
-            .pool
-            .is_some_and(|pool| pool.parse().is_ok_and(|pool| *scope == Domain::Pool(pool)))
+    let is_in_scope = |token: farrier_server::access::JoinTokenRow| {
+        let by_location =
+            token.location.as_ref().is_some_and(|location| is_within(location, scope));
+        by_location
+            || token
+                .pool
+                .is_some_and(|pool| pool.parse().is_ok_and(|pool| *scope == Domain::Pool(pool)))
     };
-    if store.list()?.into_iter().any(of_scope) {
+    if store.list()?.into_iter().any(is_in_scope) {
         return Ok(true);
     }
     let path = log_path(dir);
@@ -138,34 +140,32 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
     let mut rows = Vec::new();
-    for listed in args.folder.store()?.users()? {
+    for listed in args.data.store()?.users()? {
         let state = listed.state(now);
-        let person = &listed.user;
+        let user = &listed.user;
         if args.output == Output::Json {
             let value = json!({
-                "id": person.token, "name": person.name, "role": person.role.as_str(),
-                "scope": String::from(person.scope.clone()), "made": listed.made.to_string(),
-                "expires": person.expires.to_string(), "state": state.to_string(),
+                "id": user.token, "name": user.name, "role": user.role.as_str(),
+                "scope": String::from(user.scope.clone()), "made": listed.made.to_string(),
+                "expires": user.expires.to_string(), "state": state.to_string(),
             });
             printer.line(&value.to_string())?;
         } else {
             rows.push(vec![
-                person.token.to_string(),
+                user.token.to_string(),
                 state.to_string(),
-                person.name.clone(),
-                person.role.to_string(),
-                person.scope.to_string(),
-                format!("{:.0}", person.expires),
+                user.name.clone(),
+                user.role.to_string(),
+                user.scope.to_string(),
+                format!("{:.0}", user.expires),
             ]);
         }
     }
-    let headings = ["Token", "State", "Name", "Role", "Of", "Until"];
+    let headings = ["Token", "State", "Name", "Role", "Scope", "Expires"];
     match (args.output, rows.is_empty()) {
         (Output::Json, _) => {}
         (Output::Table, true) => {
-            printer.line(
-                "nobody has a token yet; `farrier server user add NAME --role ROLE` makes one",
-            )?;
+            printer.line("no users; `farrier server user add NAME --role ROLE` adds one")?;
         }
         (Output::Table, false) => printer.table(&headings, &rows)?,
     }

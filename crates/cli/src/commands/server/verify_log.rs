@@ -30,33 +30,33 @@ pub(crate) struct Args {
     #[arg(long)]
     replay: bool,
     /// Require an entry with this hash; a hash noted earlier reveals a log that was truncated since
-    #[arg(long, value_name = "HASH", value_parser = hash)]
-    holds: Option<String>,
+    #[arg(long, value_name = "HASH", value_parser = parse_hash)]
+    require_hash: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 /// Parses a hash as this command prints it.
-fn hash(text: &str) -> Result<String, String> {
+fn parse_hash(text: &str) -> Result<String, String> {
     let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let wrong = || "expected the 64 hexadecimal digits that `verify-log` printed then".to_owned();
+    let wrong = || "expected the 64 hexadecimal digits that `verify-log` printed".to_owned();
     is_hash.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
 }
 
 /// Why verification failed.
-enum Wrong {
+enum VerifyError {
     /// An entry was altered, or does not follow the one before.
     IntegrityError(String),
     /// The chain is intact, but no entry has the expected hash.
-    NotHeld(String),
+    HashNotFound(String),
 }
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for VerifyError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::IntegrityError(text) => formatter.write_str(text),
-            Self::NotHeld(hash) => write!(formatter, "no entry has the hash {hash}"),
+            Self::HashNotFound(hash) => write!(formatter, "no entry has the hash {hash}"),
         }
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
         let message = format!("{err}: `{}`", file.display());
         Hinted::error(
             message,
-            "name the server's folder, or a file that `farrier server backup` made",
+            "name the server's data directory, or a file that `farrier server backup` wrote",
         )
     })
 }
@@ -76,17 +76,17 @@ pub(super) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
     logs.push(open(&args.dir)?);
-    let mut begun = Vec::with_capacity(logs.len());
+    let mut by_start = Vec::with_capacity(logs.len());
     for log in &logs {
-        begun.push((log.anchor()?.seq, log));
+        by_start.push((log.anchor()?.seq, log));
     }
-    begun.sort_by_key(|(seq, _)| *seq);
-    let first = begun.first().map_or(0, |(seq, _)| *seq);
-    let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
+    by_start.sort_by_key(|(seq, _)| *seq);
+    let first = by_start.first().map_or(0, |(seq, _)| *seq);
+    let logs: Vec<&dyn Log> = by_start.into_iter().map(|(_, log)| log as &dyn Log).collect();
     let mut not_rederived = 0;
-    let flaw = match flawed(&logs)? {
-        Some(flaw) => Some(Wrong::IntegrityError(flaw)),
-        None => read_on(args, &logs, &mut not_rederived)?,
+    let flaw = match first_flaw(&logs)? {
+        Some(flaw) => Some(VerifyError::IntegrityError(flaw)),
+        None => check_contents(args, &logs, &mut not_rederived)?,
     };
     let Some(head) = logs.last().map(|log| log.head()).transpose()? else {
         return Ok(Outcome::Fine);
@@ -100,37 +100,38 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             })
             .to_string(),
         )?;
-    } else if let Some(wrong) = &flaw {
-        printer.line(&format!("NOT WHOLE: {wrong}"))?;
-        printer.line(match wrong {
-            Wrong::IntegrityError(_) => {
-                "What comes before it is as it was written. A backup may have the rest."
+    } else if let Some(error) = &flaw {
+        printer.line(&format!("VERIFICATION FAILED: {error}"))?;
+        printer.line(match error {
+            VerifyError::IntegrityError(_) => {
+                "The entries before it are unaltered. A backup may have the rest."
             }
-            Wrong::NotHeld(_) => {
-                "Every entry that is here is as it was written: the end was cut off after that hash was noted, or this is another log. \
+            VerifyError::HashNotFound(_) => {
+                "The hash chain is intact: the log was truncated after that hash was noted, or it is another log. \
                  A backup may have the rest."
             }
         })?;
     } else {
         let decided = match not_rederived {
             _ if !args.replay => "",
-            0 => ", and what was decided follows from it",
-            _ => ", and what this version decided follows from it",
+            0 => ", every decision reproduced",
+            _ => ", every decision of this version reproduced",
         };
         let which = match first {
-            0 => format!("{} entries are", head.seq),
-            _ => format!("entries {} to {} are", first + 1, head.seq),
+            0 => format!("{} entries", head.seq),
+            _ => format!("entries {} to {}", first + 1, head.seq),
         };
-        printer.line(&format!("whole: {which} as they were written{decided}"))?;
+        printer.line(&format!("verified: {which}, hash chain intact{decided}"))?;
         if not_rederived > 0 {
             printer.line(&format!(
-                "{not_rederived} entries were written with another version of the decision logic than {LOGIC_VERSION}: they were folded and not decided again"
+                "{not_rederived} entries were written by another version of the decision logic than {LOGIC_VERSION}: they were applied, but their decisions were not reproduced"
             ))?;
         }
         if let Some(log) = logs.first().filter(|_| first > 0) {
             let hash = log.anchor()?.hash;
-            printer
-                .line(&format!("Entries 1 to {first} are in an archive that ends with {hash}."))?;
+            printer.line(&format!(
+                "Entries 1 to {first} are in an archive that ends with hash {hash}."
+            ))?;
         }
         printer.line(&format!("hash {}", head.hash))?;
     }
@@ -138,7 +139,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 /// Verifies each log, then that each continues the one before.
-fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
+fn first_flaw(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     for log in logs {
         if let Err(flaw) = verify(*log)? {
             return Ok(Some(flaw.to_string()));
@@ -147,35 +148,35 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     Ok(check_joined(logs)?.err().map(|flaw| flaw.to_string()))
 }
 
-/// Reads the logs again, for `--replay` and `--holds`: checks that hashes alone do not cover.
-fn read_on(
+/// Reads the logs again, for the checks of `--replay` and `--require-hash`.
+fn check_contents(
     args: &Args,
     logs: &[&dyn Log],
     not_rederived: &mut u64,
-) -> Result<Option<Wrong>, LogError> {
-    let mut is_held = args.holds.is_none();
+) -> Result<Option<VerifyError>, LogError> {
+    let mut is_hash_found = args.require_hash.is_none();
     let mut replay: Option<Replay> = None;
-    for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
-        let begin = log.base_state()?;
+    for log in logs.iter().filter(|_| args.replay || args.require_hash.is_some()) {
+        let base = log.base_state()?;
         let mut replayed = match replay.take() {
-            None => Replay::on(begin),
+            None => Replay::on(base),
             Some(mut replayed) => {
                 let (is_same, seq) = match replayed.settled() {
-                    Ok(state) => (*state == begin, state.seq),
+                    Ok(state) => (*state == base, state.seq),
                     Err(divergence) => {
-                        return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
+                        return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                     }
                 };
                 // A snapshot of an older format has other reasons than a fold of its entries. The
                 // server continued from the snapshot.
                 let is_foreign = replayed.not_rederived() > *not_rederived;
                 if args.replay && !is_same && !is_foreign {
-                    return Ok(Some(Wrong::IntegrityError(
+                    return Ok(Some(VerifyError::IntegrityError(
                         IntegrityError::Snapshot(seq).to_string(),
                     )));
                 }
                 *not_rederived = replayed.not_rederived();
-                replayed.go_on_from(begin)
+                replayed.go_on_from(base)
             }
         };
         let mut seq = log.anchor()?.seq;
@@ -184,12 +185,13 @@ fn read_on(
             let Some(last) = page.last() else { break };
             seq = last.seq;
             for stored in page {
-                is_held = is_held || args.holds.as_ref() == Some(&stored.hash.to_string());
+                is_hash_found =
+                    is_hash_found || args.require_hash.as_ref() == Some(&stored.hash.to_string());
                 if !args.replay {
                     continue;
                 }
                 if let Err(divergence) = replayed.take(stored.entry()?) {
-                    return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
+                    return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                 }
             }
         }
@@ -197,9 +199,9 @@ fn read_on(
     }
     if let Some(replayed) = &mut replay {
         if let Err(divergence) = replayed.settled() {
-            return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
+            return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
         }
         *not_rederived = replayed.not_rederived();
     }
-    Ok(args.holds.clone().filter(|_| !is_held).map(Wrong::NotHeld))
+    Ok(args.require_hash.clone().filter(|_| !is_hash_found).map(VerifyError::HashNotFound))
 }

@@ -1,4 +1,4 @@
-//! Operator requests: hold, release, repaired, approve, verify, diag, tune, retire, freeze.
+//! Operator requests: cordon, uncordon, repaired, approve, verify, diag, tune, retire, freeze.
 
 use farrier_fleet::fleet::decide::affects_service;
 use farrier_fleet::fleet::{Domain, NodeId, VerificationLevel};
@@ -7,7 +7,7 @@ use farrier_wire::rest::{Done, NodeDetail};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::findings::code;
+use super::findings::code_with_detail;
 use super::session::Session;
 use crate::commands::Outcome;
 use crate::commands::server::span;
@@ -33,8 +33,8 @@ pub(crate) struct RepairedArgs {
     /// Name of the node
     node: NodeId,
     /// Description of the repair, shown to other operators
-    #[arg(long)]
-    what: String,
+    #[arg(long, value_name = "TEXT")]
+    repair: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct VerifyArgs {
     /// Name of the node
     node: NodeId,
     /// Verification level: v0, v1, v2, v3
-    #[arg(long, value_parser = level)]
+    #[arg(long, value_parser = parse_level)]
     level: VerificationLevel,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct FreezeArgs {
     domain: Domain,
     /// Duration, such as 90m, 2h or 7d
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
-    time: SignedDuration,
+    duration: SignedDuration,
     /// Reason, shown to other operators
     #[arg(long)]
     reason: String,
@@ -93,31 +93,32 @@ pub(crate) struct UnfreezeArgs {
     domain: Domain,
 }
 
-fn level(text: &str) -> Result<VerificationLevel, String> {
+fn parse_level(text: &str) -> Result<VerificationLevel, String> {
     serde_json::from_value(json!(text.to_lowercase()))
         .map_err(|_| "expected v0, v1, v2 or v3".to_owned())
 }
 
-fn ask(
+fn send(
     session: &mut Session,
     printer: &mut Printer,
     path: &str,
     body: &Value,
-    done: &str,
+    confirmation: &str,
 ) -> anyhow::Result<Outcome> {
     let Done { changed } = session.post(path, body)?;
-    printer.line(if changed { done } else { "it is so already" })?;
+    printer.line(if changed { confirmation } else { "no change: this is already in effect" })?;
     Ok(Outcome::Fine)
 }
 
-fn ask_of(
+fn send_for_node(
     session: &mut Session,
     printer: &mut Printer,
-    (node, what): (&NodeId, &str),
+    (node, endpoint): (&NodeId, &str),
     body: &Value,
-    done: &str,
+    confirmation: &str,
 ) -> anyhow::Result<Outcome> {
-    ask(session, printer, &format!("/api/v1/nodes/{node}/{what}"), body, &format!("{node} {done}"))
+    let path = format!("/api/v1/nodes/{node}/{endpoint}");
+    send(session, printer, &path, body, &format!("{node} {confirmation}"))
 }
 
 pub(super) fn cordon(
@@ -126,7 +127,7 @@ pub(super) fn cordon(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "reason": args.reason });
-    ask_of(session, printer, (&args.node, "hold"), &body, "is held out of service")
+    send_for_node(session, printer, (&args.node, "hold"), &body, "is held out of service")
 }
 
 pub(super) fn uncordon(
@@ -138,10 +139,12 @@ pub(super) fn uncordon(
     let path = format!("/api/v1/nodes/{node}/release");
     let Done { changed } = session.post(&path, &json!({}))?;
     printer.line(&if changed {
-        format!("{node} is released; it is proven before it comes back")
+        format!("{node} is released; it is verified before it returns to service")
     } else {
         // The node may still be out of service by a decision of the controller.
-        format!("nobody holds {node}; `farrier fleet explain {node}` says where it stands and why")
+        format!(
+            "no operator holds {node}; `farrier fleet explain {node}` shows its phase and the reason"
+        )
     })?;
     Ok(Outcome::Fine)
 }
@@ -151,18 +154,21 @@ pub(super) fn repaired(
     args: &RepairedArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body = json!({ "what": args.what });
-    let done = "was repaired: its agent counts anew what only a person mends, and it is proven before it comes back";
-    let outcome = ask_of(session, printer, (&args.node, "repaired"), &body, done)?;
+    let body = json!({ "repair": args.repair });
+    let confirmation = "is recorded as repaired: its agent resets the counters behind findings that only a manual repair clears, and the node is verified before it returns to service";
+    let outcome = send_for_node(session, printer, (&args.node, "repaired"), &body, confirmation)?;
     let NodeDetail { findings, findings_on, .. } =
         session.get(&format!("/api/v1/nodes/{}", args.node))?;
     // Skip findings that a manual repair clears: the agent clears them at once or shortly after.
-    let is_left = |it: &Finding| affects_service(it) && it.rule_action != Action::DrainAndReplace;
+    let stays_open = |finding: &Finding| {
+        affects_service(finding) && finding.rule_action != Action::DrainAndReplace
+    };
     let mut findings_on = findings_on.into_iter().flatten();
     for finding in &findings {
-        let on = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
-        if is_left(finding) {
-            let text = format!("{} on {on}; it clears {}", code(finding), finding.clears);
+        let subject = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
+        if stays_open(finding) {
+            let text =
+                format!("{} on {subject}; it clears {}", code_with_detail(finding), finding.clears);
             printer.paragraph("  still open", 13, &text)?;
         }
     }
@@ -174,7 +180,7 @@ pub(super) fn approve(
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    ask_of(session, printer, (&args.node, "approve"), &json!({}), "may be rebooted")
+    send_for_node(session, printer, (&args.node, "approve"), &json!({}), "is approved for a reboot")
 }
 
 pub(super) fn verify(
@@ -183,7 +189,7 @@ pub(super) fn verify(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "level": args.level });
-    ask_of(session, printer, (&args.node, "verify"), &body, "is to be proven again")
+    send_for_node(session, printer, (&args.node, "verify"), &body, "will be verified again")
 }
 
 pub(super) fn diag(
@@ -193,8 +199,8 @@ pub(super) fn diag(
 ) -> anyhow::Result<Outcome> {
     let node = &args.node;
     let body = json!({ "level": args.level, "minutes": args.minutes });
-    let done = format!("is to be tested; `farrier fleet node {node}` tells what came of it");
-    ask_of(session, printer, (node, "diag"), &body, &done)
+    let confirmation = format!("will be tested; `farrier fleet node {node}` shows the result");
+    send_for_node(session, printer, (node, "diag"), &body, &confirmation)
 }
 
 pub(super) fn tune(
@@ -204,8 +210,8 @@ pub(super) fn tune(
 ) -> anyhow::Result<Outcome> {
     let node = &args.node;
     let body = json!({ "profile": args.profile });
-    let done = format!("is to be tuned; `farrier fleet node {node}` tells what came of it");
-    ask_of(session, printer, (node, "tune"), &body, &done)
+    let confirmation = format!("will be tuned; `farrier fleet node {node}` shows the result");
+    send_for_node(session, printer, (node, "tune"), &body, &confirmation)
 }
 
 pub(super) fn retire(
@@ -214,7 +220,7 @@ pub(super) fn retire(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "reason": args.reason });
-    ask_of(session, printer, (&args.node, "retire"), &body, "is not of the fleet any more")
+    send_for_node(session, printer, (&args.node, "retire"), &body, "is removed from the fleet")
 }
 
 pub(super) fn freeze(
@@ -223,9 +229,9 @@ pub(super) fn freeze(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body =
-        json!({ "domain": args.domain, "for_s": args.time.as_secs(), "reason": args.reason });
-    let done = format!("nothing is repaired in {} for {:#}", args.domain, args.time);
-    ask(session, printer, "/api/v1/freezes", &body, &done)
+        json!({ "domain": args.domain, "for_s": args.duration.as_secs(), "reason": args.reason });
+    let confirmation = format!("repairs in {} are frozen for {:#}", args.domain, args.duration);
+    send(session, printer, "/api/v1/freezes", &body, &confirmation)
 }
 
 pub(super) fn unfreeze(
@@ -234,6 +240,6 @@ pub(super) fn unfreeze(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "domain": args.domain });
-    let done = format!("{} is not frozen any more", args.domain);
-    ask(session, printer, "/api/v1/unfreezes", &body, &done)
+    let confirmation = format!("{} is no longer frozen", args.domain);
+    send(session, printer, "/api/v1/unfreezes", &body, &confirmation)
 }

@@ -24,33 +24,33 @@ use super::script::Act;
 pub(super) const SIMULATED: u32 = 62;
 
 /// Time scale of simulated nodes: minutes take seconds.
-const HURRY: u64 = 20;
+const TIME_SCALE: u64 = 20;
 
 /// Everything that runs during the demo.
-pub(super) struct Stage {
-    folder: Folder,
+pub(super) struct Environment {
+    folder: DemoDir,
     running: Running,
-    herd: ConnectedFleet,
+    fleet: ConnectedFleet,
     agents: Vec<Agent>,
-    began: Instant,
+    started: Instant,
 }
 
 /// Directory of the demo, deleted on drop unless kept.
-pub(super) struct Folder {
+pub(super) struct DemoDir {
     path: PathBuf,
     is_kept: bool,
 }
 
-impl Folder {
-    fn make(kept: Option<&Path>) -> anyhow::Result<Self> {
+impl DemoDir {
+    fn create(dir: Option<&Path>) -> anyhow::Result<Self> {
         let name = format!("farrier-demo-{}", std::process::id());
-        let path = kept.map_or_else(|| std::env::temp_dir().join(name), Path::to_owned);
+        let path = dir.map_or_else(|| std::env::temp_dir().join(name), Path::to_owned);
         if fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some()) {
-            bail!("`{}` is not empty: name another folder", path.display());
+            bail!("`{}` is not empty: name another directory", path.display());
         }
         fs::create_dir_all(&path)
-            .with_context(|| format!("failed to make `{}`", path.display()))?;
-        Ok(Self { path, is_kept: kept.is_some() })
+            .with_context(|| format!("failed to create `{}`", path.display()))?;
+        Ok(Self { path, is_kept: dir.is_some() })
     }
 
     /// Data directory of the server.
@@ -63,7 +63,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for DemoDir {
     fn drop(&mut self) {
         if !self.is_kept {
             let _ = fs::remove_dir_all(&self.path);
@@ -71,10 +71,10 @@ impl Drop for Folder {
     }
 }
 
-impl Stage {
+impl Environment {
     /// Starts the server, the simulated nodes and the agents.
-    pub(super) async fn set(seed: u64, kept: Option<&Path>) -> anyhow::Result<Self> {
-        let folder = Folder::make(kept)?;
+    pub(super) async fn start(seed: u64, dir: Option<&Path>) -> anyhow::Result<Self> {
+        let folder = DemoDir::create(dir)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = Options {
             plain_pool: Some("train".parse()?),
@@ -83,28 +83,28 @@ impl Stage {
         };
         let running = run::start(options).await.context("failed to start the server")?;
         let policy = Event::PolicySet { policy: Box::new(policy()) };
-        running.brain().take(Actor::Server, policy).await?;
-        let plan = FleetSpec {
+        running.controller().submit(Actor::Server, policy).await?;
+        let spec = FleetSpec {
             seed,
             nodes: SIMULATED,
             mean_fault_interval_s: 0,
-            time_scale: HURRY,
+            time_scale: TIME_SCALE,
             ..FleetSpec::default()
         };
-        let fleet = SimFleet::new(plan, Timestamp::now());
-        for (node, place) in fleet.locations() {
-            join(&running, node.as_str(), place.clone()).await?;
+        let fleet = SimFleet::new(spec, Timestamp::now());
+        for (node, location) in fleet.locations() {
+            join(&running, node.as_str(), location.clone()).await?;
         }
         let url = format!("http://{}", running.address()).parse()?;
-        let began = Instant::now();
-        let herd = ConnectedFleet::start(fleet, &url, 2).await?;
+        let started = Instant::now();
+        let fleet = ConnectedFleet::start(fleet, &url, 2).await?;
         let mut agents = Vec::new();
         for number in 0..agents::COUNT {
-            let agent = Agent::make(&folder.path, number, running.address()).await?;
-            join(&running, agent.name(), beside_the_last()?).await?;
+            let agent = Agent::create(&folder.path, number, running.address()).await?;
+            join(&running, agent.name(), agents_location()?).await?;
             agents.push(agent.start()?);
         }
-        Ok(Self { folder, running, herd, agents, began })
+        Ok(Self { folder, running, fleet, agents, started })
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -119,41 +119,41 @@ impl Stage {
         self.folder.server()
     }
 
-    pub(super) fn began(&self) -> Instant {
-        self.began
+    pub(super) fn started(&self) -> Instant {
+        self.started
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
     /// Follows the log from its first entry.
-    pub(super) fn followed(&self) -> (Tail, u64) {
+    pub(super) fn log_tail(&self) -> (LogTail, u64) {
         (self.running.tail(), 0)
     }
 
     /// Describes an act for the viewer; the server does not get this text.
-    pub(super) fn told(&self, act: &Act) -> String {
+    pub(super) fn describe(&self, act: &Act) -> String {
         match act {
-            Act::Trouble { node, trouble } => format!("{node}: {}", trouble.text),
-            Act::Leaf { leaf, nodes, .. } => {
-                format!("the leaf switch {leaf} fails, with {} nodes behind it", nodes.len())
+            Act::NodeFault { node, fault } => format!("{node}: {}", fault.text),
+            Act::LeafFailure { leaf, nodes, .. } => {
+                format!("leaf switch {leaf} fails, with {} nodes behind it", nodes.len())
             }
             Act::Xid { agent, gpu, xid } => {
                 let name = self.agents.get(*agent).map_or("", Agent::name);
                 format!("{name} (a real agent): the driver logs Xid {xid} for GPU {gpu}")
             }
-            Act::Repair { node } => format!("{node}: a person has put in a new board"),
+            Act::Repair { node } => format!("{node}: a technician replaces the board"),
         }
     }
 
     /// Carries out an act.
     pub(super) async fn perform(&self, act: &Act) -> anyhow::Result<()> {
         match act {
-            Act::Trouble { node, trouble } => self.herd.inject_fault(node.clone(), *trouble).await,
-            Act::Leaf { nodes, trouble, .. } => {
+            Act::NodeFault { node, fault } => self.fleet.inject_fault(node.clone(), *fault).await,
+            Act::LeafFailure { nodes, fault, .. } => {
                 for node in nodes {
-                    self.herd.inject_fault(node.clone(), *trouble).await;
+                    self.fleet.inject_fault(node.clone(), *fault).await;
                 }
             }
             Act::Xid { agent, gpu, xid } => {
@@ -162,16 +162,13 @@ impl Stage {
                 }
             }
             Act::Repair { node } => {
-                self.herd.repair(node.clone()).await;
-                let what = farrier_fleet::fleet::event::OperatorRequest::Repaired {
+                self.fleet.repair(node.clone()).await;
+                let request = farrier_fleet::fleet::event::OperatorRequest::Repaired {
                     node: node.clone(),
-                    repair: "a new board".to_owned(),
+                    repair: "replaced the board".to_owned(),
                 };
                 let by = Actor::User("technician".to_owned());
-                self.running
-                    .controller()
-                    .submit(by, Event::OperatorRequested { request: what })
-                    .await?;
+                self.running.controller().submit(by, Event::OperatorRequested { request }).await?;
             }
         }
         Ok(())
@@ -190,30 +187,30 @@ impl Stage {
     }
 
     /// Stops the agents, then the simulated nodes, then the server.
-    pub(super) async fn strike(self) -> anyhow::Result<Folder> {
-        let Self { folder, running, herd, agents, .. } = self;
+    pub(super) async fn shut_down(self) -> anyhow::Result<DemoDir> {
+        let Self { folder, running, fleet, agents, .. } = self;
         for agent in agents {
             agent.stop().await;
         }
-        drop(herd);
-        running.stop().await.context("the server did not end well")?;
+        drop(fleet);
+        running.stop().await.context("the server did not shut down cleanly")?;
         Ok(folder)
     }
 }
 
-async fn join(running: &Running, name: &str, place: Location) -> anyhow::Result<()> {
-    let joined = Event::Enrolled { node: name.parse()?, location: place };
-    running.controller().submit(Actor::Server, joined).await?;
+async fn join(running: &Running, name: &str, location: Location) -> anyhow::Result<()> {
+    let enrolled = Event::Enrolled { node: name.parse()?, location };
+    running.controller().submit(Actor::Server, enrolled).await?;
     Ok(())
 }
 
 /// Location of the real agents: the last rack and leaf switch, which the simulated nodes do not
 /// fill.
-fn beside_the_last() -> anyhow::Result<Location> {
-    let mut place = Location::in_pool("train".parse()?);
-    place.rack = Some(format!("rack-{:04}", SIMULATED / 4).parse()?);
-    place.leaf = Some(format!("leaf-{:04}", SIMULATED / 16).parse()?);
-    Ok(place)
+fn agents_location() -> anyhow::Result<Location> {
+    let mut location = Location::in_pool("train".parse()?);
+    location.rack = Some(format!("rack-{:04}", SIMULATED / 4).parse()?);
+    location.leaf = Some(format!("leaf-{:04}", SIMULATED / 16).parse()?);
+    Ok(location)
 }
 
 /// The default policy, with timeouts short enough for a demo.
@@ -235,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_is_one_that_a_server_takes() {
+    fn the_demo_policy_is_valid() {
         assert_eq!(policy().check(), Ok(()));
     }
 }

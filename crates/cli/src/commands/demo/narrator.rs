@@ -10,65 +10,67 @@ use farrier_fleet::health::Change;
 use crate::printer::{Printer, Tone};
 
 /// Column where the text of a line starts.
-const TEXT_AT: usize = 19;
+const TEXT_AT: usize = 20;
 
 /// A line without its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct NarratedLine {
     tone: Tone,
     word: &'static str,
     text: String,
 }
 
-impl Said {
+impl NarratedLine {
     /// Formats the line for these nodes.
-    fn of(&self, nodes: &[String]) -> String {
-        let between = match nodes {
-            // An order is sent to a node: the node is not the subject of the sentence.
-            _ if self.word == "ordered" => ": ",
+    fn for_nodes(&self, nodes: &[String]) -> String {
+        // Elsewhere the node is not the subject of the sentence.
+        let is_predicate = matches!(self.word, "decided" | "failed" | "refused" | "heartbeat");
+        let separator = match nodes {
+            _ if !is_predicate => ": ",
             [_] => " ",
             _ => ": each ",
         };
-        format!("{}{between}{}", named(nodes), self.text)
+        format!("{}{separator}{}", node_list(nodes), self.text)
     }
 }
 
 /// State of the narration, and the counters for the summary.
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(super) struct Narrator {
     /// Whether a transient status line is on the terminal.
     has_status: bool,
     is_live: bool,
-    last: BTreeMap<NodePhase, usize>,
+    status_counts: BTreeMap<NodePhase, usize>,
     /// Last order of each node.
     ordered: BTreeMap<NodeId, OrderKind>,
     /// Nodes that have been in service.
     pub(super) joined: BTreeSet<NodeId>,
     /// Nodes that are out of service and have not returned.
-    taken_out: BTreeSet<NodeId>,
-    pub(super) told: usize,
-    pub(super) found: usize,
+    out_of_service: BTreeSet<NodeId>,
+    /// Acts of the script that were performed.
+    pub(super) acts: usize,
+    pub(super) findings: usize,
     pub(super) quarantined: usize,
     pub(super) returned: usize,
     pub(super) deferred: usize,
     pub(super) orders: usize,
 }
 
-impl Story {
+impl Narrator {
     /// With `is_live`, a transient status line is at the bottom.
     pub(super) fn new(is_live: bool) -> Self {
         Self { is_live, ..Self::default() }
     }
 
-    /// Prints an act of the script, which the server has yet to find.
-    pub(super) fn happens(
+    /// Prints an act of the script. The server does not know about it yet.
+    pub(super) fn act(
         &mut self,
         at: Duration,
         text: &str,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
-        self.told += 1;
-        self.line(at, Tone::Strong, "happens", text, printer)
+        self.acts += 1;
+        self.line(at, Tone::Strong, "scenario", text, printer)
     }
 
     /// Prints that every node has joined and passed verification.
@@ -78,109 +80,110 @@ impl Story {
     }
 
     /// Prints log entries. The same line for several nodes is printed once.
-    pub(super) fn hear(
+    pub(super) fn entries(
         &mut self,
         at: Duration,
         entries: &[Entry],
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
-        let mut said: Vec<(Said, Vec<String>)> = Vec::new();
+        let mut lines: Vec<(NarratedLine, Vec<String>)> = Vec::new();
         for entry in entries {
-            let Some((node, line)) = self.words(entry) else { continue };
-            match said.iter_mut().find(|(other, _)| *other == line) {
+            let Some((node, line)) = self.describe(entry) else { continue };
+            match lines.iter_mut().find(|(other, _)| *other == line) {
                 Some((_, nodes)) => nodes.push(node),
-                None => said.push((line, vec![node])),
+                None => lines.push((line, vec![node])),
             }
         }
-        for (said, mut nodes) in said {
+        for (line, mut nodes) in lines {
             nodes.sort();
-            self.line(at, said.tone, said.word, &said.of(&nodes), printer)?;
+            self.line(at, line.tone, line.word, &line.for_nodes(&nodes), printer)?;
         }
         Ok(())
     }
 
     /// The node that an entry is about, and the line for it; `None` if the entry is not shown.
-    fn words(&mut self, entry: &Entry) -> Option<(String, Said)> {
-        let said = |node: &dyn std::fmt::Display, tone, word, text: String| {
-            Some((node.to_string(), Said { tone, word, text }))
+    fn describe(&mut self, entry: &Entry) -> Option<(String, NarratedLine)> {
+        let line = |node: &dyn std::fmt::Display, tone, word, text: String| {
+            Some((node.to_string(), NarratedLine { tone, word, text }))
         };
         match &entry.event {
             Event::FindingsReported { node, changes, .. } => {
-                let text = self.findings(changes)?;
-                said(node, Tone::Caution, "found", text)
+                let text = self.opened_findings(changes)?;
+                line(node, Tone::Caution, "found", text)
             }
             Event::PhaseChanged { node, to, rationale } => {
                 let (tone, text) = self.phase_changed(node, *to, rationale)?;
-                said(node, tone, "decided", text)
+                line(node, tone, "decided", text)
             }
             Event::OrderIssued { order } => {
                 self.orders += 1;
                 self.ordered.insert(order.node.clone(), order.kind.clone());
                 // Every joining node is verified: not worth a line.
-                let joins = order.generation <= 2 && matches!(order.kind, OrderKind::Verify { .. });
+                let is_joining =
+                    order.generation <= 2 && matches!(order.kind, OrderKind::Verify { .. });
                 let text = match &order.kind {
-                    OrderKind::ResetGpu { .. } => "reset of the GPU".to_owned(),
+                    OrderKind::ResetGpu { .. } => "reset the GPU".to_owned(),
                     other => other.to_string(),
                 };
-                if joins { None } else { said(&order.node, Tone::Strong, "ordered", text) }
+                if is_joining { None } else { line(&order.node, Tone::Strong, "ordered", text) }
             }
             Event::OrderStatusReported { node, status: OrderStatus::Failed { reason }, .. } => {
                 let text = match self.ordered.get(node) {
                     Some(OrderKind::Verify { level }) => format!("failed {level}: {reason}"),
-                    Some(what) => format!("failed `{what}`: {reason}"),
-                    None => reason.clone(),
+                    Some(order) => format!("failed `{order}`: {reason}"),
+                    None => format!("failed: {reason}"),
                 };
-                said(node, Tone::Bad, "failed", text)
+                line(node, Tone::Bad, "failed", text)
             }
             Event::OrderStatusReported {
                 node, status: OrderStatus::Refused { reason }, ..
-            } => said(node, Tone::Bad, "refused", format!("refused: {reason}")),
+            } => line(node, Tone::Bad, "refused", format!("refused: {reason}")),
             Event::Deferred { node, rationale } => {
                 self.deferred += 1;
                 let Rationale { reason, unblocked_by } = rationale;
                 let text = format!("{reason}; unblocked by: {unblocked_by}");
-                said(node, Tone::Caution, "deferred", text)
+                line(node, Tone::Caution, "deferred", text)
             }
             Event::DomainFaultDetected { domain, nodes, rationale, .. } => {
                 let text =
                     format!("domain fault, not {} node faults: {}", nodes.len(), rationale.reason);
-                said(domain, Tone::Bad, "fault", text)
+                line(domain, Tone::Bad, "fault", text)
             }
-            Event::DomainFaultCleared { domain, rationale } => said(
+            Event::DomainFaultCleared { domain, rationale } => line(
                 domain,
                 Tone::Good,
                 "cleared",
                 format!("domain fault cleared: {}", rationale.reason),
             ),
             Event::HeartbeatLost { node, .. } => {
-                said(node, Tone::Caution, "heartbeat", "lost".to_owned())
+                line(node, Tone::Caution, "heartbeat", "stopped sending heartbeats".to_owned())
             }
             Event::HeartbeatRestored { node } => {
-                said(node, Tone::Good, "heartbeat", "restored".to_owned())
+                line(node, Tone::Good, "heartbeat", "sends heartbeats again".to_owned())
             }
             Event::OrderCancelled { node, reason, .. } => {
-                said(node, Tone::Caution, "cancelled", format!("order cancelled: {reason}"))
+                line(node, Tone::Caution, "cancelled", format!("order cancelled: {reason}"))
             }
             _ => None,
         }
     }
 
-    fn findings(&mut self, changes: &[Change]) -> Option<String> {
+    fn opened_findings(&mut self, changes: &[Change]) -> Option<String> {
         let opened = changes.iter().filter_map(|change| match change {
             Change::Opened(finding) => Some(finding),
             _ => None,
         });
         let opened: Vec<String> = opened
-            .map(|it| {
-                let detail = Some(&it.detail).filter(|text| !text.is_empty());
+            .map(|finding| {
+                let detail = Some(&finding.detail).filter(|text| !text.is_empty());
                 let detail = detail.map_or(String::new(), |text| format!(" ({text})"));
-                let text = first_sentence(&it.text);
-                format!("{} {}{detail}: {text}", it.severity, it.code)
+                let text = first_sentence(&finding.text);
+                format!("{} {}{detail}: {text}", finding.severity, finding.code)
             })
             .collect();
-        self.found += opened.len();
-        let (first, more) = (opened.first()?, opened.len() - 1);
-        Some(if more > 0 { format!("{first}, and {more} more") } else { first.clone() })
+        self.findings += opened.len();
+        let (first, others) = (opened.first()?, opened.len() - 1);
+        Some(if others > 0 { format!("{first}, and {others} more") } else { first.clone() })
     }
 
     fn phase_changed(
@@ -197,13 +200,13 @@ impl Story {
         self.quarantined += usize::from(to == NodePhase::Quarantined);
         match to {
             NodePhase::Quarantined | NodePhase::Repairing | NodePhase::Held => {
-                self.taken_out.insert(node.clone());
+                self.out_of_service.insert(node.clone());
             }
             NodePhase::InService => {
                 // A fault may precede the first time in service; the node then joins when it
                 // returns.
                 let is_first = self.joined.insert(node.clone());
-                let is_back = self.taken_out.remove(node);
+                let is_back = self.out_of_service.remove(node);
                 self.returned += usize::from(is_back);
                 if is_first && !is_back {
                     return None;
@@ -223,7 +226,7 @@ impl Story {
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
         self.clear(printer)?;
-        let word = printer.toned(tone, &format!("{word:<8}"));
+        let word = printer.toned(tone, &format!("{word:<9}"));
         let begin = format!("{:>6.1} s  {word}", at.as_secs_f64());
         if self.is_live {
             printer.paragraph(&begin, TEXT_AT, text)?;
@@ -240,14 +243,14 @@ impl Story {
         counts: &BTreeMap<NodePhase, usize>,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
-        if !self.is_live || *counts == self.last && self.has_status {
+        if !self.is_live || *counts == self.status_counts && self.has_status {
             return Ok(());
         }
         self.clear(printer)?;
         let text: Vec<String> =
             counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         printer.transient(&text.join(", "))?;
-        self.last.clone_from(counts);
+        self.status_counts.clone_from(counts);
         self.has_status = true;
         Ok(())
     }
@@ -268,7 +271,7 @@ impl Story {
 }
 
 /// Names up to two nodes in full, a gapless range by its ends, else at most the first three.
-fn named(nodes: &[String]) -> String {
+fn node_list(nodes: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     match nodes {
         [one] => one.clone(),
@@ -287,7 +290,7 @@ fn named(nodes: &[String]) -> String {
 /// Whether the numbers at the end of the names are consecutive.
 fn is_range(nodes: &[String]) -> bool {
     let numbered = |name: &String| {
-        let at = name.trim_end_matches(|it: char| it.is_ascii_digit()).len();
+        let at = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
         Some((name[..at].to_owned(), name[at..].parse::<u64>().ok()?))
     };
     let follows = |pair: &[String]| match (numbered(&pair[0]), numbered(&pair[1])) {
@@ -302,24 +305,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_nodes_share_a_line() {
-        let said = |word| Said { tone: Tone::Caution, word, text: "waits: a budget".to_owned() };
+    fn nodes_with_the_same_text_share_a_line() {
+        let line = |word| NarratedLine {
+            tone: Tone::Caution,
+            word,
+            text: "is suspect: Xid 48".to_owned(),
+        };
         let nodes = ["a".to_owned(), "b".to_owned()];
-        assert_eq!(said("held").of(&nodes[..1]), "a waits: a budget");
-        assert_eq!(said("held").of(&nodes), "a and b: each waits: a budget");
-        assert_eq!(said("ordered").of(&nodes), "a and b: waits: a budget");
+        assert_eq!(line("decided").for_nodes(&nodes[..1]), "a is suspect: Xid 48");
+        assert_eq!(line("decided").for_nodes(&nodes), "a and b: each is suspect: Xid 48");
+        assert_eq!(line("ordered").for_nodes(&nodes), "a and b: is suspect: Xid 48");
     }
 
     #[test]
-    fn a_range_has_no_gaps() {
+    fn only_consecutive_nodes_are_shown_as_a_range() {
         let nodes = |numbers: &[u32]| -> Vec<String> {
-            numbers.iter().map(|it| format!("node-{it:05}")).collect()
+            numbers.iter().map(|number| format!("node-{number:05}")).collect()
         };
-        assert_eq!(named(&nodes(&[7])), "node-00007");
-        assert_eq!(named(&nodes(&[7, 9])), "node-00007 and node-00009");
-        assert_eq!(named(&nodes(&[7, 9, 10])), "node-00007, node-00009, node-00010");
-        assert_eq!(named(&nodes(&[9, 10, 11, 12])), "4 nodes (node-00009 to node-00012)");
+        assert_eq!(node_list(&nodes(&[7])), "node-00007");
+        assert_eq!(node_list(&nodes(&[7, 9])), "node-00007 and node-00009");
+        assert_eq!(node_list(&nodes(&[7, 9, 10])), "node-00007, node-00009, node-00010");
+        assert_eq!(node_list(&nodes(&[9, 10, 11, 12])), "4 nodes (node-00009 to node-00012)");
         let gaps = "5 nodes (node-00001, node-00003, node-00004, and 2 more)";
-        assert_eq!(named(&nodes(&[1, 3, 4, 5, 6])), gaps);
+        assert_eq!(node_list(&nodes(&[1, 3, 4, 5, 6])), gaps);
     }
 }
