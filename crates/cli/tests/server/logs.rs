@@ -86,8 +86,8 @@ fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "missing  nvidia-bug-report.log: the node that is watched is not this machine";
-    assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
+    let missing = "missing  nvidia-bug-report.log: the node that is watched is not this machine";
+    assert!(fetched.stdout.contains(missing), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only the owner may read the bundle");
     let folder = unpack(&world, "a.tar.gz");
@@ -315,7 +315,7 @@ fn uploads_are_validated_and_an_unreadable_bundle_is_reported() {
         // The agent's own status ends the order, and its bundle replaces this artifact.
         let last = fetch(&world, &ann, "garbage.tar.gz", &["--last"]);
         assert_eq!(last.code, 1, "{} {}", last.stdout, last.stderr);
-        assert!(last.stderr.contains("cannot be read as a bundle"), "{}", last.stderr);
+        assert!(last.stderr.contains("is not a readable log bundle"), "{}", last.stderr);
         fs::remove_file(&mark).unwrap();
         agent.signal("-CONT");
         fetching.join().unwrap()

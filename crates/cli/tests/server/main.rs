@@ -166,7 +166,7 @@ fn join_tokens_are_listed_and_revoked_and_plain_http_needs_loopback() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("server").to_str().unwrap().to_owned();
     let empty = run(&["server", "token", "list", "--dir", &dir]);
-    assert!(empty.stdout.starts_with("no token was made yet"), "{}", empty.stdout);
+    assert!(empty.stdout.starts_with("no join tokens; "), "{}", empty.stdout);
     let create = ["server", "token", "create", "--dir", &dir, "--pool", "train", "--expires", "2h"];
     let created = run(&create);
     assert_eq!(created.code, 0, "{}", created.stderr);
@@ -183,7 +183,11 @@ fn join_tokens_are_listed_and_revoked_and_plain_http_needs_loopback() {
             listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.into_iter().any(|line| line.starts_with(row))
     };
-    assert!(has(&listed.stdout, "Token State Location Node Uses left Until"), "{}", listed.stdout);
+    assert!(
+        has(&listed.stdout, "Token State Location Node Uses left Expires"),
+        "{}",
+        listed.stdout
+    );
     assert!(has(&listed.stdout, "1 open pool train any 1 2"), "{}", listed.stdout);
     assert!(
         has(&listed.stdout, "2 open pool train gpu-7 1") && !listed.stdout.contains(secret),
