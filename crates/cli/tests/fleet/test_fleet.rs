@@ -1,4 +1,5 @@
-//! A server in this process, with or without TLS, with three nodes; and the binary with its own login.
+//! A server in this process, with or without TLS, with three nodes; and the binary with its own
+//! login.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
