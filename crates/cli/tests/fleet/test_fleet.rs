@@ -173,9 +173,9 @@ impl TestFleet {
 
     /// Runs the binary and asserts success.
     pub(crate) fn run_ok(&self, args: &[&str]) -> String {
-        let ran = self.run(args);
-        assert_eq!(ran.code, 0, "{args:?}: {} {}", ran.stdout, ran.stderr);
-        ran.stdout
+        let output = self.run(args);
+        assert_eq!(output.code, 0, "{args:?}: {} {}", output.stdout, output.stderr);
+        output.stdout
     }
 
     pub(crate) fn log_in(&self, name: &str, role: &str) {

@@ -22,8 +22,8 @@ pub(crate) struct TestServer {
 
 /// Waits until the condition is true.
 #[track_caller]
-pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
-    wait_until(|| what.to_owned(), condition);
+pub(crate) fn until(expected: &str, condition: impl FnMut() -> bool) {
+    wait_until(|| expected.to_owned(), condition);
 }
 
 impl TestServer {
@@ -172,15 +172,16 @@ impl TestUser {
 
     /// Runs a command that must succeed.
     pub(crate) fn run_ok(&self, args: &[&str]) -> String {
-        let ran = self.run(args);
-        assert_eq!(ran.code, 0, "{args:?}: {} {}", ran.stdout, ran.stderr);
-        ran.stdout
+        let output = self.run(args);
+        assert_eq!(output.code, 0, "{args:?}: {} {}", output.stdout, output.stderr);
+        output.stdout
     }
 
     /// The server's view of a node, as JSON.
     pub(crate) fn node(&self, node: &str) -> Value {
-        let ran = self.run(&["fleet", "node", node, "--output", "json"]);
-        serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
+        let output = self.run(&["fleet", "node", node, "--output", "json"]);
+        serde_json::from_str(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr))
     }
 }
 
