@@ -25,11 +25,10 @@ fn login_explains_tls_and_fingerprint_errors() {
         output.stderr
     };
     let plain = log_in(&fleet.url().replace("https", "http"), fingerprint);
-    assert!(plain.contains("the server speaks TLS there, and `http://` does not"), "{plain}");
+    assert!(plain.contains("the server uses TLS on this port"), "{plain}");
     let other = "00".repeat(32);
     let wrong_ca = log_in(&fleet.url(), &other);
-    let expected =
-        format!("its authority has the fingerprint {fingerprint}, and {other} is asked for");
+    let expected = format!("the fingerprint of its authority is {fingerprint}, expected {other}");
     assert!(wrong_ca.contains(&expected), "{wrong_ca}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -39,7 +38,7 @@ fn login_explains_tls_and_fingerprint_errors() {
         peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });
     let no_tls = log_in(&url, fingerprint);
-    assert!(no_tls.contains("does not speak TLS, and `https://` asks for it"), "{no_tls}");
+    assert!(no_tls.contains("does not support TLS, which `https://` requires"), "{no_tls}");
 }
 
 #[test]

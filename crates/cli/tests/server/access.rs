@@ -166,7 +166,7 @@ fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>)
     );
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
     let reason = &link(&status)["not-connected"]["why"];
-    assert_eq!(reason, "the server says: the certificate was revoked");
+    assert_eq!(reason, "server error: the certificate was revoked");
     // The agent keeps its findings and shows them locally.
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.lost");

@@ -80,13 +80,13 @@ fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
     agent.until_found("gpu.xid");
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 0, "{} {}\n{}", fetched.stdout, fetched.stderr, agent.log());
-    let incomplete = "nvidia-smi-q.txt: it is not complete: `nvidia-smi` failed (exit 15)";
+    let incomplete = "nvidia-smi-q.txt: incomplete: `nvidia-smi` failed (exit 15)";
     for part in
         ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed", incomplete]
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let missing = "missing  nvidia-bug-report.log: the node that is watched is not this machine";
+    let missing = "missing  nvidia-bug-report.log: the monitored root is not this machine";
     assert!(fetched.stdout.contains(missing), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only the owner may read the bundle");

@@ -40,7 +40,7 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let mut orders = executor(&world, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
-    assert!(evidence.starts_with("Slurm gives no new work: "), "{evidence}");
+    assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
     let node = cluster.node("node1");
     assert!(node.contains("+DRAIN "), "{node}");
     // The owner and the reason are where every Slurm user looks.
@@ -52,16 +52,13 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let before = boot(&world);
     let reason = orders.not_done(&order(2, json!("reboot"), Some(&before)));
     assert!(
-        reason.contains(&format!("the node is not empty: job {job} (job.sh) of root, running")),
+        reason.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
         "{reason}"
     );
 
     // The job cannot finish on a lost GPU: it is requeued elsewhere.
     let evidence = orders.done(&order(3, json!({ "drain": { "wait_s": 1 } }), None));
-    assert_eq!(
-        evidence,
-        format!("nothing runs on the node by Slurm; started anew elsewhere: {job}")
-    );
+    assert_eq!(evidence, format!("no job runs on the node (Slurm); requeued: {job}"));
     let requeued = cluster.job(&job);
     assert!(requeued.contains("Restarts=1") && !requeued.contains("NodeList=node1"), "{requeued}");
 
@@ -95,7 +92,10 @@ fn nodes_drained_by_others_stay_drained() {
     assert_eq!(orders.cordon(), external);
     for (generation, kind) in [(1, "cordon"), (2, "uncordon")] {
         let reason = orders.not_done(&order(generation, json!(kind), None));
-        assert_eq!(reason, "Slurm has a mark of root, which only they take away: bad disk");
+        assert_eq!(
+            reason,
+            "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk"
+        );
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.ended().success());
@@ -116,7 +116,7 @@ fn nodes_drained_by_others_stay_drained() {
     orders.done(&order(5, json!("cordon"), None));
     let reason = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
     assert!(
-        reason.contains(&format!("job {job} (job.sh) of root, running (not moved: ")),
+        reason.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")),
         "{reason}"
     );
     assert!(cluster.job(&job).contains("JobState=RUNNING"));

@@ -212,7 +212,7 @@ fn check_log(bob: &TestUser) {
     assert_eq!(steps("node2"), [&joined[..], &["is held"]].concat());
     let held = [
         "is verifying",
-        "order 5 issued: take note of the repair",
+        "order 5 issued: acknowledge the repair",
         "order 6 issued: verify V0",
         "order 7 issued: verify V1",
         "is held",
