@@ -12,12 +12,12 @@ use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
 
 /// A Slurm node with an enrolled agent that executes orders.
-struct Member {
+struct SlurmNode {
     name: &'static str,
     world: World,
 }
 
-impl Member {
+impl SlurmNode {
     fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
         // A seed per node, so that GPUs differ.
         let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
@@ -77,19 +77,20 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &interval);
     policy(&server.log_in("ann", "admin"), &home);
     let bob = server.log_in("bob", "operator");
-    let members = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
-        .map(|(name, pool)| Member::enrol(name, pool, &server));
-    let [one, two, three] = &members;
-    let [mut first, second, third] = members.each_ref().map(|member| member.agent(&cluster));
-    for member in &members {
-        member.until(&bob, "in-service");
+    let slurm_nodes = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
+        .map(|(name, pool)| SlurmNode::enrol(name, pool, &server));
+    let [node1, node2, node3] = &slurm_nodes;
+    let [mut first, second, third] =
+        slurm_nodes.each_ref().map(|slurm_node| slurm_node.agent(&cluster));
+    for slurm_node in &slurm_nodes {
+        slurm_node.until(&bob, "in-service");
     }
 
     // An administrator drains node2 while it is healthy. A job runs on node1 when its GPU falls off
     // the bus.
     cluster.drain("node2", "bad disk");
     let job = cluster.start_ending_job("node1");
-    one.lose_gpu();
+    node1.lose_gpu();
     let node = cluster.until_node("node1", |node| node.contains("+DRAIN"));
     // The Xid of the kernel log or NVML's error, whichever reaches the server first.
     let has_reason = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
@@ -97,23 +98,23 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     });
     assert!(has_reason, "{node}");
     assert!(node.contains(" [root@"), "Slurm records the user: {node}");
-    three.lose_gpu();
+    node3.lose_gpu();
     requeued_and_completed(&cluster, &job);
 
     // A node drained by another owner is held, and left alone whatever happens to it.
-    let held = two.until(&bob, "held");
+    let held = node2.until(&bob, "held");
     assert_eq!(held["rationale"]["reason"]["text"], "cordoned by root: bad disk");
-    two.lose_gpu();
+    node2.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
     until("node2 reports its finding", || findings("node2") >= Some(1));
 
     // The drained node is rebooted, which ends its agent; a service manager would restart it.
     assert!(first.ended().success());
-    first = one.agent(&cluster);
+    first = node1.agent(&cluster);
 
     // Farrier drained node3, but the policy leaves its repair to people. An administrator replaces
     // the drain reason.
-    let waiting = three.until(&bob, "repairing");
+    let waiting = node3.until(&bob, "repairing");
     let unblocked_by = waiting["deferred"]["unblocked_by"]["text"].as_str().unwrap();
     assert_eq!(
         unblocked_by,
@@ -122,23 +123,23 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
-    for (member, agent) in [(two, second), (three, third)] {
+    for (slurm_node, agent) in [(node2, second), (node3, third)] {
         // A manual reboot, which also ends the agent.
         agent.kill();
-        member.world.inject(&["reboot"]);
+        slurm_node.world.inject(&["reboot"]);
     }
-    let (second, third) = (two.agent(&cluster), three.agent(&cluster));
+    let (second, third) = (node2.agent(&cluster), node3.agent(&cluster));
     let output = bob.run_ok(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
     assert!(output.starts_with("node3 is recorded as repaired: its agent resets"), "{output}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
-    let returned = one.until(&bob, "in-service");
+    let returned = node1.until(&bob, "in-service");
     assert_eq!(returned["rationale"]["reason"]["text"], "passed all required verifications");
     assert_eq!(passed(&returned), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
     // External drains stay, though both nodes are healthy and farrier drained node3 at first.
-    let verified = three.until(&bob, "held");
+    let verified = node3.until(&bob, "held");
     assert_eq!(
         verified["rationale"]["reason"]["text"],
         "healthy, but cordoned by root: its PSU, too"
