@@ -219,7 +219,7 @@ def tiers(args):
 
 
 def eight(args):
-    """The brain's cost grows with the GPUs and not with the driver: it is measured on simulated ones."""
+    """The health monitor's cost grows with the GPUs and not with the driver: it is measured on simulated ones."""
     folder = tempfile.mkdtemp(prefix="farrier-eight-")
     subprocess.run([args.farrier, "simulate", "node", folder + "/node", "--sku", "H200-SXM5-141GB", "--gpus", "8"], check=True)
     agent = Agent(args.farrier, "--root", folder + "/node/root", "--nvml", folder + "/node/lib/libnvidia-ml.so.1")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""llm-analysis on the questions that `crates/planner/examples/beside.rs` writes.
+"""Runs llm-analysis on the questions that `crates/planner/examples/beside.rs` writes.
 
-    beside_llm_analysis.py table QUESTIONS    errors of both, as Markdown
-    beside_llm_analysis.py time QUESTIONS     microseconds of an answer: name and time on a line
+    beside_llm_analysis.py table QUESTIONS    errors of both programs, as Markdown
+    beside_llm_analysis.py time QUESTIONS     microseconds per answer, one name and time per line
 
-It is told the shape of the model, the GPU, the split, the batch and what is computed again, and answers with `latency_per_iter`.
-Its other inputs stay at their defaults. How much of the peak is reached is an input of it too: see `efficiencies`.
+Its inputs are the shape of the model, the GPU, the parallelism config, the batch and the recompute
+mode; its answer is `latency_per_iter`. Other inputs have their defaults. The achieved share of the
+peak is also an input: see `efficiencies`.
 """
 
 import json
@@ -29,14 +30,14 @@ from llm_analysis.constant import FLOPS_EFFICIENCY  # noqa: E402
 from llm_analysis.logger import logger  # noqa: E402
 
 IMPORT_S = time.perf_counter() - START
-# What it would say of each answer costs it time, and nobody reads it here.
+# Logging each answer takes time, and the output is not used.
 logger.setLevel("CRITICAL")
 
 ANSWERS = 20
 
 
 def step_s(question, efficiency):
-    """Seconds a step; without an efficiency by its own default."""
+    """Seconds per step. `None` is the default efficiency of llm-analysis."""
     model = ModelConfig(
         name=question["model"],
         num_layers=question["layers"],
@@ -86,10 +87,10 @@ def mean_and_p90(errors):
 
 
 def best_efficiency(questions):
-    """The constant with the least mean error over these very questions.
+    """The constant with the smallest mean error over exactly these questions.
 
-    An answer goes as one over the efficiency, so the sum of errors is piecewise linear in that: the best is at one of the
-    efficiencies that make one answer exact.
+    An answer is proportional to 1 / efficiency, so the sum of errors is piecewise linear in that. The
+    minimum is at an efficiency that makes one answer exact.
     """
     at_peak = [(step_s(question, 1.0), question) for question in questions]
 
@@ -101,7 +102,7 @@ def best_efficiency(questions):
 
 
 def efficiencies(questions):
-    """Each way to choose an efficiency: its name, and the efficiency of a question."""
+    """Ways to choose an efficiency: a name, and a function from a question to its efficiency."""
     best = best_efficiency(questions)
     by_gpu = {}
     for name in sorted({question["gpu"][:4] for question in questions}):
@@ -116,7 +117,7 @@ def efficiencies(questions):
 
 
 def kinds(questions):
-    """Names of kinds, and their questions."""
+    """Groups of questions by name."""
     plain = [question for question in questions if not question["gated"] and question["ffn"] == 4 * question["hidden"]]
     found = [("all", questions), ("feed-forward of 4 × hidden, not gated", plain)]
     found.append(("any other feed-forward", [question for question in questions if question not in plain]))
@@ -130,10 +131,10 @@ def table(asked):
     questions = asked["questions"]
     ways = efficiencies(questions)
     source, rows = Counter(question["source"] for question in questions).most_common(1)[0]
-    print(f"{len(questions)} rows can be asked of both; {rows} of them are of one source ({source}). Left out:\n")
-    for why, rows in asked["left_out"].items():
-        print(f"- {rows}: {why}")
-    print("\nMean and P90 of the errors' sizes of step time. Efficiency of llm-analysis:\n")
+    print(f"Both can estimate {len(questions)} rows; {rows} of them are from one source ({source}). Excluded:\n")
+    for reason, rows in asked["left_out"].items():
+        print(f"- {rows}: {reason}")
+    print("\nMean and P90 of the absolute error of step time. Efficiency of llm-analysis:\n")
     for letter, (name, _) in zip("ABCD", ways, strict=True):
         print(f"- {letter}: {name}")
     print("\n| rows | number | Farrier, held out | A | B | C | D |\n|---|---|---|---|---|---|---|")

@@ -1,11 +1,11 @@
-//! Makes Rust of the messages, without a compiler of protobuf on the machine.
+//! Generates Rust code for the messages, without an installed protobuf compiler.
 
 use tonic_prost_build::FileDescriptorSet;
 
-/// Fields of messages whose Rust type is their encoded bytes. The server knows how many findings a
-/// report has, and how large it is, before it decodes one; it decodes one at a time, a large report
-/// on another thread when it is its turn. On the wire both are length-delimited, so that nothing
-/// changes for other programs.
+/// Message fields whose Rust type is their encoded bytes. The server checks the number and size of
+/// a report's findings before it decodes any. It then decodes them one at a time, large reports on
+/// another thread. Bytes and messages are both length-delimited on the wire, so other programs see
+/// no difference.
 const DECODED_LATER: [(&str, &str); 2] = [("Changes", "changes"), ("Findings", "open")];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,10 +29,13 @@ fn decode_later(
     field: &str,
 ) -> Result<(), String> {
     let mut messages = descriptors.file.iter_mut().flat_map(|file| &mut file.message_type);
-    let fields = messages.find(|it| it.name() == message).map(|it| &mut it.field);
-    let found = fields.and_then(|all| all.iter_mut().find(|it| it.name() == field));
-    let found = found.ok_or_else(|| format!("there is no `{message}.{field}`"))?;
-    found.set_type(prost_types::field_descriptor_proto::Type::Bytes);
-    found.type_name = None;
+    let message_fields =
+        messages.find(|other| other.name() == message).map(|other| &mut other.field);
+    let descriptor =
+        message_fields.and_then(|fields| fields.iter_mut().find(|other| other.name() == field));
+    let descriptor =
+        descriptor.ok_or_else(|| format!("the proto file has no field `{message}.{field}`"))?;
+    descriptor.set_type(prost_types::field_descriptor_proto::Type::Bytes);
+    descriptor.type_name = None;
     Ok(())
 }

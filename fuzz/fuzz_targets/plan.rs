@@ -1,5 +1,5 @@
-//! Any model config is planned, searched or rejected in any layout, and any table of runs is scored
-//! or rejected. Planned values are finite.
+//! Any model config is planned, searched or rejected in any parallelism config, and any table of
+//! runs is scored or rejected. Planned values are finite.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -14,8 +14,8 @@ use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
 /// Picks an element by any number.
-fn pick<T: Copy>(all: &[T], number: u8) -> T {
-    all[usize::from(number) % all.len()]
+fn pick<T: Copy>(values: &[T], number: u8) -> T {
+    values[usize::from(number) % values.len()]
 }
 
 /// A fixed value, or `None` to leave the axis free.
@@ -34,8 +34,8 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         }
     }
     let model = match config::parse(text) {
-        Ok(read) => read.model,
-        Err(_) => pick(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
+        Ok(parsed) => parsed.model,
+        Err(_) => pick(&builtin::all().iter().collect::<Vec<_>>(), kinds[0]).model(),
     };
     let [dp, tp, pp, vp, cp, ep, micro_batch, gpus] = numbers;
     let recompute_modes = [
@@ -61,15 +61,15 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         ..ParallelConfig::data_parallel(u32::from(dp), u32::from(micro_batch))
     };
     let gpu_id = pick(&plannable(facts), kinds[7]);
-    let run = Run {
+    let run = TrainingRun {
         model,
-        gpu: Accelerator::named(facts, gpu_id).expect("the GPU is in the facts"),
+        gpu: Accelerator::by_name(facts, gpu_id).expect("the GPU is in the facts"),
         seq_len,
         global_batch,
         precision: pick(&Precision::ALL, kinds[8]),
-        layout,
-        task: pick(&[Task::Full, Task::Lora], kinds[9]),
-        stack: pick(&Stack::ALL, kinds[9] / 2),
+        parallelism,
+        task: pick(&[TrainingTask::Full, TrainingTask::Lora], kinds[9]),
+        framework: pick(&Framework::ALL, kinds[9] / 2),
         fused_experts: false,
     };
     if check::check(&run).is_ok() {
@@ -92,17 +92,17 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         framework: (!is_free(kinds[9])).then_some(run.framework),
     };
     let gpus = u32::from(gpus);
-    let quick = search::quick(planner, &run, gpus, &axes);
-    let Ok(found) = search::search(planner, &run, gpus, &axes) else {
+    let quick = search::quick(planner, &run, gpus, &constraints);
+    let Ok(report) = search::search(planner, &run, gpus, &constraints) else {
         assert!(quick.is_none(), "a quick result implies a full search result");
         return;
     };
-    assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
+    assert!(report.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
     let mut best = run;
-    constraints.apply(&mut best, found.best[0].parallelism);
+    constraints.apply(&mut best, report.best[0].parallelism);
     let plan = plan::plan(planner, &best, None, None);
     for launcher in [Launcher::Torchrun, Launcher::Slurm] {
-        // May fail.
+        // Not every config has a launch command.
         let _ = emit(&plan, &best, launcher);
     }
 });

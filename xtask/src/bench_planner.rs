@@ -104,16 +104,16 @@ impl RoundTimings {
     }
 
     fn median(&self, name: &str) -> anyhow::Result<f64> {
-        let mut found =
+        let mut values =
             self.0.get(name).with_context(|| format!("`{name}` was not measured"))?.clone();
-        found.sort_by(f64::total_cmp);
-        Ok(found[found.len() / 2])
+        values.sort_by(f64::total_cmp);
+        Ok(values[values.len() / 2])
     }
 
     /// All rounds, divided by `by`.
     fn each(&self, name: &str, by: f64) -> String {
-        let found = self.0.get(name).into_iter().flatten();
-        found.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
+        let values = self.0.get(name).into_iter().flatten();
+        values.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -147,9 +147,9 @@ fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     size.judge(&over)
 }
 
-fn peer(python: &Path, what: &str, questions: &Path) -> Command {
+fn peer(python: &Path, mode: &str, questions: &Path) -> Command {
     let mut peer = command(python);
-    peer.arg("bench/planner/beside_llm_analysis.py").arg(what).arg(questions);
+    peer.arg("bench/planner/beside_llm_analysis.py").arg(mode).arg(questions);
     peer
 }
 
@@ -165,46 +165,45 @@ fn text(
     writeln!(text, "## Speed\n")?;
     writeln!(
         text,
-        "{rounds} rounds of each program, interleaved, each in its own process; medians of the rounds. Each query is one of \
-         the runs below. Farrier computes a complete plan: time by phase with P10 and P90, bounds, the nearest published \
-         run, and memory of each stage. llm-analysis runs its `training()`, time and memory, with logging disabled.\n"
+        "{rounds} interleaved rounds of each program, each in its own process; medians of the rounds. An answer is\n\
+         an estimate of one of the runs below. Farrier's is a whole plan: time by phase with P10 and P90,\n\
+         bounds, the nearest published run, memory of each stage. That of llm-analysis is its `training()`,\n\
+         time and memory, with its log off.\n"
     )?;
-    writeln!(text, "| what | median | rounds | budget |\n|---|---|---|---|")?;
-    let mut row = |what: &str, median: f64, unit: &str, rounds: String, goal: &str| {
-        writeln!(text, "| {what} | {median:.1} {unit} | {rounds} | {goal} |")
+    writeln!(text, "| measurement | median | rounds | goal |\n|---|---|---|---|")?;
+    let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, goal: &str| {
+        writeln!(text, "| {measurement} | {median:.1} {unit} | {rounds} | {goal} |")
     };
     let answer = ours.median("answer")?;
     let search_ms = ours.median("search")? / 1e3;
-    row("Farrier, a plan", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
+    row("Farrier, an answer", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
     let largest = format!(
-        "Farrier, a plan for the layout it finds for Llama 3.1 405B, with {:.0} stages",
+        "Farrier, an answer for the config that it finds for Llama 3.1 405B, with {:.0} stages",
         ours.median("stages")?
     );
     row(&largest, ours.median("largest")?, "µs", ours.each("largest", 1.0), "50 µs")?;
     let search = format!(
-        "Farrier, search for Llama 3.1 405B on 16,384 H100 ({:.0} layouts, {:.0} of which fit)",
+        "Farrier, search for Llama 3.1 405B on 16,384 H100 ({:.0} configs, of which {:.0} fit)",
         ours.median("tried")?,
         ours.median("fit")?
     );
     row(&search, search_ms, "ms", ours.each("search", 1e3), "100 ms")?;
     let load_ms = ours.median("load")? / 1e3;
-    row("Farrier, one-time setup of a process", load_ms, "ms", ours.each("load", 1e3), "")?;
+    row("Farrier, start-up of a process", load_ms, "ms", ours.each("load", 1e3), "")?;
     let peer = theirs.median("answer")?;
-    row("llm-analysis 0.2.2, an estimate", peer, "µs", theirs.each("answer", 1.0), "")?;
+    row("llm-analysis 0.2.2, an answer", peer, "µs", theirs.each("answer", 1.0), "")?;
     let import_ms = theirs.median("import")? / 1e3;
     row("llm-analysis 0.2.2, import", import_ms, "ms", theirs.each("import", 1e3), "")?;
-    writeln!(
-        text,
-        "\nllm-analysis does not search.\n\n## Errors\n\n{NOTES}\n{}",
-        errors.trim_end()
-    )?;
+    writeln!(text, "\nllm-analysis has no search.\n\n## Errors\n\n{NOTES}\n{}", errors.trim_end())?;
     Ok(text)
 }
 
 const NOTES: &str = "\
-Step time of published dense runs (`data/planner/published_training.csv`). Farrier estimates each row with a fit that \
-excludes the row's group; see [the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the achieved share of the \
-peak as an input. Besides its default it is given constants, two of which are the best possible for exactly these rows: \
-nothing is held out for it. It models the feed-forward part as two GEMMs of 4 × hidden whatever its width, and its step \
-time has no pipeline bubble, no communication and no optimizer; the efficiency has to cover these.
+Step time of published dense runs (`data/planner/published_training.csv`). Farrier estimates each
+row with a fit that excludes the row's whole group; see
+[the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the achieved share of the peak
+as an input. Besides its default it is given constants, two of which are optimal for exactly these
+rows: nothing is held out from it. It counts the feed-forward part as two GEMMs of 4 × hidden
+whatever its width, and no pipeline bubble, no communication and no optimizer in the time of a step;
+the efficiency has to account for those.
 ";

@@ -28,10 +28,11 @@ use bench_size::Size;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test              format, lints, every test, doc tests: what a change must pass
-  test python       of these, lints and tests of the Python package; they need no framework
-  test sentences    of these, that no code reads our own sentences back
-  test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
+  test              format, lints, all tests and doc tests: every change must pass
+  test python       only lints and tests of the Python package that need no framework
+  test sentences    only the check that no code parses our own messages
+  test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU
+                    (installs 7 GB once)
   test gpu          the Python package on the GPU of this machine, with the torch of `python3`
   words             fails on retired words in code, docs and data; `cargo xtask test` runs it too
   audit             cargo-deny: licences, bans and sources of the dependencies
@@ -102,10 +103,13 @@ fn bench(which: &str, args: &[&str]) -> anyhow::Result<()> {
 fn bench_all(args: &[&str]) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for which in BENCHES {
-        let begun = Instant::now();
+        let started = Instant::now();
         shell::print_status(&format!("=== bench {which}"));
         let result = bench(which, args);
-        shell::print_status(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
+        shell::print_status(&format!(
+            "=== bench {which}: {:.0} s",
+            started.elapsed().as_secs_f64()
+        ));
         if let Err(err) = result {
             failed.push(format!("bench {which}: {err:#}"));
         }

@@ -89,19 +89,19 @@ impl Point {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Way {
+enum CrashMode {
     #[default]
     Abort,
     Hang,
     Panic,
 }
 
-/// Whether, where, when and how to crash.
+/// A crash that a test requested. The default never crashes.
 #[derive(Debug, Default)]
 pub struct Failpoint {
     at: Option<(Point, Cell<u32>)>,
     only_kernel: bool,
-    way: Way,
+    mode: CrashMode,
 }
 
 impl Failpoint {
@@ -111,30 +111,30 @@ impl Failpoint {
     }
 
     pub(crate) fn of(text: &str) -> Self {
-        let mut words = text.split(':');
-        let name = words.next().unwrap_or_default();
+        let mut fields = text.split(':');
+        let name = fields.next().unwrap_or_default();
         let points = Point::ALL.into_iter().chain(Point::OF_ORDERS);
         let point = points.into_iter().find(|point| point.name() == name);
-        let (mut times, mut only_kernel, mut way) = (1, false, Way::Abort);
-        for word in words {
-            match word {
+        let (mut times, mut only_kernel, mut mode) = (1, false, CrashMode::Abort);
+        for field in fields {
+            match field {
                 "kernel" => only_kernel = true,
-                "hang" => way = Way::Hang,
-                "panic" => way = Way::Panic,
-                _ => times = word.parse().unwrap_or(times),
+                "hang" => mode = CrashMode::Hang,
+                "panic" => mode = CrashMode::Panic,
+                _ => times = field.parse().unwrap_or(times),
             }
         }
-        Self { at: point.map(|point| (point, Cell::new(times))), only_kernel, way }
+        Self { at: point.map(|point| (point, Cell::new(times))), only_kernel, mode }
     }
 
-    /// Whether to crash at this pass.
+    /// Counts this pass. Returns `true` if the process has to crash here.
     pub(crate) fn is_due(&self, point: Point) -> bool {
-        let Some((wanted, left)) = &self.at else { return false };
-        if *wanted != point {
+        let Some((target, remaining)) = &self.at else { return false };
+        if *target != point {
             return false;
         }
-        left.set(left.get().saturating_sub(1));
-        left.get() == 0
+        remaining.set(remaining.get().saturating_sub(1));
+        remaining.get() == 0
     }
 
     /// Like `reach`, for a batch with or without kernel log events.
@@ -144,14 +144,14 @@ impl Failpoint {
         }
     }
 
-    /// Crashes as configured. Never returns.
+    /// Crashes as configured.
     pub(crate) fn die(&self) -> ! {
-        match self.way {
-            Way::Abort => std::process::abort(),
-            Way::Hang => loop {
+        match self.mode {
+            CrashMode::Abort => std::process::abort(),
+            CrashMode::Hang => loop {
                 std::thread::park();
             },
-            Way::Panic => panic!("a test asked for it"),
+            CrashMode::Panic => panic!("requested by a test"),
         }
     }
 
@@ -168,11 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_is_due_at_its_turn_and_only_then() {
-        let crash = Failpoint::of("written:2");
-        assert!(!crash.is_due(Point::Synced));
-        assert!(!crash.is_due(Point::Written));
-        assert!(crash.is_due(Point::Written));
+    fn a_failpoint_is_due_only_at_its_configured_pass() {
+        let failpoint = Failpoint::of("written:2");
+        assert!(!failpoint.is_due(Point::Synced));
+        assert!(!failpoint.is_due(Point::Written));
+        assert!(failpoint.is_due(Point::Written));
         for point in Point::ALL.into_iter().chain(Point::OF_ORDERS) {
             assert!(Failpoint::of(point.name()).is_due(point));
             assert!(!Failpoint::default().is_due(point));

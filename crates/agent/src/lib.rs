@@ -3,7 +3,7 @@
 //! ```text
 //! thread nvml     child process for NVML, with deadline ─┐
 //! thread kernel   /dev/kmsg ─────────────────────────────┤ bounded channel
-//! thread host     /proc, /sys ───────────────────────────┼─> health monitor ─ Engine
+//! thread host     /proc, /sys ───────────────────────────┼─> thread monitor ─ Engine
 //! thread check    coherence check of the node's files ───┘   ─> Journal (fsync) ─> Published, sink
 //! thread uplink   journal ─> server, orders <─ server
 //! thread orders   OrderExecutor: orders.jsonl, actuator, scheduler ─> order status
@@ -13,10 +13,10 @@
 //! Entry point: [`run::run`]. farrier-fleet decides and farrier-hardware reads. This crate connects
 //! them and adds durability. See `docs/adr/0007-the-agent.md`.
 
-mod answers;
 pub mod artifact;
 pub mod collect;
 pub mod config;
+mod coverage;
 pub mod failpoint;
 pub mod http;
 pub mod jobs;
@@ -25,7 +25,7 @@ pub mod monitor;
 mod notify;
 pub mod orders;
 pub mod run;
-mod sight;
 pub mod state;
 pub mod status;
+mod status_cache;
 pub mod uplink;

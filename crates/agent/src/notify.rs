@@ -11,7 +11,7 @@ use crate::state::Published;
 
 /// systemd kills a service that misses `WatchdogSec`, 60 s in our unit. Notify several times as
 /// often.
-const EVERY: Duration = Duration::from_secs(15);
+const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Sends `READY=1` after the first snapshot, then watchdog pings only while the health monitor
 /// publishes new ones. If it hangs in a write, a restart is better.
@@ -19,18 +19,18 @@ pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
         let now_ms = clock::since_boot_ms();
-        let fresh = published.get().is_some_and(|state| state.standstill(now_ms).is_none());
+        let fresh = published.get().is_some_and(|state| state.staleness(now_ms).is_none());
         if fresh {
-            say(if ready { "WATCHDOG=1" } else { "READY=1" });
+            send(if ready { "WATCHDOG=1" } else { "READY=1" });
             ready = true;
         }
-        let wait = if ready { EVERY } else { Duration::from_millis(100) };
+        let wait = if ready { INTERVAL } else { Duration::from_millis(100) };
         tokio::time::sleep(wait).await;
     }
 }
 
 /// Sends a notification if systemd listens.
-pub(crate) fn say(word: &str) {
+pub(crate) fn send(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -39,5 +39,5 @@ pub(crate) fn say(word: &str) {
     let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) else { return };
     // Ignore errors: without a listener there is nothing to do.
     let _ = socket.set_nonblocking(true);
-    let _ = socket.send_to_addr(word.as_bytes(), &address);
+    let _ = socket.send_to_addr(state.as_bytes(), &address);
 }

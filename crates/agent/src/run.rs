@@ -18,16 +18,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use tokio::sync::mpsc;
 
-use crate::answers::{StatusCache, StatusLine};
 use crate::artifact::{Outbox, Sending};
 use crate::collect::{self, CollectorContext, Stop};
-use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
+use crate::config::{self, Config, ConfigError, Flags, Listen, ParsedFile};
 use crate::failpoint::Failpoint;
 use crate::http::{self, Pages};
 use crate::jobs::{self, JobRegistry, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::monitor::{
-    Chain, Clock, CollectorMessage, ConfigRejected, HealthMonitor, Inventory, Parts, Place,
+    Chain, Clock, CollectorMessage, ConfigRejected, HealthMonitor, Inventory, MonitorParts,
+    NodeIdentity,
 };
 use crate::notify;
 use crate::orders::cordon_watch::{self, Wake, Woken};
@@ -37,24 +37,25 @@ use crate::orders::{
 };
 use crate::state::Published;
 use crate::status::Status;
+use crate::status_cache::{StatusCache, StatusSources};
 use crate::uplink::{self, Keep, NoOrders, OrderHandler, Uplink};
 
 /// Bound of the health monitor's inbox. A kernel log record is a few hundred bytes, at most 8 kB.
 const INBOX: usize = 1024;
 
 /// How long shutdown waits for the health monitor to flush its pending changes.
-const END_WAIT: Duration = Duration::from_secs(5);
+const STOP_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    #[error("the configuration is wrong")]
+    #[error("the configuration is invalid")]
     Config(#[from] ConfigError),
     /// The configured root is not a directory.
     #[error("`{}` is not the root of a node's files", .0.display())]
     Root(PathBuf),
     #[error("failed to open the journal")]
     Journal(#[from] JournalError),
-    #[error("there is no socket for jobs")]
+    #[error("the job socket is unavailable")]
     Socket(#[from] SocketError),
     /// The address is in use, or does not belong to this host.
     #[error("failed to listen on {address}")]
@@ -67,7 +68,7 @@ pub enum AgentError {
     #[error("failed to start")]
     Start(#[source] io::Error),
     /// The health monitor's thread ended without a stop request.
-    #[error("the agent's brain has ended: nothing is watched any more")]
+    #[error("the health monitor's thread has ended: nothing is monitored any more")]
     HealthMonitor,
 }
 
@@ -89,7 +90,7 @@ pub struct Overrides {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: PathBuf,
-    /// Whether the path was given explicitly. An explicit file must exist.
+    /// `true` if the path was given explicitly. Then the file must exist.
     pub config_named: bool,
     pub overrides: Overrides,
     /// The binary whose `probe watch` subcommand calls NVML.
@@ -102,13 +103,13 @@ pub struct Options {
 impl Options {
     /// Reads the configuration file and applies the overrides.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        config::read(&self.config, self.config_named).map(|config| self.outranked(config))
+        config::read(&self.config, self.config_named).map(|config| self.with_overrides(config))
     }
 
     /// Like `load`, and also checks that the paths it names exist on this node.
     pub fn check(&self) -> Result<Config, ConfigError> {
-        let Judgement { config, lines, mut problems } =
-            config::judge(&self.config, self.config_named)?;
+        let ParsedFile { config, lines, mut problems } =
+            config::parse_file(&self.config, self.config_named)?;
         let Overrides { root, nvml, state_dir, listen, socket } = &self.overrides;
         let flags = [
             ("root", "--root", root.is_some()),
@@ -119,16 +120,16 @@ impl Options {
         ];
         let flags = flags.into_iter().filter(|(.., is_set)| *is_set);
         let flags: Flags = flags.map(|(key, flag, _)| (key, flag)).collect();
-        let config = self.outranked(config);
-        let mut around = config::look_around(&config, &lines, &flags);
+        let config = self.with_overrides(config);
+        let mut preflight = config::preflight(&config, &lines, &flags);
         // An invalid key falls back to its default here, so a problem with that default is noise.
-        around.retain(|found| !problems.iter().any(|wrong| wrong.key == found.key));
-        problems.extend(around);
-        Judgement { config, lines, problems }.into_config(&self.config)
+        preflight.retain(|found| !problems.iter().any(|problem| problem.key == found.key));
+        problems.extend(preflight);
+        ParsedFile { config, lines, problems }.into_config(&self.config)
     }
 
     /// Applies the command-line overrides.
-    fn outranked(&self, mut config: Config) -> Config {
+    fn with_overrides(&self, mut config: Config) -> Config {
         let Overrides { root, nvml, state_dir, listen, socket } = self.overrides.clone();
         config.root = root.unwrap_or(config.root);
         config.nvml = nvml.or(config.nvml);
@@ -145,8 +146,8 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     if !config.root.is_dir() {
         return Err(AgentError::Root(config.root));
     }
-    let place = place(&config);
-    tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
+    let node = node_identity(&config);
+    tracing::info!(node = %node.hostname, boot = %node.boot, root = %config.root.display(), "starting the agent");
     let journal = open_journal(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -157,90 +158,90 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let http = listen(&runtime, config.listen)?;
     drop(guard);
     let published = Published::default();
-    let board = Arc::new(JobRegistry::default());
+    let registry = Arc::new(JobRegistry::default());
     let metrics = Arc::new(RwLock::new(config.metrics.clone()));
     let (inbox, messages) = sync_channel(INBOX);
-    let inventory = Inventory::open(&config.state_dir, &place.boot);
-    let surroundings = CollectorContext {
+    let inventory = Inventory::open(&config.state_dir, &node.boot);
+    let context = CollectorContext {
         inbox,
         stop: Arc::new(Stop::default()),
         config: config.clone(),
         program: options.program.clone(),
         facts: options.facts,
         gpus: inventory.gpus().to_vec(),
-        kernel_after: journal.durable().kernel_cursor(&place.boot),
-        hold: Arc::default(),
+        kernel_after: journal.durable().kernel_cursor(&node.boot),
+        probe_pause: Arc::default(),
     };
-    let hostname = place.hostname.clone();
-    let name = name(&config, &hostname);
+    let hostname = node.hostname.clone();
+    let node_id = enrolled_name(&config, &hostname);
     let (wake, woken) = cordon_watch::wake();
     let (outbox, artifacts) = Outbox::new();
     let outbox = config.server.parsed_url().map(|_| outbox);
-    let known = (hostname, name.clone());
-    let desk = desk(options, &surroundings, known, outbox, wake, &published, &board);
-    let hands = desk.as_ref().ok().cloned().flatten();
-    let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
-    let parts = Parts {
+    let names = (hostname, node_id.clone());
+    let opened = open_executor(options, &context, names, outbox, wake, &published, &registry);
+    let executor = opened.as_ref().ok().cloned().flatten();
+    let rules = Rules::configured(&config.rules).map_err(invalid_rules)?;
+    let parts = MonitorParts {
         clock: Box::new(SystemClock),
         rules,
         journal,
         published: published.clone(),
-        board: Arc::clone(&board),
-        crash: Failpoint::from_environment(),
+        registry: Arc::clone(&registry),
+        failpoint: Failpoint::from_environment(),
         inventory,
-        place,
+        node,
         // If this process executes no orders, another one may, and it writes repair notes to disk.
-        repair_watch: hands.is_none().then(|| RepairWatch::new(&config.state_dir)),
+        repair_watch: executor.is_none().then(|| RepairWatch::new(&config.state_dir)),
         config: config.clone(),
         facts: options.facts,
     };
-    let (alive, brain_ended) = tokio::sync::oneshot::channel::<()>();
-    let brain = std::thread::Builder::new()
-        .name("brain".to_owned())
+    let (alive, monitor_ended) = tokio::sync::oneshot::channel::<()>();
+    let monitor = std::thread::Builder::new()
+        .name("monitor".to_owned())
         .spawn(move || {
             // Dropped when the thread ends, by return or by panic.
             let _alive = alive;
             HealthMonitor::new(parts).run(&messages);
         })
         .map_err(AgentError::Start)?;
-    collect::spawn(&surroundings).map_err(AgentError::Start)?;
-    let uplink = uplink(&config, name, hands.clone(), artifacts, woken, (&published, &board))?;
-    let neighbours = StatusCache::new(&config, uplink.as_ref(), &desk);
-    let ended = runtime.block_on(async {
-        let sight = uplink.as_ref().map(Uplink::sight);
+    collect::spawn(&context).map_err(AgentError::Start)?;
+    let uplink =
+        uplink(&config, node_id, executor.clone(), artifacts, woken, (&published, &registry))?;
+    let sources = StatusSources::new(&config, uplink.as_ref(), &opened);
+    let result = runtime.block_on(async {
         let pages = Pages {
             published: published.clone(),
-            board: Arc::clone(&board),
+            registry: Arc::clone(&registry),
             metrics,
-            uplink: sight,
+            uplink: uplink.as_ref().map(Uplink::sight),
         };
-        let answers = StatusLine::new(published.clone(), Arc::clone(&board), neighbours);
-        tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
+        let status = StatusCache::new(published.clone(), Arc::clone(&registry), sources);
+        tokio::spawn(jobs::run(socket, registry, Arc::new(status)));
         if let Some(listener) = http {
             tokio::spawn(http::run(listener, pages.clone()));
         }
         tokio::spawn(notify::run(published));
         tokio::select! {
-            asked = signals(options, config.clone(), &surroundings, &pages) => asked,
-            _ = brain_ended => Err(AgentError::HealthMonitor),
+            stopped = signals(options, config.clone(), &context, &pages) => stopped,
+            _ = monitor_ended => Err(AgentError::HealthMonitor),
         }
     });
-    notify::say("STOPPING=1");
-    surroundings.stop.now();
-    if let Some(desk) = hands {
-        desk.stop();
+    notify::send("STOPPING=1");
+    context.stop.now();
+    if let Some(executor) = executor {
+        executor.stop();
     }
-    end(&surroundings.inbox, &brain);
+    stop_monitor(&context.inbox, &monitor);
     if let Some(uplink) = uplink {
         uplink.stop();
     }
     jobs::remove(&config.socket.path);
-    ended
+    result
 }
 
 /// The node's name on the server: the certificate's, or the host name without TLS. `None` if the
 /// node has not enrolled.
-fn name(config: &Config, hostname: &str) -> Option<NodeId> {
+fn enrolled_name(config: &Config, hostname: &str) -> Option<NodeId> {
     if config.server.parsed_url()?.is_plain() {
         return hostname.parse().ok();
     }
@@ -252,15 +253,15 @@ fn name(config: &Config, hostname: &str) -> Option<NodeId> {
 fn uplink(
     config: &Config,
     node: Option<NodeId>,
-    desk: Option<OrderExecutor>,
+    executor: Option<OrderExecutor>,
     artifacts: mpsc::Receiver<Sending>,
     woken: Woken,
-    (published, board): (&Published, &Arc<JobRegistry>),
+    (published, registry): (&Published, &Arc<JobRegistry>),
 ) -> Result<Option<Uplink>, AgentError> {
     let Some(url) = config.server.parsed_url() else { return Ok(None) };
     let bell = Arc::default();
-    let cordon = match &desk {
-        Some(desk) => cordon_watch::spawn(desk.clone(), woken, Arc::clone(&bell)),
+    let cordon = match &executor {
+        Some(executor) => cordon_watch::spawn(executor.clone(), woken, Arc::clone(&bell)),
         // Without an order executor nothing reads the cordon.
         None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
     };
@@ -271,9 +272,12 @@ fn uplink(
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
         urgent: published.urgent(),
-        made_of: uplink::of_published(published.clone(), Arc::clone(board), &config.root),
+        made_of: uplink::of_published(published.clone(), Arc::clone(registry), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
-        desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderHandler>, |it| Arc::new(it)),
+        desk: executor.map_or_else(
+            || Arc::new(NoOrders) as Arc<dyn OrderHandler>,
+            |executor| Arc::new(executor),
+        ),
         artifacts,
         bell,
         fixed_wait: uplink::fixed_wait_from_environment(),
@@ -282,58 +286,61 @@ fn uplink(
 }
 
 /// Opens the order executor if orders are enabled. A failure does not stop monitoring.
-fn desk(
+fn open_executor(
     options: &Options,
-    surroundings: &CollectorContext,
+    context: &CollectorContext,
     (hostname, node): (String, Option<NodeId>),
     outbox: Option<Outbox>,
     wake: Wake,
     published: &Published,
-    board: &Arc<JobRegistry>,
+    registry: &Arc<JobRegistry>,
 ) -> Result<Option<OrderExecutor>, OrdersError> {
-    let config = &surroundings.config;
+    let config = &context.config;
     if !config.orders.enabled {
         return Ok(None);
     }
     let tuner = Tuner::new(config, &options.program);
-    let elsewhere = || (options.hands_elsewhere)(&config.root, tuner.clone());
-    let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
-    let hold = Arc::clone(&surroundings.hold);
-    let hands = hands
-        .unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, Some(hold), tuner.clone())));
-    let (published, board) = (published.clone(), Arc::clone(board));
-    let known = move || {
+    let simulated = || (options.hands_elsewhere)(&config.root, tuner.clone());
+    let actuator = Some(config.is_live()).filter(|live| !live).and_then(|_| simulated());
+    let pause = Arc::clone(&context.probe_pause);
+    let actuator = actuator
+        .unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, Some(pause), tuner.clone())));
+    let (published, registry) = (published.clone(), Arc::clone(registry));
+    let status = move || {
         let state = published.get().ok_or(InspectorError::AgentStarting)?;
-        Ok(Status::of(&state, board.jobs(), clock::since_boot_ms()))
+        Ok(Status::of(&state, registry.jobs(), clock::since_boot_ms()))
     };
-    let eyes = NodeInspector::new(config, options.program.clone(), options.facts, Box::new(known));
+    let inspector =
+        NodeInspector::new(config, options.program.clone(), options.facts, Box::new(status));
     let wake = Box::new(move || wake.ring());
-    let inbox = surroundings.inbox.clone();
+    let inbox = context.inbox.clone();
     // If the health monitor has ended, it reads the note from disk at its next start.
     let repaired = Box::new(move |note| drop(inbox.send(CollectorMessage::Repaired(note))));
-    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake, repaired };
-    let opened = orders::open(config, start).and_then(|desk| {
-        desk.spawn().map_err(OrdersError::Thread)?;
-        Ok(Some(desk))
+    let eyes = Arc::new(inspector);
+    let start = Start { hands: actuator, eyes, hostname, node, outbox, wake, repaired };
+    let opened = orders::open(config, start).and_then(|executor| {
+        executor.spawn().map_err(OrdersError::Thread)?;
+        Ok(Some(executor))
     });
-    opened.inspect_err(|err| tracing::error!(err = %Chain(err), "orders are not carried out"))
+    opened
+        .inspect_err(|err| tracing::error!(err = %Chain(err), "failed to start the order executor"))
 }
 
-/// Asks the health monitor to stop, and waits at most `END_WAIT`. It stops at once unless the disk
+/// Asks the health monitor to stop, and waits at most `STOP_WAIT`. It stops at once unless the disk
 /// hangs. The inbox may then be full as well, so neither the send nor the join may block.
-fn end(inbox: &SyncSender<CollectorMessage>, brain: &std::thread::JoinHandle<()>) {
+fn stop_monitor(inbox: &SyncSender<CollectorMessage>, monitor: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
-    let mut asked = false;
-    while !brain.is_finished() && start.elapsed() < END_WAIT {
-        asked = asked || inbox.try_send(CollectorMessage::Stop).is_ok();
+    let mut requested = false;
+    while !monitor.is_finished() && start.elapsed() < STOP_WAIT {
+        requested = requested || inbox.try_send(CollectorMessage::Stop).is_ok();
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Sends a message to the health monitor, waiting for room in its inbox.
-async fn give(inbox: &SyncSender<CollectorMessage>, mut seen: CollectorMessage) {
-    while let Err(TrySendError::Full(back)) = inbox.try_send(seen) {
-        seen = back;
+async fn send(inbox: &SyncSender<CollectorMessage>, mut message: CollectorMessage) {
+    while let Err(TrySendError::Full(rejected)) = inbox.try_send(message) {
+        message = rejected;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -344,14 +351,14 @@ fn open_journal(config: &Config) -> Result<Journal, AgentError> {
     let recovery = journal.recovery();
     if recovery.torn_bytes > 0 {
         let torn_bytes = recovery.torn_bytes;
-        tracing::warn!(torn_bytes, "the journal ended in the middle of a record, which was cut");
+        tracing::warn!(torn_bytes, "truncated a torn record at the end of the journal");
     }
     if recovery.damaged_lines > 0 {
         let damaged_lines = recovery.damaged_lines;
-        tracing::error!(damaged_lines, "the journal has damaged lines, which were skipped");
+        tracing::error!(damaged_lines, "skipped damaged lines in the journal");
     }
-    let fold = journal.durable();
-    tracing::info!(seq = fold.seq, open = fold.open.len(), "the journal was read");
+    let state = journal.durable();
+    tracing::info!(seq = state.seq, open = state.open.len(), "opened the journal");
     Ok(journal)
 }
 
@@ -364,13 +371,13 @@ fn listen(
     let listener = listener.map_err(|err| AgentError::Listen { address, err })?;
     // With port 0 the kernel picks the port, so log the one it chose.
     if let Ok(address) = listener.local_addr() {
-        tracing::info!(%address, "metrics are served");
+        tracing::info!(%address, "serving metrics");
     }
     Ok(Some(listener))
 }
 
 /// Maps rule errors to a configuration error. `config::read` has already validated each rule.
-fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
+fn invalid_rules(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     let problems = errors.into_iter().map(|err| config::Problem {
         line: 0,
         key: "rules".to_owned(),
@@ -384,7 +391,7 @@ fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
 async fn signals(
     options: &Options,
     mut config: Config,
-    surroundings: &CollectorContext,
+    context: &CollectorContext,
     pages: &Pages,
 ) -> Result<(), AgentError> {
     let on = |kind| signal(kind).map_err(AgentError::Start);
@@ -397,14 +404,14 @@ async fn signals(
             _ = interrupt.recv() => return Ok(()),
             _ = reload.recv() => {}
         }
-        let seen = match options.load() {
+        let message = match options.load() {
             Ok(new) => {
                 let later = config.needs_restart(&new);
                 if later.is_empty() {
-                    tracing::info!("the configuration was read again and is in force");
+                    tracing::info!("reloaded the configuration");
                 } else {
                     let keys = later.join(", ");
-                    tracing::warn!(%keys, "the configuration was read again; these keys wait for a restart");
+                    tracing::warn!(%keys, "reloaded the configuration; these keys take effect after a restart");
                 }
                 config = config.reloaded(&new);
                 pages
@@ -415,16 +422,19 @@ async fn signals(
                 CollectorMessage::Reloaded(Box::new(config.clone()))
             }
             Err(err) => {
-                tracing::error!(err = %Chain(&err), "the new configuration is wrong; the old one stays in force");
+                tracing::error!(err = %Chain(&err), "rejected the new configuration; the old one stays in force");
                 for problem in err.lines() {
-                    tracing::error!(%problem, "the configuration");
+                    tracing::error!(%problem, "configuration problem");
                 }
-                CollectorMessage::ConfigBad(ConfigRejected { path: options.config.clone(), err })
+                CollectorMessage::ConfigRejected(ConfigRejected {
+                    path: options.config.clone(),
+                    err,
+                })
             }
         };
-        // The inbox may be full briefly, or for good if the disk hangs. Stay interruptible.
+        // The inbox may be full briefly, or forever if the disk hangs. Stay interruptible.
         tokio::select! {
-            () = give(&surroundings.inbox, seen) => (),
+            () = send(&context.inbox, message) => (),
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
@@ -432,28 +442,28 @@ async fn signals(
 }
 
 /// Host name, boot id and boot time of the monitored node.
-fn place(config: &Config) -> Place {
+fn node_identity(config: &Config) -> NodeIdentity {
     let root = Root::unrecorded(&config.root);
-    let word = |path: &str| match root.trimmed(path) {
-        Reading::Value(word) if !word.is_empty() => Some(word),
+    let read = |path: &str| match root.trimmed(path) {
+        Reading::Value(text) if !text.is_empty() => Some(text),
         _ => None,
     };
-    let started = boot_time(&root);
-    let boot = word("/proc/sys/kernel/random/boot_id")
-        .or_else(|| started.map(|started| started.to_string()))
+    let boot_time = boot_time(&root);
+    let boot = read("/proc/sys/kernel/random/boot_id")
+        .or_else(|| boot_time.map(|boot_time| boot_time.to_string()))
         .unwrap_or_else(|| "unknown".to_owned());
-    let hostname = word("/proc/sys/kernel/hostname")
-        .or_else(|| word("/etc/hostname"))
+    let hostname = read("/proc/sys/kernel/hostname")
+        .or_else(|| read("/etc/hostname"))
         .unwrap_or_else(|| "unknown".to_owned());
     // Kernel log timestamps count from the node's boot. On another root that is not this machine's
     // boot.
-    let node_started = started.filter(|_| !config.is_live());
-    Place { hostname, boot, node_started }
+    let node_boot_time = boot_time.filter(|_| !config.is_live());
+    NodeIdentity { hostname, boot, node_boot_time }
 }
 
 /// The host name of the monitored node.
 pub fn hostname(config: &Config) -> String {
-    place(config).hostname
+    node_identity(config).hostname
 }
 
 /// The node's boot time: `btime` of `/proc/stat`.

@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use crate::monitor::{CollectorState, CoverageLoss, Held, SkippedCheck};
 use crate::uplink::Urgent;
 
-/// A finding, and whether it is on disk.
+/// An open finding, as published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
     pub finding: Finding,
-    /// Whether it survives a crash.
+    /// `true` if it is on disk, so that it survives a crash.
     pub durable: bool,
 }
 
@@ -53,8 +53,8 @@ pub struct JournalState {
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     pub gpus: Vec<GpuIdentity>,
-    /// GPUs that were listed once, but are not now.
-    pub gone: Vec<GpuIdentity>,
+    /// GPUs that were listed before, but are not now.
+    pub delisted: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
     pub latest: Latest,
     /// GPU processes. `None` if unknown.
@@ -70,15 +70,15 @@ pub struct Values {
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event if it is an Xid. Returns it if its GPU is known. `at` maps a PCI address to
-    /// a GPU.
+    /// Counts an event if it is an Xid. Returns it if its GPU is known. `gpu_at` maps a PCI address
+    /// to a GPU.
     pub(crate) fn count_xid(
         &mut self,
-        at: impl Fn(&str) -> Option<GpuUuid>,
-        seen: &KernelEvent,
+        gpu_at: impl Fn(&str) -> Option<GpuUuid>,
+        event: &KernelEvent,
     ) -> Option<(GpuUuid, u32)> {
-        let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return None };
-        let gpu = seen.gpu().cloned().or_else(|| seen.event.pci.as_deref().and_then(at));
+        let (Some(xid), Kind::Xid) = (event.event.xid, event.event.kind) else { return None };
+        let gpu = event.gpu().cloned().or_else(|| event.event.pci.as_deref().and_then(gpu_at));
         if let Some(gpu) = &gpu {
             self.last_xid.insert(gpu.clone(), xid);
         }
@@ -91,7 +91,7 @@ impl Values {
 
     pub fn reading(&self, subject: &Subject, signal: Signal) -> Option<&Reading<f64>> {
         let values = self.latest.get(subject)?;
-        values.iter().find(|(found, _)| *found == signal).map(|(_, reading)| reading)
+        values.iter().find(|(other, _)| *other == signal).map(|(_, reading)| reading)
     }
 }
 
@@ -114,7 +114,7 @@ pub struct State {
     /// Sources that the agent cannot read.
     pub blind: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
-    pub unseen: Option<Arc<Vec<SkippedCheck>>>,
+    pub skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     pub journal: JournalState,
     /// Kernel log records so far.
     pub kernel_records: u64,
@@ -125,12 +125,12 @@ pub struct State {
 const AGE_MAX_MS: i64 = 10_000;
 
 impl State {
-    /// Reports a coverage loss if the health monitor publishes no new snapshots: this one is
-    /// outdated.
-    pub fn standstill(&self, now_ms: i64) -> Option<CoverageLoss> {
+    /// Reports a coverage loss if the health monitor publishes no new snapshots, so that this one
+    /// is outdated.
+    pub fn staleness(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
-        let why = || format!("the agent's brain has stood still for {} s", age_ms / 1000);
-        (age_ms > AGE_MAX_MS).then(|| CoverageLoss { what: "brain".to_owned(), why: why() })
+        let why = || format!("the health monitor has not published for {} s", age_ms / 1000);
+        (age_ms > AGE_MAX_MS).then(|| CoverageLoss { what: "monitor".to_owned(), why: why() })
     }
 }
 

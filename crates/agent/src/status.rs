@@ -13,14 +13,14 @@ use farrier_fleet::health::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::coverage;
 use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
 use crate::monitor::{CollectorState, CoverageLoss, Held, Inventory, SkippedCheck};
-use crate::sight;
 use crate::state::{State, Values};
-use group::Known;
+use group::GpuIdentities;
 
-pub use group::{DoFirst, Group};
+pub use group::{FirstAction, Group};
 pub use server::{OrderInHand, OrdersStatus, ServerStatus};
 
 /// Version of the document. Added fields do not change it: readers ignore unknown ones.
@@ -53,17 +53,20 @@ impl Verdict {
     pub const ALL: [Self; 4] = [Self::Healthy, Self::Degraded, Self::Faulty, Self::Unknown];
 
     /// The verdict for a running agent with these coverage losses.
-    pub(crate) fn now(state: &State, not_seen: &[CoverageLoss]) -> Self {
+    pub(crate) fn now(state: &State, losses: &[CoverageLoss]) -> Self {
         let findings = state.findings.iter().map(|shown| &shown.finding);
-        Self::of(findings, not_seen.is_empty() && sees_all(state))
+        Self::from_findings(findings, losses.is_empty() && has_full_coverage(state))
     }
 
-    fn of<'f>(findings: impl Iterator<Item = &'f Finding>, sees_all: bool) -> Self {
+    fn from_findings<'f>(
+        findings: impl Iterator<Item = &'f Finding>,
+        has_full_coverage: bool,
+    ) -> Self {
         let faults = findings.filter(|finding| finding.kind == FindingKind::Fault);
         match faults.map(|finding| finding.severity).max() {
             Some(Severity::Fatal | Severity::Critical) => Self::Faulty,
             Some(Severity::Warning) => Self::Degraded,
-            Some(Severity::Info) | None if sees_all => Self::Healthy,
+            Some(Severity::Info) | None if has_full_coverage => Self::Healthy,
             Some(Severity::Info) | None => Self::Unknown,
         }
     }
@@ -82,7 +85,7 @@ pub struct Status {
     pub agent: Option<AgentStatus>,
     /// Version of the loaded driver. `None` if unknown.
     pub driver: Option<String>,
-    /// Whether a driver is loaded. `None` if unknown.
+    /// `true` if a driver is loaded. `None` if unknown.
     #[serde(default)]
     pub driver_loaded: Option<bool>,
     pub gpus: Vec<GpuStatus>,
@@ -167,7 +170,7 @@ pub struct GpuStatus {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FindingStatus {
-    /// Whether it survives a crash.
+    /// `true` if it is on disk, so that it survives a crash.
     pub durable: bool,
     pub finding: Finding,
 }
@@ -189,7 +192,7 @@ pub struct JournalStatus {
 impl Status {
     /// The state of a running agent at `now_ms`. A stale snapshot is reported as a coverage loss.
     pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
-        let unseen = not_seen(state, now_ms);
+        let losses = coverage_losses(state, now_ms);
         let mut findings: Vec<FindingStatus> = state
             .findings
             .iter()
@@ -197,25 +200,25 @@ impl Status {
             .collect();
         worst_first(&mut findings);
         let values = &state.values;
-        let known = Known { listed: &values.gpus, gone: &values.gone };
-        let faults = || findings.iter().map(|it| &it.finding);
+        let identities = GpuIdentities { listed: &values.gpus, delisted: &values.delisted };
+        let faults = || findings.iter().map(|status| &status.finding);
         let loaded = values.reading(&Subject::Node, Signal::NodeDriverLoaded);
         let loaded = loaded.and_then(Reading::value).map(|value| *value > 0.0);
         Self {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::now(state, &unseen),
+            verdict: Verdict::now(state, &losses),
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
             gpus: gpus(values, &findings, &ReadError::NotReadYet),
-            groups: group::groups(faults(), known),
+            groups: group::groups(faults(), identities),
             findings,
-            not_seen: unseen,
-            not_checked: state.unseen.as_deref().cloned(),
+            not_seen: losses,
+            not_checked: state.skipped_checks.as_deref().cloned(),
             not_supported: not_supported(state),
-            rules_blind: rules_blind(state, known),
+            rules_blind: rules_blind(state, identities),
             rules_early: state.coverage.early.clone(),
             collectors: state.collectors.clone(),
             jobs,
@@ -232,27 +235,27 @@ impl Status {
     }
 
     /// The state that a journal holds while no agent runs, with the GPUs as last enumerated.
-    pub fn of_journal(fold: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
+    pub fn of_journal(durable: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
         let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
-        let known = Known { listed: inventory.gpus(), gone: inventory.gone() };
-        let open = fold.open.values().cloned();
+        let identities = GpuIdentities { listed: inventory.gpus(), delisted: inventory.delisted() };
+        let open = durable.open.values().cloned();
         let mut findings: Vec<FindingStatus> =
             open.map(|finding| FindingStatus { durable: true, finding }).collect();
         worst_first(&mut findings);
         Self {
             v: VERSION,
             node: None,
-            at: fold.at,
-            verdict: Verdict::of(findings.iter().map(|it| &it.finding), false),
+            at: durable.at,
+            verdict: Verdict::from_findings(findings.iter().map(|status| &status.finding), false),
             agent: None,
             driver: None,
             driver_loaded: None,
             gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
-            groups: group::groups(findings.iter().map(|it| &it.finding), known),
+            groups: group::groups(findings.iter().map(|status| &status.finding), identities),
             findings,
             not_seen: vec![CoverageLoss {
                 what: "agent".to_owned(),
-                why: "the agent is not running: nothing is watched".to_owned(),
+                why: "the agent is not running: nothing is monitored".to_owned(),
             }],
             not_checked: None,
             not_supported: BTreeMap::new(),
@@ -261,7 +264,7 @@ impl Status {
             collectors: Vec::new(),
             jobs: Vec::new(),
             journal: JournalStatus {
-                seq: fold.seq,
+                seq: durable.seq,
                 bytes: None,
                 waiting: 0,
                 damaged_lines: recovery.damaged_lines,
@@ -273,25 +276,25 @@ impl Status {
     }
 }
 
-/// Whether coverage is complete. No gap is tolerated: which one hides a fault cannot be known. The
+/// `true` if coverage is complete. No gap is tolerated: any of them may hide a fault. The
 /// status names each, so that a rule without data on this node is disabled by name rather than
 /// ignored.
-fn sees_all(state: &State) -> bool {
+fn has_full_coverage(state: &State) -> bool {
     // A collector that has not reported yet is a gap too.
-    let looked = state.collectors.iter().all(|collector| collector.age_s.is_some());
-    let checked = state.unseen.as_ref().is_some_and(|unseen| unseen.is_empty());
-    looked && checked && state.coverage.blind.is_empty()
+    let reported = state.collectors.iter().all(|collector| collector.age_s.is_some());
+    let checked = state.skipped_checks.as_ref().is_some_and(|skipped| skipped.is_empty());
+    reported && checked && state.coverage.blind.is_empty()
 }
 
 /// The current coverage losses.
-pub(crate) fn not_seen(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
-    let unread = sight::unread(&state.values);
-    state.blind.iter().cloned().chain(state.standstill(now_ms)).chain(unread).collect()
+pub(crate) fn coverage_losses(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
+    let unread = coverage::unread_signals(&state.values);
+    state.blind.iter().cloned().chain(state.staleness(now_ms)).chain(unread).collect()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {
-    findings.sort_by_key(|it| {
-        (std::cmp::Reverse((it.finding.severity, it.finding.action)), it.finding.id)
+    findings.sort_by_key(|status| {
+        (std::cmp::Reverse((status.finding.severity, status.finding.action)), status.finding.id)
     });
 }
 
@@ -329,13 +332,13 @@ fn gpu(
     };
     let links = links(values, &identity.uuid);
     let is_listed = !matches!(reading(Signal::GpuProcesses), Reading::Unreadable(_));
-    let own = findings.iter().map(|it| &it.finding).filter(|finding| {
+    let faults = findings.iter().map(|status| &status.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
     });
     // A GPU that does not answer has no process list.
     let processes = values.processes.as_ref().filter(|_| is_listed).map(|all| {
-        let held = all.iter().filter(|held| held.gpu == identity.uuid);
-        held.cloned().collect()
+        let processes = all.iter().filter(|process| process.gpu == identity.uuid);
+        processes.cloned().collect()
     });
     GpuStatus {
         temperature_c: reading(Signal::GpuTemperature),
@@ -345,8 +348,8 @@ fn gpu(
         memory_used_bytes: reading(Signal::GpuMemoryUsed),
         memory_total_bytes: reading(Signal::GpuMemoryTotal),
         processes,
-        worst: own.map(|finding| finding.severity).max(),
-        readings: own_readings(values, &subject),
+        worst: faults.map(|finding| finding.severity).max(),
+        readings: gpu_readings(values, &subject),
         links_up: links.0,
         links_down: links.1,
         links_bytes_per_s: links.2,
@@ -354,22 +357,22 @@ fn gpu(
     }
 }
 
-fn own_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<f64>> {
-    let own = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
-    own.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
+fn gpu_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<f64>> {
+    let readings = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
+    readings.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
 }
 
 /// Links up, links down, and the bandwidth per direction of those that are up.
 fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
     let (mut up, mut down, mut bytes_per_s) = (0, 0, Some(0.0));
     for subject in values.latest.iter().map(|(subject, _)| subject) {
-        let Subject::Link { gpu: of, .. } = subject else { continue };
+        let Subject::Link { gpu: owner, .. } = subject else { continue };
         let value = |signal| values.reading(subject, signal).and_then(Reading::value).copied();
-        match value(Signal::LinkActive).filter(|_| of == gpu) {
+        match value(Signal::LinkActive).filter(|_| owner == gpu) {
             Some(active) if active > 0.0 => {
                 up += 1;
-                let own = value(Signal::LinkSpeed).map(|mb_per_s| mb_per_s * 1e6);
-                bytes_per_s = bytes_per_s.zip(own).map(|(sum, own)| sum + own);
+                let speed = value(Signal::LinkSpeed).map(|mb_per_s| mb_per_s * 1e6);
+                bytes_per_s = bytes_per_s.zip(speed).map(|(sum, speed)| sum + speed);
             }
             Some(_) => down += 1,
             None => {}
@@ -379,23 +382,23 @@ fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
 }
 
 fn not_supported(state: &State) -> BTreeMap<String, usize> {
-    let mut parts: BTreeMap<Signal, BTreeSet<&Subject>> = BTreeMap::new();
+    let mut subjects: BTreeMap<Signal, BTreeSet<&Subject>> = BTreeMap::new();
     for (_, subject, signal) in &state.coverage.unsupported {
-        parts.entry(*signal).or_default().insert(subject);
+        subjects.entry(*signal).or_default().insert(subject);
     }
     // An adapter of another vendor may lack a counter that its neighbour has. That is no gap of the
     // node.
     let latest = state.values.latest.iter();
-    let known: BTreeSet<Signal> = latest
+    let supported: BTreeSet<Signal> = latest
         .flat_map(|(_, values)| values.iter())
         .filter(|(_, reading)| reading.value().is_some())
         .map(|(signal, _)| *signal)
         .collect();
-    parts.retain(|signal, _| !known.contains(signal));
-    parts.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
+    subjects.retain(|signal, _| !supported.contains(signal));
+    subjects.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
 }
 
-fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {
+fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, RuleBlind> {
     let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
     for (code, subject, gap) in &state.coverage.blind {
         let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
@@ -404,8 +407,8 @@ fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {
             why: gap.to_string(),
         });
         rule.parts += 1;
-        let parts = rule.causes.entry(gap.cause()).or_default();
-        parts.insert(known.name(&known.part(subject)));
+        let components = rule.causes.entry(gap.cause()).or_default();
+        components.insert(identities.name(&identities.component(subject)));
     }
     blind
 }

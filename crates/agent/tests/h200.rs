@@ -1,4 +1,4 @@
-//! What the agent said in ten minutes on a real H200 (`bench/gpu/agent.py watch`) still reads as it did.
+//! Output of the agent from ten minutes on a real H200 (`bench/gpu/agent.py watch`) still parses.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn its_status_reads() {
+fn the_status_parses() {
     let status: Status = serde_json::from_str(&fixture("status.json")).unwrap();
     assert_eq!((status.v, status.verdict), (VERSION, Verdict::Healthy));
     assert_eq!(status.driver.as_deref(), Some("580.159.04"));
@@ -25,7 +25,7 @@ fn its_status_reads() {
 }
 
 #[test]
-fn its_changes_read_and_each_stands_once() {
+fn the_changes_parse_and_each_appears_once() {
     let mut opened = Vec::new();
     let mut last = 0;
     for line in fixture("sink.jsonl").lines().skip(1) {
@@ -45,7 +45,7 @@ fn its_changes_read_and_each_stands_once() {
 }
 
 #[test]
-fn its_metrics_are_dcgms_and_ours() {
+fn the_metrics_have_dcgm_and_farrier_names() {
     let text = fixture("metrics.txt");
     for name in
         ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"]

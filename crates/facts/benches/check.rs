@@ -22,7 +22,10 @@ fn main() {
         ..Request::default()
     };
     for (name, request) in [
-        ("check of H100, 550.54.15, CUDA 12.8 in process, with reading the request", request(None)),
+        (
+            "check of H100, 550.54.15, CUDA 12.8 in process, including parsing the request",
+            request(None),
+        ),
         ("the same with torch 2.11.0", request(Some("torch==2.11.0"))),
     ] {
         let set = FactSet::embedded();

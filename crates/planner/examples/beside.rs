@@ -99,7 +99,7 @@ fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
         return Err("a MoE model");
     }
     if !row.assumed.is_empty() {
-        return Err("a row that does not state its whole configuration");
+        return Err("an incomplete row");
     }
     let Attention::Grouped { heads, kv_heads, head_dim } = model.attention else {
         return Err("latent attention (MLA)");
@@ -117,7 +117,7 @@ fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
         Recompute::None => "NONE",
         Recompute::Attention => "SELECTIVE",
         Recompute::Full => "FULL",
-        _ => return Err("recompute of some layers or operators"),
+        _ => return Err("recomputation of some layers or operators"),
     };
     if !run.global_batch.is_multiple_of(parallelism.dp * parallelism.micro_batch) {
         return Err("a batch that its replicas do not divide");

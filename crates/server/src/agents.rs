@@ -147,16 +147,16 @@ impl Service {
         let event = match (self.location_of(node).await?, location_update) {
             (None, _) => Event::Enrolled { node: node.clone(), location },
             (Some(_), LocationUpdate::Keep) => return Ok(()),
-            (Some(known), LocationUpdate::WithinPool) => {
-                let location = Location { pool: known.pool.clone(), ..location };
+            (Some(current), LocationUpdate::WithinPool) => {
+                let location = Location { pool: current.pool.clone(), ..location };
                 Event::LocationChanged {
                     node: node.clone(),
-                    location: known.updated_with(&location),
+                    location: current.updated_with(&location),
                 }
             }
-            (Some(known), LocationUpdate::Full) => Event::LocationChanged {
+            (Some(current), LocationUpdate::Full) => Event::LocationChanged {
                 node: node.clone(),
-                location: known.updated_with(&location),
+                location: current.updated_with(&location),
             },
         };
         self.context
@@ -202,7 +202,7 @@ impl Service {
         let node: NodeId = request.node.parse().map_err(|err| wrong(format!("{err}")))?;
         let key = request.key.clone().unwrap_or_default();
         let purpose = Purpose::Enrol { node: &request.node, token: &request.token };
-        let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
+        let point = proof::verify(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::from_secret(&request.token);
         // Held until the fleet knows the node, so that concurrent requests for one name are
         // serialised.
@@ -236,7 +236,7 @@ impl Service {
 }
 
 fn join_status(node: &NodeId, err: &JoinError) -> Status {
-    tracing::debug!(%node, why = %err, "enrolment refused");
+    tracing::debug!(%node, reason = %err, "enrolment refused");
     match err {
         JoinError::Token => Status::permission_denied(err.to_string()),
         JoinError::Taken(_) => Status::already_exists(err.to_string()),
@@ -289,7 +289,7 @@ impl Agents for Service {
             return Err(too_soon());
         }
         let key = request.into_inner().key.unwrap_or_default();
-        let point = proof::proven(&key, Purpose::Renew)
+        let point = proof::verify(&key, Purpose::Renew)
             .map_err(|err| Status::invalid_argument(err.to_string()))?;
         if !self.renewals.claim(&identity.node, Instant::now()) {
             return Err(too_soon());

@@ -397,9 +397,9 @@ impl Thread {
         self.resume()?;
         let done = self.state_machine.commit(inputs, self.clock.now())?;
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
-        if let Some(left) = &mut self.fail_after_commits {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
+        if let Some(remaining) = &mut self.fail_after_commits {
+            *remaining = remaining.saturating_sub(1);
+            if *remaining == 0 {
                 return Err(LogError::Failpoint);
             }
         }

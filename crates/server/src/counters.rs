@@ -156,38 +156,38 @@ fn index<T: PartialEq>(all: &[T], value: &T) -> usize {
 }
 
 impl Counters {
-    pub(crate) fn handshake_failed(&self, from: SocketAddr, why: HandshakeFailure) {
-        self.handshakes[index(&HandshakeFailure::ALL, &why)].fetch_add(1, Ordering::Relaxed);
-        self.recent_handshakes.add((from, why));
+    pub(crate) fn handshake_failed(&self, from: SocketAddr, reason: HandshakeFailure) {
+        self.handshakes[index(&HandshakeFailure::ALL, &reason)].fetch_add(1, Ordering::Relaxed);
+        self.recent_handshakes.add((from, reason));
     }
 
-    pub(crate) fn handshakes(&self, why: HandshakeFailure) -> u64 {
-        self.handshakes[index(&HandshakeFailure::ALL, &why)].load(Ordering::Relaxed)
+    pub(crate) fn handshakes(&self, reason: HandshakeFailure) -> u64 {
+        self.handshakes[index(&HandshakeFailure::ALL, &reason)].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn request_failed(&self, why: RequestFailure) {
-        self.requests[index(&RequestFailure::ALL, &why)].fetch_add(1, Ordering::Relaxed);
-        self.recent_requests.add(why);
+    pub(crate) fn request_failed(&self, reason: RequestFailure) {
+        self.requests[index(&RequestFailure::ALL, &reason)].fetch_add(1, Ordering::Relaxed);
+        self.recent_requests.add(reason);
     }
 
-    pub(crate) fn requests_failed(&self, why: RequestFailure) -> u64 {
-        self.requests[index(&RequestFailure::ALL, &why)].load(Ordering::Relaxed)
+    pub(crate) fn requests_failed(&self, reason: RequestFailure) -> u64 {
+        self.requests[index(&RequestFailure::ALL, &reason)].load(Ordering::Relaxed)
     }
 
     /// `node` is `None` if the requested name is invalid.
-    pub(crate) fn enrolment_refused(&self, node: Option<NodeId>, why: EnrolmentRefusal) {
-        self.enrolments[index(&EnrolmentRefusal::ALL, &why)].fetch_add(1, Ordering::Relaxed);
-        self.recent_enrolments.add((node, why));
+    pub(crate) fn enrolment_refused(&self, node: Option<NodeId>, reason: EnrolmentRefusal) {
+        self.enrolments[index(&EnrolmentRefusal::ALL, &reason)].fetch_add(1, Ordering::Relaxed);
+        self.recent_enrolments.add((node, reason));
     }
 
-    pub(crate) fn enrolments_refused(&self, why: EnrolmentRefusal) -> u64 {
-        self.enrolments[index(&EnrolmentRefusal::ALL, &why)].load(Ordering::Relaxed)
+    pub(crate) fn enrolments_refused(&self, reason: EnrolmentRefusal) -> u64 {
+        self.enrolments[index(&EnrolmentRefusal::ALL, &reason)].load(Ordering::Relaxed)
     }
 
     /// A node reported an order generation that was never issued.
-    pub(crate) fn order_generation_refused(&self, node: &NodeId, why: &impl fmt::Display) {
+    pub(crate) fn order_generation_refused(&self, node: &NodeId, reason: &impl fmt::Display) {
         self.orders_ahead.fetch_add(1, Ordering::Relaxed);
-        self.recent_orders_ahead.add((node.clone(), why.to_string()));
+        self.recent_orders_ahead.add((node.clone(), reason.to_string()));
     }
 
     /// Sessions refused because of an order generation that was never issued.
@@ -224,9 +224,9 @@ impl Counters {
         self.names_refused.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn session_ended(&self, node: &NodeId, why: String) {
+    pub(crate) fn session_ended(&self, node: &NodeId, reason: String) {
         self.sessions_ended.fetch_add(1, Ordering::Relaxed);
-        self.recent_sessions_ended.add((node.clone(), why));
+        self.recent_sessions_ended.add((node.clone(), reason));
     }
 
     pub(crate) fn sessions_ended(&self) -> u64 {
@@ -242,21 +242,21 @@ impl Counters {
     }
 
     fn log_summary(&self) {
-        if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
-            tracing::info!(count, %last_from, %last_why, "TLS handshakes failed in the last minute");
+        if let Some((count, (last_from, last_reason))) = self.recent_handshakes.take() {
+            tracing::info!(count, %last_from, %last_reason, "TLS handshakes failed in the last minute");
         }
-        if let Some((count, last_why)) = self.recent_requests.take() {
-            tracing::info!(count, %last_why, "requests without a certificate were not read in the last minute");
+        if let Some((count, last_reason)) = self.recent_requests.take() {
+            tracing::info!(count, %last_reason, "requests without a certificate were not read in the last minute");
         }
-        if let Some((count, (last_node, last_why))) = self.recent_enrolments.take() {
+        if let Some((count, (last_node, last_reason))) = self.recent_enrolments.take() {
             let last_node = last_node.as_ref().map(tracing::field::display);
-            tracing::warn!(count, last_node, %last_why, "enrolments were refused in the last minute");
+            tracing::warn!(count, last_node, %last_reason, "enrolments were refused in the last minute");
         }
-        if let Some((count, (last_node, last_why))) = self.recent_orders_ahead.take() {
-            tracing::warn!(count, %last_node, %last_why, "sessions with an unknown order generation were refused in the last minute");
+        if let Some((count, (last_node, last_reason))) = self.recent_orders_ahead.take() {
+            tracing::warn!(count, %last_node, %last_reason, "sessions with an unknown order generation were refused in the last minute");
         }
-        if let Some((count, (last_node, last_why))) = self.recent_sessions_ended.take() {
-            tracing::info!(count, %last_node, %last_why, "the server ended sessions in the last minute");
+        if let Some((count, (last_node, last_reason))) = self.recent_sessions_ended.take() {
+            tracing::info!(count, %last_node, %last_reason, "the server ended sessions in the last minute");
         }
         if let Some((count, (last_node, last_named))) = self.recent_names_refused.take() {
             tracing::warn!(count, %last_node, %last_named, "sessions under another node's name were refused in the last minute");
@@ -286,17 +286,20 @@ mod tests {
         let last = (from(7), HandshakeFailure::Slow);
         assert_eq!(counters.recent_handshakes.take(), Some((901, last)));
         assert_eq!(counters.recent_handshakes.take(), None, "returned once");
-        let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
+        let counts = HandshakeFailure::ALL.map(|reason| counters.handshakes(reason));
         assert_eq!(counts, [1, 0, 0, 900], "the total stays");
     }
 
     #[test]
     fn unread_requests_are_counted_by_reason() {
         let counters = Counters::default();
-        for (why, times) in RequestFailure::ALL.into_iter().zip(1..) {
-            (0..times).for_each(|_| counters.request_failed(why));
+        for (reason, times) in RequestFailure::ALL.into_iter().zip(1..) {
+            (0..times).for_each(|_| counters.request_failed(reason));
         }
-        assert_eq!(RequestFailure::ALL.map(|why| counters.requests_failed(why)), [1, 2, 3, 4]);
+        assert_eq!(
+            RequestFailure::ALL.map(|reason| counters.requests_failed(reason)),
+            [1, 2, 3, 4]
+        );
         assert_eq!(counters.recent_requests.take(), Some((10, RequestFailure::CutOff)));
     }
 
@@ -319,7 +322,7 @@ mod tests {
         }
         counters.enrolment_refused(None, Code::ResourceExhausted.into());
         counters.enrolment_refused(None, Code::Internal.into());
-        let counts = EnrolmentRefusal::ALL.map(|why| counters.enrolments_refused(why));
+        let counts = EnrolmentRefusal::ALL.map(|reason| counters.enrolments_refused(reason));
         assert_eq!(counts, [1; 5]);
         let last = (None, EnrolmentRefusal::Server);
         assert_eq!(counters.recent_enrolments.take(), Some((5, last)));

@@ -244,10 +244,9 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let rest = Rest::new(app, options.rate);
     let life = options.certificate_life;
     let changes = Arc::clone(&audit);
-    let service = Service::new(context, changes, authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&artifacts).prune_daily());
-    let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
+    let service = Service::new(context, changes, authority, options.plain_pool, artifacts, life);
     tasks.spawn(serve::run(
         listener,
         tls.clone(),
@@ -399,7 +398,7 @@ impl Running {
         self.tail.clone()
     }
 
-    /// Waits until the controller stops by itself, or a reader finds the log damaged.
+    /// Waits until the controller stops, or a reader detects damage of the log.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {

@@ -9,8 +9,8 @@ use tonic_prost::ProstCodec;
 
 /// Fits a heartbeat, an order or an acknowledgement; larger messages grow it.
 const BUFFER_BYTES: usize = 256;
-/// Bytes to buffer before they are handed on.
-const GATHER_BYTES: usize = 32 << 10;
+/// Bytes to buffer before a flush.
+const YIELD_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Clone)]
 pub struct SmallCodec<T, U>(PhantomData<(T, U)>);
@@ -32,10 +32,10 @@ where
     type Decoder = <ProstCodec<T, U> as Codec>::Decoder;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, U>::raw_encoder(BufferSettings::new(BUFFER_BYTES, GATHER_BYTES))
+        ProstCodec::<T, U>::raw_encoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER_BYTES, GATHER_BYTES))
+        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
     }
 }

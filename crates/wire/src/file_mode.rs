@@ -1,12 +1,12 @@
-//! Checks permissions of keys and stores: a world-readable key is no secret, and a world-writable
-//! store is no record.
+//! Checks permissions of keys and stores: a world-readable key is not secret, and a world-writable
+//! store is not trustworthy.
 
 use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a file holds, which determines its permissions.
+/// The content of a file, which determines its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A private key or a token: owner only.
@@ -51,20 +51,20 @@ pub struct LooseModes(pub Vec<LooseMode>);
 
 impl fmt::Display for LooseModes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, LooseMode { path, found, wanted }) in self.0.iter().enumerate() {
-            let comma = if at > 0 { ", " } else { "" };
+        for (index, LooseMode { path, found, wanted }) in self.0.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
             let path = path.display();
             write!(formatter, "{comma}`{path}` has mode {found:04o}, expected {wanted:04o}")?;
         }
-        formatter.write_str(": others may read or change what is there; `")?;
-        let mut begun = false;
+        formatter.write_str(": others may read or change it; `")?;
+        let mut is_first = true;
         for wanted in [0o700, 0o600] {
-            let loose = self.0.iter().filter(|it| it.wanted == wanted).collect::<Vec<_>>();
+            let loose = self.0.iter().filter(|file| file.wanted == wanted).collect::<Vec<_>>();
             if !loose.is_empty() {
-                write!(formatter, "{}chmod {wanted:o}", if begun { " && " } else { "" })?;
-                begun = true;
+                write!(formatter, "{}chmod {wanted:o}", if is_first { "" } else { " && " })?;
+                is_first = false;
             }
-            loose.iter().try_for_each(|it| write!(formatter, " {}", it.path.display()))?;
+            loose.iter().try_for_each(|file| write!(formatter, " {}", file.path.display()))?;
         }
         formatter.write_str("`")
     }
@@ -97,28 +97,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_may_use_is_named_with_what_to_do() {
+    fn loose_modes_are_listed_with_the_chmod_command() {
         let folder = std::env::temp_dir().join(format!("farrier-mode-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let key = folder.join("ca.key");
         fs::write(&key, "").unwrap();
-        let judged = |key_mode: u32, folder_mode: u32, kind| {
+        let checked = |key_mode: u32, folder_mode: u32, kind| {
             fs::set_permissions(&key, Permissions::from_mode(key_mode)).unwrap();
             fs::set_permissions(&folder, Permissions::from_mode(folder_mode)).unwrap();
             check([(folder.as_path(), FileKind::Folder), (key.as_path(), kind)]).unwrap()
         };
-        assert_eq!(judged(0o600, 0o700, FileKind::Secret), Ok(()));
-        assert_eq!(judged(0o640, 0o750, FileKind::Store), Ok(()));
+        assert_eq!(checked(0o600, 0o700, FileKind::Secret), Ok(()));
+        assert_eq!(checked(0o640, 0o750, FileKind::Store), Ok(()));
         for (key_mode, folder_mode, kind, count) in [
             (0o640, 0o700, FileKind::Secret, 1),
             (0o604, 0o700, FileKind::Store, 1),
             (0o660, 0o777, FileKind::Store, 2),
             (0o600, 0o755, FileKind::Secret, 1),
         ] {
-            let loose = judged(key_mode, folder_mode, kind).unwrap_err();
+            let loose = checked(key_mode, folder_mode, kind).unwrap_err();
             assert_eq!(loose.0.len(), count, "{key_mode:o} {folder_mode:o}: {loose}");
         }
-        let text = judged(0o644, 0o755, FileKind::Secret).unwrap_err().to_string();
+        let text = checked(0o644, 0o755, FileKind::Secret).unwrap_err().to_string();
         assert!(text.contains("has mode 0644, expected 0600"), "{text}");
         let commands = format!("`chmod 700 {0} && chmod 600 {0}/ca.key`", folder.display());
         assert!(text.ends_with(&commands), "{text}");

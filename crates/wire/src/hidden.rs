@@ -29,14 +29,14 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 
 /// Like [`escaped`], except for characters that the caller intends.
 pub fn escaped_but(text: &str, meant: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let is_odd = |letter: char| is_hidden(letter) && !meant(letter);
-    if !text.contains(is_odd) {
+    let must_escape = |letter: char| is_hidden(letter) && !meant(letter);
+    if !text.contains(must_escape) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         match letter {
-            letter if !is_odd(letter) => clean.push(letter),
+            letter if !must_escape(letter) => clean.push(letter),
             '\n' => clean.push_str("\\n"),
             '\r' => clean.push_str("\\r"),
             '\t' => clean.push_str("\\t"),
@@ -56,9 +56,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_show_is_written_out_and_the_rest_is_left() {
+    fn hidden_characters_are_escaped_and_others_kept() {
         for plain in ["", "NVIDIA H100 80GB HBM3", "grün 漢字 ▁█ 😀", "C:\\u"] {
-            assert!(matches!(escaped(plain), Cow::Borrowed(it) if it == plain), "{plain}");
+            assert!(matches!(escaped(plain), Cow::Borrowed(text) if text == plain), "{plain}");
         }
         assert_eq!(
             escaped("a\u{202e}b\x1b[31mc\u{9b}d\n\t\u{e0041}"),
@@ -67,6 +67,6 @@ mod tests {
         assert_eq!(escaped_but("a\n\u{200b}", |letter| letter == '\n'), "a\n\\u200b");
         let json = serde_json::to_string("\u{202e}\u{e0041}\u{7f}").unwrap();
         let read: String = serde_json::from_str(&escaped(&json)).unwrap();
-        assert_eq!(read, "\u{202e}\u{e0041}\u{7f}", "JSON means the same");
+        assert_eq!(read, "\u{202e}\u{e0041}\u{7f}", "the JSON value is unchanged");
     }
 }

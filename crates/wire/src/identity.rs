@@ -26,7 +26,7 @@ impl fmt::Display for Identity {
 impl Identity {
     /// The single node that a certificate (DER) names. The caller must have verified signature and
     /// validity.
-    pub fn of_certificate(der: &[u8]) -> Result<Self, IdentityError> {
+    pub fn from_certificate(der: &[u8]) -> Result<Self, IdentityError> {
         let der = rustls_pki_types::CertificateDer::from(der);
         let certificate = webpki::EndEntityCert::try_from(&der).map_err(|_| IdentityError)?;
         let mut names = certificate.valid_uri_names();
@@ -38,7 +38,7 @@ impl Identity {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the certificate names no node of a fleet")]
+#[error("the certificate does not name a node")]
 pub struct IdentityError;
 
 impl FromStr for Identity {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_form() {
+    fn only_the_canonical_form_parses() {
         let identity: Identity = "farrier:node:gpu-01.r2?7".parse().unwrap();
         assert_eq!((identity.node.as_str(), identity.generation), ("gpu-01.r2", 7));
         for wrong in [

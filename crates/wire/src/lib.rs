@@ -28,7 +28,7 @@ pub mod strict_json;
 #[allow(
     clippy::pedantic,
     clippy::allow_attributes_without_reason,
-    reason = "made from the proto file, which says it"
+    reason = "generated from the proto file"
 )]
 pub mod proto {
     tonic::include_proto!("farrier.v1");

@@ -31,8 +31,8 @@ pub const GPUS_MAX: usize = 1024;
 pub const FRAMEWORKS_MAX: usize = 256;
 
 /// How far a node's last order may be ahead of the server's log, which may have been restored from
-/// a backup. A node beyond that has the journal of another server, a damaged one, or lies. The
-/// server ignores its number and continues from its own.
+/// a backup. A node beyond that has the journal of another server, a damaged journal, or
+/// reports a false number. The server ignores it and continues from its own number.
 pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
 /// Unacknowledged records of a node in flight.
@@ -45,4 +45,4 @@ pub const ARTIFACT_BYTES_MAX: u64 = 32 << 20;
 pub const ARTIFACT_CHUNK_BYTES: usize = 64 << 10;
 
 /// Order statuses pending on a node: those of the one active order, and unacknowledged ones.
-pub const ANSWERS_MAX: usize = 1024;
+pub const ORDER_STATUSES_MAX: usize = 1024;

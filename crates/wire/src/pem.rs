@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_blocks_read_back() {
         let text = format!(
             "a comment\n{}{}{}",
             write(CERTIFICATE, &[7; 100]),

@@ -16,8 +16,8 @@ const POINT_BYTES: usize = 65;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The system has no random numbers, or the bytes are no key.
-    #[error("failed to make or read a key")]
+    /// The system has no random numbers, or the bytes are not a key.
+    #[error("failed to generate or load a key")]
     Unusable,
     /// The sender does not have the private key, or signed for another purpose.
     #[error("the request is not signed with the key that it names")]
@@ -38,8 +38,8 @@ impl std::fmt::Debug for NodeKey {
 impl NodeKey {
     pub fn generate() -> Result<Self, KeyError> {
         let random = SystemRandom::new();
-        let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random);
-        Self::from_pkcs8(made.map_err(|_| KeyError::Unusable)?.as_ref())
+        let generated = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random);
+        Self::from_pkcs8(generated.map_err(|_| KeyError::Unusable)?.as_ref())
     }
 
     /// Loads a stored key.
@@ -76,8 +76,8 @@ pub enum Purpose<'a> {
     Renew,
 }
 
-/// The point of a key, after verifying the proof of possession.
-pub fn proven(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES], KeyError> {
+/// Verifies the proof of possession, and returns the point of the key.
+pub fn verify(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES], KeyError> {
     let point: [u8; POINT_BYTES] = key.point.as_ref().try_into().map_err(|_| KeyError::Unusable)?;
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &point)
         .verify(&statement(purpose, &point), &key.signature)
@@ -106,24 +106,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_proven_for_its_purpose_only() {
+    fn a_proof_is_valid_only_for_its_purpose() {
         let key = NodeKey::from_pkcs8(NodeKey::generate().unwrap().pkcs8()).unwrap();
         let purpose = Purpose::Enrol { node: "a", token: "bc" };
-        let shown = key.prove(purpose).unwrap();
-        assert!(proven(&shown, purpose).is_ok());
+        let public = key.prove(purpose).unwrap();
+        assert!(verify(&public, purpose).is_ok());
         for other in [
             Purpose::Renew,
             Purpose::Enrol { node: "ab", token: "c" },
             Purpose::Enrol { node: "a", token: "bd" },
         ] {
-            assert_eq!(proven(&shown, other), Err(KeyError::Unproven));
+            assert_eq!(verify(&public, other), Err(KeyError::Unproven));
         }
         let stolen = PublicKey {
             point: NodeKey::generate().unwrap().prove(purpose).unwrap().point,
-            signature: shown.signature,
+            signature: public.signature,
         };
-        assert_eq!(proven(&stolen, purpose), Err(KeyError::Unproven));
-        assert_eq!(proven(&PublicKey::default(), purpose), Err(KeyError::Unusable));
+        assert_eq!(verify(&stolen, purpose), Err(KeyError::Unproven));
+        assert_eq!(verify(&PublicKey::default(), purpose), Err(KeyError::Unusable));
         assert!(NodeKey::from_pkcs8(b"nothing").is_err());
     }
 }

@@ -48,7 +48,7 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        let number = Number::from_f64(value).ok_or_else(|| E::custom("a number is none"))?;
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("a number is not finite"))?;
         Ok(Value::Number(number))
     }
 
@@ -65,11 +65,11 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        let (mut values, mut seen) = (Map::new(), BTreeSet::new());
+        let (mut values, mut keys) = (Map::new(), BTreeSet::new());
         while let Some(key) = fields.next_key::<String>()? {
-            if !seen.insert(key.clone()) {
+            if !keys.insert(key.clone()) {
                 let shown: String = key.chars().take(64).collect();
-                return Err(A::Error::custom(format!("the key `{shown}` is there twice")));
+                return Err(A::Error::custom(format!("duplicate key `{shown}`")));
             }
             let value = fields.next_value_seed(Self)?;
             values.insert(key, value);
@@ -85,22 +85,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_there_once_at_every_depth() {
-        for twice in [
+    fn duplicate_keys_are_refused_at_every_depth() {
+        for text in [
             r#"{"a":1,"a":1}"#,
             r#"{"a":1,"\u0061":2}"#,
             r#"[{"b":{"a":null,"c":[],"a":{}}}]"#,
             r#"{"x":[[{"a":1,"b":2,"a":3}]]}"#,
         ] {
-            let err = parse(twice.as_bytes()).unwrap_err().to_string();
-            assert!(err.starts_with("the key `a` is there twice"), "{twice}: {err}");
+            let err = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(err.starts_with("duplicate key `a`"), "{text}: {err}");
         }
-        assert!(parse(br#"{"a":{"a":1},"b":{"a":1}} x"#).is_err(), "something comes after it");
+        assert!(parse(br#"{"a":{"a":1},"b":{"a":1}} x"#).is_err(), "trailing characters");
     }
 
     proptest! {
         #[test]
-        fn whatever_has_each_key_once_reads_as_it_did(text in "[\\[\\]{}:,\"a-c0-9.e-]{0,40}") {
+        fn json_without_duplicate_keys_parses_as_usual(text in "[\\[\\]{}:,\"a-c0-9.e-]{0,40}") {
             if let Ok(value) = parse(text.as_bytes()) {
                 prop_assert_eq!(value, serde_json::from_str::<Value>(&text).unwrap());
             }

@@ -1,4 +1,4 @@
-//! Everything that is sent arrives as it was meant, and nothing that arrives makes anybody panic.
+//! Messages survive a round trip, and no input makes a decoder panic.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
@@ -16,7 +16,7 @@ fn node() -> NodeId {
 }
 
 #[test]
-fn orders_and_answers_arrive_as_they_were_sent() {
+fn orders_and_statuses_survive_a_round_trip() {
     let kinds = [
         OrderKind::Cordon,
         OrderKind::Drain { wait_s: 7 },
@@ -30,36 +30,36 @@ fn orders_and_answers_arrive_as_they_were_sent() {
         OrderKind::Uncordon,
         OrderKind::AcknowledgeRepair { repair: "a board".to_owned() },
     ];
-    for (at, what) in kinds.into_iter().enumerate() {
+    for (index, kind) in kinds.into_iter().enumerate() {
         let order = Order {
             node: node(),
-            generation: at as u64,
-            kind: what,
-            boot: (at % 2 == 0).then(|| "boot".to_owned()),
+            generation: index as u64,
+            kind,
+            boot: (index % 2 == 0).then(|| "boot".to_owned()),
             lease_until: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
             reason: farrier_fleet::fleet::Reason::Rendered {
                 original_code: "test".to_owned(),
-                text: "so".to_owned(),
+                text: "a reason".to_owned(),
             },
         };
         assert_eq!(convert::order(node(), convert::order_message(&order)).unwrap(), order);
     }
-    let text = || "seen".to_owned();
-    for answer in [
+    let text = || "text".to_owned();
+    for status in [
         OrderStatus::Accepted,
         OrderStatus::Done { evidence: text() },
         OrderStatus::Failed { reason: text() },
         OrderStatus::Refused { reason: text() },
     ] {
         assert_eq!(
-            convert::answer(convert::order_status_message(3, &answer)).unwrap(),
-            (3, answer)
+            convert::order_status(convert::order_status_message(3, &status)).unwrap(),
+            (3, status)
         );
     }
 }
 
 #[test]
-fn an_order_that_is_not_known_is_refused_by_its_name() {
+fn an_unknown_order_is_refused_with_its_generation() {
     let unknown = proto::Order { generation: 9, ..proto::Order::default() };
     assert_eq!(convert::order(node(), unknown), Err(UnknownOrder { generation: 9 }));
     let what = Some(proto::order::What::Verify(proto::Verify { level: 4 }));
@@ -68,14 +68,14 @@ fn an_order_that_is_not_known_is_refused_by_its_name() {
 }
 
 #[test]
-fn makeups_and_cordons_arrive_as_they_were_sent() {
+fn inventories_and_cordons_survive_a_round_trip() {
     let gpu = |name: Option<&str>| GpuInventory {
         uuid: GpuUuid("GPU-1".to_owned()),
         name: name.map(str::to_owned),
         index: name.map(|_| 3),
         pci: name.map(|_| "0000:3b:00.0".to_owned()),
     };
-    let known = NodeInventory {
+    let full = NodeInventory {
         boot: "b".to_owned(),
         agent: "0.1.0".to_owned(),
         kernel: Some("6.8".to_owned()),
@@ -85,17 +85,17 @@ fn makeups_and_cordons_arrive_as_they_were_sent() {
         frameworks: vec![("torch".to_owned(), "2.9".to_owned())],
     };
     let empty = NodeInventory { gpus: Some(Vec::new()), ..NodeInventory::default() };
-    for inventory in [known, empty, NodeInventory::default()] {
+    for inventory in [full, empty, NodeInventory::default()] {
         assert_eq!(convert::inventory(convert::inventory_message(&inventory)).unwrap(), inventory);
     }
-    let theirs = Cordon::External { owner: "ops".to_owned(), reason: "moving".to_owned() };
-    for cordon in [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, theirs] {
+    let external = Cordon::External { owner: "ops".to_owned(), reason: "moving".to_owned() };
+    for cordon in [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, external] {
         assert_eq!(convert::cordon(convert::cordon_message(&cordon)).unwrap(), cordon);
     }
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn input_over_a_limit_is_refused() {
     let gpus = Some(proto::Gpus { gpus: vec![proto::Gpu::default(); GPUS_MAX + 1] });
     let inventory = proto::NodeInventory { gpus, ..proto::NodeInventory::default() };
     assert!(matches!(
@@ -106,17 +106,17 @@ fn what_is_too_much_is_refused() {
         1,
         &OrderStatus::Done { evidence: "é".repeat(TEXT_BYTES_MAX) },
     );
-    assert!(convert::answer(long).is_ok(), "it was cut");
+    assert!(convert::order_status(long).is_ok(), "it is truncated");
 }
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
-        if let Ok(up) = proto::AgentMessage::decode(bytes.as_slice()) {
-            take_up(up);
+    fn no_bytes_make_a_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        if let Ok(message) = proto::AgentMessage::decode(bytes.as_slice()) {
+            convert_message(message);
         }
-        if let Ok(down) = proto::ServerMessage::decode(bytes.as_slice())
-            && let Some(proto::server_message::What::Order(order)) = down.what
+        if let Ok(message) = proto::ServerMessage::decode(bytes.as_slice())
+            && let Some(proto::server_message::What::Order(order)) = message.what
         {
             let _ = convert::order(node(), order);
         }
@@ -127,39 +127,41 @@ proptest! {
     }
 
     #[test]
-    fn nor_does_a_message_with_a_byte_changed(at in any::<prop::sample::Index>(), to in any::<u8>()) {
+    fn a_message_with_a_changed_byte_makes_no_decoder_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let report = proto::report::What::Inventory(convert::inventory_message(&NodeInventory {
             boot: "boot".to_owned(),
             gpus: Some(vec![GpuInventory { uuid: GpuUuid("GPU".to_owned()), name: None, index: None, pci: None }]),
             ..NodeInventory::default()
         }));
-        let up = proto::AgentMessage {
+        let message = proto::AgentMessage {
             what: Some(proto::agent_message::What::Report(proto::Report { what: Some(report) })),
         };
-        let mut bytes = up.encode_to_vec();
+        let mut bytes = message.encode_to_vec();
         let at = at.index(bytes.len());
         bytes[at] = to;
-        if let Ok(up) = proto::AgentMessage::decode(bytes.as_slice()) {
-            take_up(up);
+        if let Ok(message) = proto::AgentMessage::decode(bytes.as_slice()) {
+            convert_message(message);
         }
     }
 }
 
-fn take_up(up: proto::AgentMessage) {
-    match up.what {
+fn convert_message(message: proto::AgentMessage) {
+    match message.what {
         Some(proto::agent_message::What::Hello(hello)) => {
             let _ = hello.inventory.map(convert::inventory);
             let _ = hello.cordon.map(convert::cordon);
-            let _: Vec<_> = hello.outstanding.into_iter().map(convert::answer).collect();
+            let _: Vec<_> = hello.outstanding.into_iter().map(convert::order_status).collect();
         }
         Some(proto::agent_message::What::Report(report)) => match report.what {
-            Some(proto::report::What::Changes(it)) => drop(convert::changes(it)),
-            Some(proto::report::What::Open(it)) => drop(convert::open_findings(it)),
-            Some(proto::report::What::Inventory(it)) => drop(convert::inventory(it)),
-            Some(proto::report::What::Cordon(it)) => drop(convert::cordon(it)),
+            Some(proto::report::What::Changes(message)) => drop(convert::changes(message)),
+            Some(proto::report::What::Open(message)) => drop(convert::open_findings(message)),
+            Some(proto::report::What::Inventory(message)) => drop(convert::inventory(message)),
+            Some(proto::report::What::Cordon(message)) => drop(convert::cordon(message)),
             Some(proto::report::What::Heartbeat(_)) | None => (),
         },
-        Some(proto::agent_message::What::OrderStatus(it)) => drop(convert::answer(it)),
+        Some(proto::agent_message::What::OrderStatus(message)) => {
+            drop(convert::order_status(message));
+        }
         None => (),
     }
 }

@@ -1,4 +1,4 @@
-//! Findings arrive as they were sent. What is missing, unknown or too much is refused by name, and
+//! Findings survive a round trip. Missing, unknown or oversized fields are refused by name, and
 //! never read as something milder.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
-/// As the agent finds it, with evidence of each kind.
+/// A typical finding, with evidence of each kind.
 fn finding(id: u64) -> Finding {
     let gpu = || GpuUuid("GPU-5f2a7c1e-0d2c-4b5e-9d1f-8f3a6c1e7b90".to_owned());
     let text =
@@ -57,7 +57,7 @@ fn finding(id: u64) -> Finding {
             },
             Evidence::Signal {
                 signal: Signal::GpuTemperature,
-                text: "91 °C, and at most 87 °C is well".to_owned(),
+                text: "91 °C, limit 87 °C".to_owned(),
                 measure: "mean over 60 s".to_owned(),
                 value: Reading::Value(91.25),
                 limit: 87.0,
@@ -69,14 +69,14 @@ fn finding(id: u64) -> Finding {
                 text: text.to_owned(),
                 at: at(2),
             },
-            Evidence::Check { text: "7 of 8 GPUs are there".to_owned(), at: at(3) },
+            Evidence::Check { text: "7 of 8 GPUs are present".to_owned(), at: at(3) },
         ],
         first_seen: at(0),
         last_seen: at(3),
         opened_in: Some(in_boot()),
         last_in: Some(in_boot()),
         count: 3,
-        clears: "when the node was rebooted and NVML lists the GPU again".to_owned(),
+        clears: "after a reboot, when NVML lists the GPU again".to_owned(),
         cleared: None,
     }
 }
@@ -86,16 +86,17 @@ fn message(finding: Finding) -> proto::Finding {
     proto::Finding::decode(sent.open[0].clone()).unwrap()
 }
 
-fn read(message: &proto::Finding) -> Result<Finding, ConvertError> {
+fn decode(message: &proto::Finding) -> Result<Finding, ConvertError> {
     let open = vec![message.encode_to_vec().into()];
-    convert::open_findings(proto::Findings { record: 1, open }).map(|mut all| all.remove(0))
+    convert::open_findings(proto::Findings { record: 1, open })
+        .map(|mut findings| findings.remove(0))
 }
 
-/// What becomes of a finding whose message was changed on its way.
-fn changed(change: impl FnOnce(&mut proto::Finding)) -> Result<Finding, ConvertError> {
+/// Decodes a finding whose message was changed in transit.
+fn decode_changed(change: impl FnOnce(&mut proto::Finding)) -> Result<Finding, ConvertError> {
     let mut message = message(finding(1));
     change(&mut message);
-    read(&message)
+    decode(&message)
 }
 
 fn as_change(kind: i32, finding: Option<proto::Finding>) -> Result<Vec<Change>, ConvertError> {
@@ -104,37 +105,37 @@ fn as_change(kind: i32, finding: Option<proto::Finding>) -> Result<Vec<Change>, 
 }
 
 #[test]
-fn every_field_that_has_to_be_there_is_missed_by_its_name() {
-    type Removed = fn(&mut proto::Finding);
-    let cases: [(&str, Removed); 9] = [
-        ("id", |it| it.id = None),
-        ("code", |it| it.code = None),
-        ("subject", |it| it.subject = None),
-        ("subject", |it| it.subject = Some(proto::Subject::default())),
-        ("text", |it| it.text = None),
-        ("first_seen_ns", |it| it.first_seen_ns = None),
-        ("last_seen_ns", |it| it.last_seen_ns = None),
-        ("count", |it| it.count = None),
-        ("clears", |it| it.clears = None),
+fn a_missing_required_field_is_named() {
+    type Remove = fn(&mut proto::Finding);
+    let cases: [(&str, Remove); 9] = [
+        ("id", |message| message.id = None),
+        ("code", |message| message.code = None),
+        ("subject", |message| message.subject = None),
+        ("subject", |message| message.subject = Some(proto::Subject::default())),
+        ("text", |message| message.text = None),
+        ("first_seen_ns", |message| message.first_seen_ns = None),
+        ("last_seen_ns", |message| message.last_seen_ns = None),
+        ("count", |message| message.count = None),
+        ("clears", |message| message.clears = None),
     ];
     for (name, remove) in cases {
-        let refused = changed(remove);
+        let refused = decode_changed(remove);
         assert!(matches!(refused, Err(ConvertError::Missing(what)) if what == name), "{refused:?}");
     }
-    let parts: [(&str, Removed); 7] = [
-        ("boot", |it| it.opened_in.as_mut().unwrap().boot = None),
-        ("steady_ms", |it| it.last_in.as_mut().unwrap().steady_ms = None),
-        ("at_ns", |it| it.cleared = Some(proto::Cleared::default())),
-        ("gpu", |it| {
+    let parts: [(&str, Remove); 7] = [
+        ("boot", |message| message.opened_in.as_mut().unwrap().boot = None),
+        ("steady_ms", |message| message.last_in.as_mut().unwrap().steady_ms = None),
+        ("at_ns", |message| message.cleared = Some(proto::Cleared::default())),
+        ("gpu", |message| {
             let link = proto::Link { gpu: None, link: Some(1) };
-            it.subject = Some(proto::Subject { what: Some(proto::subject::What::Link(link)) });
+            message.subject = Some(proto::Subject { what: Some(proto::subject::What::Link(link)) });
         }),
-        ("at_ns", |it| it.evidence[0].at_ns = None),
-        ("evidence", |it| it.evidence[0].what = None),
-        ("limit", |it| signal(it).limit = None),
+        ("at_ns", |message| message.evidence[0].at_ns = None),
+        ("evidence", |message| message.evidence[0].what = None),
+        ("limit", |message| signal(message).limit = None),
     ];
     for (name, remove) in parts {
-        let refused = changed(remove);
+        let refused = decode_changed(remove);
         assert!(matches!(refused, Err(ConvertError::Missing(what)) if what == name), "{refused:?}");
     }
     let nothing = as_change(1, None);
@@ -149,19 +150,19 @@ fn signal(message: &mut proto::Finding) -> &mut proto::SignalEvidence {
 }
 
 #[test]
-fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
+fn an_unknown_value_is_refused_and_never_read_as_another() {
     type Set = fn(&mut proto::Finding, i32);
     let cases: [(&str, Set); 6] = [
-        ("kind", |it, value| it.kind = value),
-        ("severity", |it, value| it.severity = value),
-        ("severity", |it, value| it.own_severity = Some(value)),
-        ("action", |it, value| it.action = value),
-        ("action", |it, value| it.rule_action = value),
-        ("action_by", |it, value| it.action_by = value),
+        ("kind", |message, value| message.kind = value),
+        ("severity", |message, value| message.severity = value),
+        ("severity", |message, value| message.own_severity = Some(value)),
+        ("action", |message, value| message.action = value),
+        ("action", |message, value| message.rule_action = value),
+        ("action_by", |message, value| message.action_by = value),
     ];
     for (name, set) in cases {
         for number in [0, 99, -1, i32::MAX] {
-            let refused = changed(|it| set(it, number));
+            let refused = decode_changed(|message| set(message, number));
             match refused {
                 Err(ConvertError::UnknownValue { what, value }) => {
                     assert_eq!((what, value), (name, number));
@@ -174,9 +175,9 @@ fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
         let refused = as_change(number, Some(message(finding(1))));
         assert!(matches!(refused, Err(ConvertError::UnknownValue { what: "change", .. })));
     }
-    let refused = changed(|it| signal(it).signal = Some("gpu.mood".to_owned()));
+    let refused = decode_changed(|message| signal(message).signal = Some("gpu.unknown".to_owned()));
     assert!(matches!(refused, Err(ConvertError::UnknownSignal(_))), "{refused:?}");
-    // A case of a later version is one that is not there: the subject has nothing but a field 15.
+    // A oneof case of a later version counts as missing: the subject has only a field 15.
     let mut later = message(finding(1));
     later.subject = None;
     let mut bytes = later.encode_to_vec();
@@ -186,8 +187,8 @@ fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
-    // The third and fourth are what an agent of before sends.
+fn bytes_that_do_not_decode_are_refused() {
+    // Agents that predate protobuf findings sent JSON, as in the third and fourth.
     for bytes in
         [&b"nothing"[..], &[0x0a], b"[]", b"[{\"opened\":{}}]", &[0x08, 0x01, 0x12, 0x05, 0xff]]
     {
@@ -200,52 +201,55 @@ fn what_is_no_message_is_refused() {
 }
 
 #[test]
-fn a_number_that_json_has_not_is_refused_by_both_sides() {
-    for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let value = proto::Reading { what: Some(proto::reading::What::Value(wrong)) };
-        let refused = changed(|it| signal(it).value = Some(value));
+fn nan_and_infinity_are_refused_by_both_sides() {
+    for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let value = proto::Reading { what: Some(proto::reading::What::Value(number)) };
+        let refused = decode_changed(|message| signal(message).value = Some(value));
         assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
-        let refused = changed(|it| signal(it).limit = Some(wrong));
+        let refused = decode_changed(|message| signal(message).limit = Some(number));
         assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
         let mut own = finding(1);
         for evidence in &mut own.evidence {
             if let Evidence::Signal { limit, .. } = evidence {
-                *limit = wrong;
+                *limit = number;
             }
         }
         let refused = convert::changes_message(1, 0, vec![Change::Opened(own.clone())]);
         assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
-        // The finding is reported all the same, without its evidence.
+        // A snapshot still has the finding, without its evidence.
         let open = convert::open_findings(convert::findings_message(1, [own.clone()])).unwrap();
         assert_eq!(open, [Finding { evidence: Vec::new(), ..own }]);
     }
 }
 
 #[test]
-fn what_is_too_much_is_refused_by_both_sides() {
+fn input_over_a_limit_is_refused_by_both_sides() {
     type Grow = fn(&mut Finding);
     let cases: [(&str, Grow); 12] = [
-        ("code", |it| it.code = "x".repeat(NAME_BYTES_MAX + 1)),
-        ("detail", |it| it.detail = "x".repeat(TEXT_BYTES_MAX + 1)),
-        ("text", |it| it.text = "x".repeat(TEXT_BYTES_MAX + 1)),
-        ("clears", |it| it.clears = "x".repeat(TEXT_BYTES_MAX + 1)),
-        ("remedy", |it| it.remedy = Some("x".repeat(TEXT_BYTES_MAX + 1))),
-        ("subject", |it| it.subject = Subject::Pci("x".repeat(NAME_BYTES_MAX + 1))),
-        ("boot", |it| it.last_in.as_mut().unwrap().boot = "x".repeat(NAME_BYTES_MAX + 1)),
-        ("evidence", |it| it.evidence = vec![it.evidence[3].clone(); EVIDENCE_MAX + 1]),
-        ("evidence", |it| {
-            it.evidence[3] = Evidence::Check { text: "x".repeat(TEXT_BYTES_MAX + 1), at: at(0) };
+        ("code", |finding| finding.code = "x".repeat(NAME_BYTES_MAX + 1)),
+        ("detail", |finding| finding.detail = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("text", |finding| finding.text = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("clears", |finding| finding.clears = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("remedy", |finding| finding.remedy = Some("x".repeat(TEXT_BYTES_MAX + 1))),
+        ("subject", |finding| finding.subject = Subject::Pci("x".repeat(NAME_BYTES_MAX + 1))),
+        ("boot", |finding| finding.last_in.as_mut().unwrap().boot = "x".repeat(NAME_BYTES_MAX + 1)),
+        ("evidence", |finding| {
+            finding.evidence = vec![finding.evidence[3].clone(); EVIDENCE_MAX + 1]
         }),
-        ("evidence", |it| {
-            let Evidence::Signal { measure, .. } = &mut it.evidence[1] else { panic!() };
+        ("evidence", |finding| {
+            finding.evidence[3] =
+                Evidence::Check { text: "x".repeat(TEXT_BYTES_MAX + 1), at: at(0) };
+        }),
+        ("evidence", |finding| {
+            let Evidence::Signal { measure, .. } = &mut finding.evidence[1] else { panic!() };
             *measure = "x".repeat(TEXT_BYTES_MAX + 1);
         }),
-        ("evidence", |it| {
-            let Evidence::Signal { value, .. } = &mut it.evidence[1] else { panic!() };
+        ("evidence", |finding| {
+            let Evidence::Signal { value, .. } = &mut finding.evidence[1] else { panic!() };
             *value = Reading::Unreadable(ReadError::malformed("x".repeat(TEXT_BYTES_MAX + 1)));
         }),
-        ("cleared", |it| {
-            it.cleared = Some(Cleared { at: at(9), why: "x".repeat(TEXT_BYTES_MAX + 1) });
+        ("cleared", |finding| {
+            finding.cleared = Some(Cleared { at: at(9), why: "x".repeat(TEXT_BYTES_MAX + 1) });
         }),
     ];
     for (name, grow) in cases {
@@ -257,10 +261,12 @@ fn what_is_too_much_is_refused_by_both_sides() {
             "{name}: {sent:?}"
         );
     }
-    // A sender that does not bound what it sends.
-    let refused = changed(|it| it.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
+    // A sender that ignores the limits.
+    let refused = decode_changed(|message| message.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
     assert!(matches!(refused, Err(ConvertError::TooMuch { what: "text", .. })), "{refused:?}");
-    let refused = changed(|it| it.evidence = vec![it.evidence[3].clone(); EVIDENCE_MAX + 1]);
+    let refused = decode_changed(|message| {
+        message.evidence = vec![message.evidence[3].clone(); EVIDENCE_MAX + 1]
+    });
     assert!(matches!(refused, Err(ConvertError::TooMuch { what: "evidence", .. })), "{refused:?}");
     let many = |open| convert::open_findings(proto::Findings { record: 1, open });
     let refused = many(vec![Bytes::new(); FINDINGS_MAX + 1]);
@@ -273,7 +279,7 @@ fn what_is_too_much_is_refused_by_both_sides() {
 
 #[test]
 fn a_small_message_cannot_fill_the_log() {
-    // Each takes 512 bytes of the log or more, and some 60 of the message.
+    // Each takes at least 512 bytes of the log, and about 60 of the message.
     let bare = Finding {
         code: String::new(),
         detail: String::new(),
@@ -290,7 +296,7 @@ fn a_small_message_cannot_fill_the_log() {
     assert!(count < FINDINGS_MAX && count * (bytes + 3) < FINDINGS_BYTES_MAX, "{bytes}");
     let refused = convert::open_findings(proto::Findings { record: 1, open: vec![encoded; count] });
     assert!(matches!(refused, Err(ConvertError::TooMuch { most: LOGGED_BYTES_MAX, .. })));
-    // Letters that JSON writes with six.
+    // Characters that JSON escapes with six bytes each.
     let zeros =
         |id| Finding { text: "\0".repeat(TEXT_BYTES_MAX), evidence: Vec::new(), ..finding(id) };
     let open = convert::open_findings(convert::findings_message(1, (0..60).map(zeros))).unwrap();
@@ -298,19 +304,22 @@ fn a_small_message_cannot_fill_the_log() {
 }
 
 #[test]
-fn a_finding_with_the_servers_own_number_is_refused() {
-    for (id, is_taken) in [
+fn a_reserved_finding_id_is_refused() {
+    for (id, is_accepted) in [
         (0, true),
         (SERVER_FINDING_ID - 1, true),
         (SERVER_FINDING_ID, false),
         (SERVER_FINDING_ID + 1, false),
         (u64::MAX, false),
     ] {
-        let refused = changed(|it| it.id = Some(id));
-        assert_eq!(refused.is_ok(), is_taken, "{id}");
-        assert!(is_taken || matches!(refused, Err(ConvertError::ReservedId(it)) if it == id));
+        let refused = decode_changed(|message| message.id = Some(id));
+        assert_eq!(refused.is_ok(), is_accepted, "{id}");
+        assert!(
+            is_accepted
+                || matches!(refused, Err(ConvertError::ReservedId(reserved)) if reserved == id)
+        );
         let sent = convert::changes_message(1, 0, vec![Change::Opened(finding(id))]);
-        assert_eq!(sent.is_ok(), is_taken, "{id}");
+        assert_eq!(sent.is_ok(), is_accepted, "{id}");
     }
 }
 
@@ -318,8 +327,8 @@ fn a_finding_with_the_servers_own_number_is_refused() {
 fn a_change_that_contradicts_itself_is_refused() {
     let cleared = as_change(proto::ChangeKind::Cleared.into(), Some(message(finding(5))));
     assert!(matches!(cleared, Err(ConvertError::Contradiction(5))));
-    let over = Some(Cleared { at: at(9), why: "it was rebooted".to_owned() });
-    let over = Finding { cleared: over, ..finding(5) };
+    let clearance = Some(Cleared { at: at(9), why: "rebooted".to_owned() });
+    let over = Finding { cleared: clearance, ..finding(5) };
     let opened = convert::changes_message(1, 0, vec![Change::Opened(over.clone())]).unwrap();
     assert!(matches!(convert::changes(opened), Err(ConvertError::Contradiction(5))));
     let open = convert::findings_message(1, [over]);
@@ -327,7 +336,7 @@ fn a_change_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn of_too_many_findings_the_worst_are_reported() {
+fn the_most_severe_of_too_many_findings_are_reported() {
     let large = |id: u64| Finding {
         text: "x".repeat(8000),
         severity: if id == 1500 { Severity::Fatal } else { Severity::Info },
@@ -336,42 +345,42 @@ fn of_too_many_findings_the_worst_are_reported() {
     let open = convert::open_findings(convert::findings_message(1, (1..=2000).map(large))).unwrap();
     assert!((120..2000).contains(&open.len()), "{}", open.len());
     assert_eq!(open[0].id, 1500);
-    assert!(open.iter().all(|it| it.evidence.is_empty()));
+    assert!(open.iter().all(|finding| finding.evidence.is_empty()));
     let few: Vec<Finding> = (1..=3).map(finding).collect();
-    let read = convert::open_findings(convert::findings_message(1, few.clone())).unwrap();
-    assert_eq!(read, few);
+    let decoded = convert::open_findings(convert::findings_message(1, few.clone())).unwrap();
+    assert_eq!(decoded, few);
 }
 
 #[test]
-fn a_clock_that_is_centuries_off_keeps_no_finding_from_the_server() {
-    for (first_seen, seen_there) in [
+fn a_time_out_of_range_saturates() {
+    for (first_seen, saturated) in [
         ("1500-01-01T00:00:00Z", "1677-09-21T00:12:43.145224192Z"),
         ("2500-01-01T00:00:00Z", "2262-04-11T23:47:16.854775807Z"),
     ] {
         let off = Finding { first_seen: first_seen.parse().unwrap(), ..finding(1) };
-        let read = read(&message(off.clone())).unwrap();
-        assert_eq!(read, Finding { first_seen: seen_there.parse().unwrap(), ..off });
+        let decoded = decode(&message(off.clone())).unwrap();
+        assert_eq!(decoded, Finding { first_seen: saturated.parse().unwrap(), ..off });
     }
 }
 
 #[test]
 fn a_message_is_smaller_than_its_json() {
-    // What most findings have is the line that they come from; this one has evidence of each kind.
-    let usual = |id| Finding { evidence: finding(id).evidence[..1].to_vec(), ..finding(id) };
+    // Most findings have one kernel log line as evidence; `finding` has evidence of each kind.
+    let typical = |id| Finding { evidence: finding(id).evidence[..1].to_vec(), ..finding(id) };
     let sizes = |name: &str, findings: Vec<Finding>| {
         let json = serde_json::to_vec(&findings).unwrap().len();
         let message = convert::findings_message(1, findings.clone());
         let bytes = message.encoded_len();
-        assert_eq!(convert::open_findings(message).unwrap(), findings, "nothing was left out");
+        assert_eq!(convert::open_findings(message).unwrap(), findings, "no finding is dropped");
         println!("{name}: {json} bytes of JSON, {bytes} of a message");
         assert!(bytes * 10 < json * 7, "{name}: {json} bytes of JSON, {bytes} of a message");
         json
     };
-    let one = sizes("a usual finding", vec![usual(1)]);
-    sizes("1,000 usual findings", (1..=1000).map(usual).collect());
+    let one = sizes("a typical finding", vec![typical(1)]);
+    sizes("1,000 typical findings", (1..=1000).map(typical).collect());
     let rich = sizes("a finding with four observations", vec![finding(1)]);
-    // What the log takes is bounded by an estimate.
-    assert!(usual(1).estimated_bytes() >= one && finding(1).estimated_bytes() >= rich);
+    // The estimate that bounds the log is not too low.
+    assert!(typical(1).estimated_bytes() >= one && finding(1).estimated_bytes() >= rich);
 }
 
 fn texts() -> impl Strategy<Value = String> {
@@ -401,7 +410,7 @@ fn readings() -> impl Strategy<Value = Reading<f64>> {
     ]
 }
 
-/// Every way in which a reading may have no value.
+/// Every kind of read error.
 fn read_errors() -> impl Strategy<Value = ReadError> {
     let plain = [
         ReadError::NotRegularFile,
@@ -527,10 +536,10 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn any_change_arrives_as_it_was_sent(
-        all in prop::collection::vec((findings(), any::<bool>()), 0..4),
+    fn any_change_survives_a_round_trip(
+        cases in prop::collection::vec((findings(), any::<bool>()), 0..4),
     ) {
-        let changes: Vec<Change> = all
+        let changes: Vec<Change> = cases
             .into_iter()
             .map(|(finding, is_new)| match (finding.is_open(), is_new) {
                 (true, true) => Change::Opened(finding),
@@ -539,27 +548,27 @@ proptest! {
             })
             .collect();
         let sent = convert::changes_message(7, 6, changes.clone()).unwrap();
-        // On its way it is what other programs see.
+        // Through bytes, as other programs see it.
         let sent = proto::Changes::decode(&sent.encode_to_vec()[..]).unwrap();
         prop_assert_eq!((sent.record, sent.after), (7, 6));
         prop_assert_eq!(convert::changes(sent).unwrap(), changes);
     }
 
     #[test]
-    fn any_open_finding_arrives_as_it_was_sent(finding in findings()) {
+    fn any_open_finding_survives_a_round_trip(finding in findings()) {
         let finding = Finding { cleared: None, ..finding };
         let sent = convert::findings_message(7, [finding.clone()]);
         prop_assert_eq!(convert::open_findings(sent).unwrap(), [finding]);
     }
 
     #[test]
-    fn a_message_with_bytes_changed_makes_no_reader_panic(
-        at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    fn a_message_with_changed_bytes_makes_no_decoder_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let changes = convert::changes_message(7, 6, vec![Change::Opened(finding(1))]).unwrap();
         let mut bytes = changes.changes[0].to_vec();
-        for (at, to) in at {
-            let at = at.index(bytes.len());
+        for (index, to) in edits {
+            let at = index.index(bytes.len());
             bytes[at] = to;
         }
         let changes = vec![bytes.into()];

@@ -189,9 +189,9 @@ fn flood(node: &BenchNode, agent: &mut AgentProcess, lines: u64) -> anyhow::Resu
     let mut log = node.kernel_log()?;
     let (cpu_before, memory_before) =
         (CpuTime::measure(pid, "probe")?, MemoryUsage::of_process(pid)?);
-    let begun = Instant::now();
+    let started = Instant::now();
     for write in 0..lines * WRITES_PER_S / FLOOD_LINES_PER_S {
-        let due = begun + Duration::from_secs(write) / u32::try_from(WRITES_PER_S)?;
+        let due = started + Duration::from_secs(write) / u32::try_from(WRITES_PER_S)?;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         log.xid(FLOOD_XID, FLOOD_LINES_PER_S / WRITES_PER_S)?;
     }
@@ -202,7 +202,7 @@ fn flood(node: &BenchNode, agent: &mut AgentProcess, lines: u64) -> anyhow::Resu
         let count = count.split(',').next()?.parse::<u64>().ok()?;
         (count >= lines).then_some(count)
     })?;
-    let (written, counted_after) = (last_line - begun, last_line.elapsed());
+    let (written, counted_after) = (last_line - started, last_line.elapsed());
     let lost = "\nfarrier_agent_kernel_lines_lost_total 0\n";
     if counted != lines || !agent.metrics()?.contains(lost) {
         bail!("only {counted} of {lines} lines were counted, or the agent lost lines");

@@ -78,9 +78,9 @@ impl BenchNode {
         let log = File::create(self.at("log"))?;
         let child = start.stdout(Stdio::null()).stderr(log).spawn();
         let process = ChildProcess(child.context("failed to start the agent")?);
-        let begun = Instant::now();
+        let started = Instant::now();
         while !self.is_healthy()? {
-            if begun.elapsed() > TIMEOUT {
+            if started.elapsed() > TIMEOUT {
                 bail!("the agent did not become healthy; see its log {}", at("log"));
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -152,9 +152,9 @@ impl AgentProcess {
         &mut self,
         mut matches: impl FnMut(&str) -> Option<T>,
     ) -> anyhow::Result<T> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut text = String::new();
-        while begun.elapsed() < TIMEOUT {
+        while started.elapsed() < TIMEOUT {
             if self.sink.read_to_string(&mut text)? == 0 {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;

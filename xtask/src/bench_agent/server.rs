@@ -26,7 +26,7 @@ impl ServerProcess {
         start.args(["server", "run", "--listen", "127.0.0.1:0", "--dir"]);
         start.arg(folder.join("server")).stdout(Stdio::null()).stderr(File::create(&log)?);
         let process = ChildProcess(start.spawn().context("failed to start the server")?);
-        let begun = Instant::now();
+        let started = Instant::now();
         let (address, fingerprint) = loop {
             let text = fs::read_to_string(&log)?;
             let field = |name: &str| {
@@ -36,7 +36,7 @@ impl ServerProcess {
             if let (Some(address), Some(fingerprint)) = (field("address="), field("fingerprint=")) {
                 break (address, fingerprint);
             }
-            if begun.elapsed() > TIMEOUT {
+            if started.elapsed() > TIMEOUT {
                 bail!("the server did not start; see its log {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -164,11 +164,11 @@ pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<CertifiedRes
     let folder = folder("certified")?;
     let first = BenchServer::start(size, &folder, Transport::Tls)?;
     let (url, address) = (first.url(), first.address);
-    let person = first.admin_token()?;
+    let user_token = first.admin_token()?;
     let (join, fingerprint) = first.join_token(nodes)?;
     let mut server = Some(first);
     let (mut pss_mb, mut peak_rss_mb) = ((0.0, 0.0), 0.0);
-    let args = ["certified", &url, &join, &fingerprint, &person, &nodes.to_string()];
+    let args = ["certified", &url, &join, &fingerprint, &user_token, &nodes.to_string()];
     let measurements = load::run(size, &args, |mark| {
         let running = || server.as_ref().context("the server is not running").map(BenchServer::pid);
         match mark {
@@ -196,7 +196,7 @@ pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<CertifiedRes
 }
 
 pub(super) struct RestartResult {
-    pub(super) what: &'static str,
+    pub(super) label: &'static str,
     pub(super) has_budget: bool,
     pub(super) entries: f64,
     pub(super) nodes: f64,
@@ -242,7 +242,7 @@ pub(super) fn restarts(
     let folder = folder("restart")?;
     copy_server_dir(&history, &folder)?;
     let mut restarts = Vec::new();
-    let mut measure = |what,
+    let mut measure = |label,
                        has_budget,
                        before: &dyn Fn() -> anyhow::Result<()>,
                        ends: &dyn Fn(BenchServer) -> anyhow::Result<()>| {
@@ -254,17 +254,22 @@ pub(super) fn restarts(
             cpu.push(server.ready_cpu);
             ends(server)?;
         }
-        print_status(&format!("    {what}: {times:?}"));
-        restarts.push(RestartResult { what, has_budget, entries, nodes, days, times, cpu });
+        print_status(&format!("    {label}: {times:?}"));
+        restarts.push(RestartResult { label, has_budget, entries, nodes, days, times, cpu });
         Ok::<_, anyhow::Error>(())
     };
-    let worst = || copy_server_dir(&history, &folder);
-    measure("after kill -9, just before the next snapshot", true, &worst, &BenchServer::kill)?;
-    // An orderly stop writes a snapshot, unlike the history that was copied.
+    let from_history = || copy_server_dir(&history, &folder);
+    measure(
+        "after kill -9, just before the next snapshot",
+        true,
+        &from_history,
+        &BenchServer::kill,
+    )?;
+    // A clean stop writes a snapshot, unlike the history that was copied.
     BenchServer::start(size, &folder, Transport::Plain)?.stop()?;
-    measure("after an orderly stop", true, &|| Ok(()), &BenchServer::stop)?;
-    let none = || remove_snapshots(&folder);
-    measure("without a snapshot", false, &none, &BenchServer::kill)?;
+    measure("after a clean stop", true, &|| Ok(()), &BenchServer::stop)?;
+    let without_snapshots = || remove_snapshots(&folder);
+    measure("without a snapshot", false, &without_snapshots, &BenchServer::kill)?;
     Ok(restarts)
 }
 

@@ -16,7 +16,7 @@ use crate::python::target;
 use crate::shell::command;
 
 /// Longer than any start takes.
-const START_WAIT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Creates an empty folder for a server.
 pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
@@ -61,7 +61,7 @@ impl BenchServer {
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
         let (farrier, log) = (size.farrier(), folder.join("server.log"));
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut run = command(&farrier);
         run.args(["server", "run", "--listen", &listen.to_string(), "--dir"]).arg(folder);
         if transport == Transport::Plain {
@@ -77,12 +77,12 @@ impl BenchServer {
             }
             let ended = process.ensure_running("the server");
             ended.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
-            if begun.elapsed() > START_WAIT {
+            if started.elapsed() > START_TIMEOUT {
                 bail!("the server did not respond in time");
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let ready_after = begun.elapsed();
+        let ready_after = started.elapsed();
         let ready_cpu = process_cpu_time(process.pid()).context("the server is not running")?;
         let folder = folder.to_owned();
         Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, transport })
@@ -149,7 +149,7 @@ fn listen_address(log: &Path) -> Option<SocketAddr> {
 fn is_healthy(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(START_WAIT))?;
+        stream.set_read_timeout(Some(START_TIMEOUT))?;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
         let mut response = String::new();
         stream.read_to_string(&mut response)?;
@@ -175,7 +175,7 @@ impl ServerCost {
         let memory = MemoryUsage::of_process(pid)?;
         Ok(Self {
             cores: rates.values().sum::<f64>() / 1e3,
-            controller_cores: rates.get("brain").copied().unwrap_or_default() / 1e3,
+            controller_cores: rates.get("controller").copied().unwrap_or_default() / 1e3,
             pss_mb: memory.pss_mb(),
             peak_rss_mb: peak_rss_mb(pid)?,
         })

@@ -108,8 +108,9 @@ fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
         let open = last.is(')').then(|| opening(tokens, end - 1)).flatten()?;
         let method = tokens.get(open.checked_sub(1)?)?.ident()?;
         if method == "to_string" {
-            let of = open.checked_sub(3).and_then(|it| tokens[it].ident()).unwrap_or_default();
-            return Some(format!("{of}.to_string()"));
+            let value =
+                open.checked_sub(3).and_then(|index| tokens[index].ident()).unwrap_or_default();
+            return Some(format!("{value}.to_string()"));
         }
         if !SAME.contains(&method) || open < 2 {
             return None;
@@ -121,8 +122,8 @@ fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
 /// The bracket that is closed at `close`.
 fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     let mut depth = 0;
-    (0..=close).rev().find(|place| {
-        depth += i32::from(tokens[*place].is(')')) - i32::from(tokens[*place].is('('));
+    (0..=close).rev().find(|index| {
+        depth += i32::from(tokens[*index].is(')')) - i32::from(tokens[*index].is('('));
         depth == 0
     })
 }
@@ -150,12 +151,13 @@ fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option
     }
     // A variable called `why` may be a typed value, but `.text` and `to_string()` are text.
     let receiver = sentence_before(tokens, at)?;
-    let of_value =
-        receiver.split_once('.').map_or(receiver == "text", |(of, _)| SENTENCES.contains(&of));
-    of_value.then(|| format!("{receiver} {operator}"))
+    let is_text = receiver
+        .split_once('.')
+        .map_or(receiver == "text", |(value, _)| SENTENCES.contains(&value));
+    is_text.then(|| format!("{receiver} {operator}"))
 }
 
-/// `"a sentence" => ..`, `"a sentence" | ..`, `"a sentence" if ..`, `matches!(it, "a sentence")`.
+/// `"a sentence" => ..`, `"a sentence" | ..`, `"a sentence" if ..`, `matches!(text, "a sentence")`.
 fn pattern(tokens: &[Token], at: usize) -> Option<String> {
     let TokenKind::Text(text) = &tokens[at].kind else { return None };
     let after = |by: usize| tokens.get(at + by);

@@ -9,7 +9,7 @@ use crate::shell::run;
 
 /// Records the output of a tmux window.
 pub(super) struct Recording {
-    begun: Instant,
+    started: Instant,
     output: File,
     pending: Vec<u8>,
     text: String,
@@ -21,7 +21,7 @@ impl Recording {
         let pipe = format!("cat >> {}", window.output.display());
         run(tmux().args(["pipe-pane", "-O", "-t", window.name, &pipe]), "tmux pipe-pane")?;
         Ok(Self {
-            begun: Instant::now(),
+            started: Instant::now(),
             output: File::open(&window.output)?,
             pending: Vec::new(),
             text: format!("{{\"version\": 2, \"width\": {width}, \"height\": {height}}}\n"),
@@ -29,7 +29,7 @@ impl Recording {
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 
     /// Appends the output since the last call.
@@ -41,7 +41,7 @@ impl Recording {
         };
         let text = String::from_utf8(self.pending.drain(..whole).collect())?;
         if !text.is_empty() {
-            let at = self.begun.elapsed().as_secs_f64();
+            let at = self.started.elapsed().as_secs_f64();
             self.text.push_str(&format!("[{at:.3}, \"o\", \"{}\"]\n", escaped(&text)));
         }
         Ok(())

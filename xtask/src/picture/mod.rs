@@ -112,8 +112,8 @@ impl DemoNode {
 
     /// Varies the load in waves like a training job, and records the screen.
     fn simulate_load(&self, time: Duration, cast: &mut Recording) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        while begun.elapsed() < time {
+        let started = Instant::now();
+        while started.elapsed() < time {
             let moment = cast.elapsed().as_secs();
             for gpu in 0..7_u64 {
                 let wave = (moment + 3 * gpu) % 11;

@@ -116,10 +116,10 @@ mod tests {
         let picture = render("a\x1b[31m<b>\x1b[0;7mc\x1b[0m d", (8, 1));
         assert!(picture.contains("fill=\"#ff6b68\">&lt;b&gt;</text>"), "{picture}");
         assert!(picture.contains("<rect x=\"43.6\""), "reversed text has a background: {picture}");
-        let begun: Vec<u16> = runs("a\x1b[31mbc\x1b[0m d", &mut TextStyle::default())
+        let columns: Vec<u16> = runs("a\x1b[31mbc\x1b[0m d", &mut TextStyle::default())
             .into_iter()
             .map(|(column, ..)| column)
             .collect();
-        assert_eq!(begun, [0, 1, 3]);
+        assert_eq!(columns, [0, 1, 3]);
     }
 }

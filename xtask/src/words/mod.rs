@@ -1,4 +1,4 @@
-//! Whether retired words are gone from code, docs and data. `docs/GLOSSARY.md` has the words to use.
+//! Finds retired words in code, docs and data. `docs/GLOSSARY.md` lists the words to use.
 //!
 //! ```text
 //! git ls-files ─ lines ─ identifiers and prose, split into words ─ retired.txt ─ exempt.txt ─> problems
@@ -29,11 +29,11 @@ struct Retired {
 enum Pattern {
     /// Lowercase words in sequence: in prose, or as parts of one identifier.
     Words(Vec<String>),
-    /// A whole identifier, such as the type `Brain`.
+    /// A whole identifier in code, such as the type `Brain`. Comments and strings may use the word.
     Identifier(String),
 }
 
-/// Files that may use retired words, and which.
+/// A file or folder that may use a retired word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Exemption {
     /// A file, or a folder with a slash at its end.
@@ -92,7 +92,7 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("failed to read `{path}`"))
 }
 
-/// Files that git tracks or would track. The lists themselves are left out.
+/// Files that git tracks or would track, except the word lists.
 fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
@@ -109,7 +109,7 @@ fn tracked_files(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(listed.lines().filter(is_searched).map(ToOwned::to_owned).collect())
 }
 
-/// `word | replacement` a line. A leading `=` matches a whole identifier, case included.
+/// One `word | replacement` per line. A leading `=` matches a whole identifier, case included.
 fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
     let parse = |line: &str| match line.split_once(" | ") {
         Some((word, replacement)) => {
@@ -124,7 +124,7 @@ fn parse_retired(text: &str) -> anyhow::Result<Vec<Retired>> {
     entries(text).map(parse).collect()
 }
 
-/// `path | word | reason` a line.
+/// One `path | word | reason` per line.
 fn parse_exemptions(text: &str) -> anyhow::Result<Vec<Exemption>> {
     let parse = |line: &str| match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
         [path, word, reason] if !reason.trim().is_empty() => {
@@ -144,7 +144,8 @@ fn find_uses(path: &str, text: &str, retired: &[Retired]) -> Vec<Use> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.contains(ALIAS));
     lines
         .flat_map(|(number, line)| {
-            index.find(line).into_iter().map(move |(word, found)| Use {
+            let code = code(path, line);
+            index.find(line, &code).into_iter().map(move |(word, found)| Use {
                 path: path.to_owned(),
                 line: number + 1,
                 word,
@@ -179,7 +180,7 @@ impl<'r> Index<'r> {
         index
     }
 
-    fn find(&self, line: &str) -> Vec<(String, &'r Retired)> {
+    fn find(&self, line: &str, code: &str) -> Vec<(String, &'r Retired)> {
         let mut found = Vec::new();
         let line_words = words(line);
         for start in 0..line_words.len() {
@@ -190,13 +191,22 @@ impl<'r> Index<'r> {
                 }
             }
         }
-        for identifier in line.split(|letter: char| !is_identifier(letter)) {
+        for identifier in code.split(|letter: char| !is_identifier(letter)) {
             if let Some(entry) = self.identifiers.get(identifier) {
                 found.push((identifier.to_owned(), *entry));
             }
         }
         found
     }
+}
+
+/// A line without its comment and string literals; empty unless the file is source code.
+fn code(path: &str, line: &str) -> String {
+    if ![".rs", ".proto"].iter().any(|extension| path.ends_with(extension)) {
+        return String::new();
+    }
+    let before_comment = line.split("//").next().unwrap_or_default();
+    before_comment.split('"').step_by(2).collect::<Vec<_>>().join(" ")
 }
 
 fn is_identifier(letter: char) -> bool {
@@ -247,6 +257,7 @@ mod tests {
         let retired = "=Brain | Controller";
         assert_eq!(found("struct Brain;", retired), ["Brain"]);
         assert!(found("struct BrainStem; // the brain", retired).is_empty());
+        assert!(found("let text = \"Brain\"; // Brain", retired).is_empty());
     }
 
     #[test]

@@ -76,12 +76,12 @@ pub enum SourceError {
     #[error("`{program}` is not installed")]
     NotInstalled { program: String },
     /// The node's files are not this machine's.
-    #[error("the node that is watched is not this machine")]
+    #[error("the monitored root is not this machine")]
     NotThisMachine,
-    #[error("`{program}` did not end within {} s", after.as_secs())]
+    #[error("`{program}` timed out after {} s", after.as_secs())]
     TimedOut { program: String, after: Duration },
     /// Killed at the end of the order's lease.
-    #[error("`{program}` was ended: the lease of the order has ended")]
+    #[error("`{program}` was killed: the lease of the order has ended")]
     LeaseEnded { program: String },
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
@@ -91,7 +91,7 @@ pub enum SourceError {
         stderr: String,
     },
     /// Too little disk space is free.
-    #[error("the disk of `{}` has {free_bytes} bytes free, and {reserve_bytes} are needed", path.display())]
+    #[error("the disk of `{}` has {free_bytes} bytes free, {reserve_bytes} are required", path.display())]
     LowSpace {
         /// A directory on that disk.
         path: PathBuf,
@@ -102,7 +102,7 @@ pub enum SourceError {
     #[error("failed to read `{}`: {err}", path.display())]
     Read { path: PathBuf, err: io::Error },
     /// The bundle has only a part of it.
-    #[error("it is not complete: {0}")]
+    #[error("incomplete: {0}")]
     Incomplete(Box<SourceError>),
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
     BundleFull { limit_bytes: u64 },
@@ -133,16 +133,16 @@ pub enum BundleError {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Not a `.tar.gz`, or damaged.
-    #[error("it is not a whole .tar.gz")]
+    #[error("not a complete .tar.gz")]
     Archive(#[from] io::Error),
     /// The archive has no manifest.
-    #[error("it has no {MANIFEST}")]
+    #[error("no {MANIFEST} in the archive")]
     Missing,
     /// It does not parse.
-    #[error("its {MANIFEST} cannot be read")]
-    Form(#[from] serde_json::Error),
+    #[error("failed to parse {MANIFEST}")]
+    Parse(#[from] serde_json::Error),
     /// It has a newer version.
-    #[error("its {MANIFEST} has version {0}, and this program reads {VERSION}")]
+    #[error("{MANIFEST} has version {0}; this farrier reads version {VERSION}")]
     Version(u32),
 }
 
@@ -153,8 +153,8 @@ impl Manifest {
         let mut archive = tar::Archive::new(content);
         for entry in archive.entries()? {
             let entry = entry?;
-            let is_it = entry.path()?.file_name().is_some_and(|name| name == MANIFEST);
-            if !is_it {
+            let is_manifest = entry.path()?.file_name().is_some_and(|name| name == MANIFEST);
+            if !is_manifest {
                 continue;
             }
             let mut text = Vec::new();
@@ -193,7 +193,7 @@ pub(crate) struct Bundle {
     archive: tar::Builder<GzEncoder<File>>,
     manifest: Manifest,
     /// Uncompressed bytes that may still be added.
-    left_bytes: u64,
+    remaining_bytes: u64,
     limit_bytes: u64,
 }
 
@@ -240,21 +240,21 @@ impl Bundle {
                 files,
                 missing,
             },
-            left_bytes: limit_bytes,
+            remaining_bytes: limit_bytes,
             limit_bytes,
         })
     }
 
-    /// Adds the redacted output of a source, up to its last `keep_bytes`. Adds nothing once the
-    /// bundle is no longer wanted.
+    /// Adds the redacted output of a source, up to its last `keep_bytes`. Adds nothing once
+    /// `is_active` returns false.
     pub(crate) fn add(
         &mut self,
         name: &str,
         content: Result<Content, SourceError>,
         keep_bytes: u64,
-        wanted: &dyn Fn() -> bool,
+        is_active: &dyn Fn() -> bool,
     ) -> Result<(), BundleError> {
-        let content = content.and_then(|content| match self.left_bytes {
+        let content = content.and_then(|content| match self.remaining_bytes {
             0 => Err(SourceError::BundleFull { limit_bytes: self.limit_bytes }),
             _ => Ok(content),
         });
@@ -266,10 +266,10 @@ impl Bundle {
             }
         };
         // Redact before truncating: a secret without its beginning would not be recognised.
-        let Some((whole, redactions)) = redact(&content.bytes, wanted) else { return Ok(()) };
-        let text = last(&whole, keep_bytes.min(self.left_bytes));
-        let dropped_bytes = content.dropped_bytes + (whole.len() - text.len()) as u64;
-        self.left_bytes = self.left_bytes.saturating_sub(text.len() as u64);
+        let Some((redacted, redactions)) = redact(&content.bytes, is_active) else { return Ok(()) };
+        let text = last(&redacted, keep_bytes.min(self.remaining_bytes));
+        let dropped_bytes = content.dropped_bytes + (redacted.len() - text.len()) as u64;
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(text.len() as u64);
         self.manifest.files.push(FileEntry {
             name: name.to_owned(),
             bytes: text.len() as u64,
@@ -361,9 +361,9 @@ fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     if content.len() <= keep {
         return content;
     }
-    let kept = &content[content.len() - keep..];
-    let line = kept.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    if line == kept.len() { kept } else { &kept[line..] }
+    let tail = &content[content.len() - keep..];
+    let line = tail.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if line == tail.len() { tail } else { &tail[line..] }
 }
 
 #[cfg(test)]
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_says_what_is_in_it_and_what_is_not() {
+    fn the_manifest_lists_files_and_gaps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("artifacts/7.tar.gz");
         let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
@@ -397,27 +397,27 @@ mod tests {
         bundle.add("nvidia-smi.txt", Err(absent), 18, &|| true).unwrap();
         bundle.add("big", Ok(vec![b'x'; 200].into()), 1000, &|| true).unwrap();
         bundle.add("late", Ok(b"x".to_vec().into()), 10, &|| true).unwrap();
-        assert!(!path.exists(), "not before it is whole");
+        assert!(!path.exists(), "not before it is complete");
         let finished = bundle.finish().unwrap();
         assert_eq!(finished, Finished::read(&path).unwrap());
         assert!(!part_path(&path).exists());
-        let found = files(&path);
-        assert_eq!(found[0].0, "farrier-logs-n1/kernel.log");
-        assert_eq!(found[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
-        assert_eq!(found[2].0, "farrier-logs-n1/manifest.json");
-        let manifest: Manifest = serde_json::from_str(&found[2].1).unwrap();
+        let contents = files(&path);
+        assert_eq!(contents[0].0, "farrier-logs-n1/kernel.log");
+        assert_eq!(contents[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
+        assert_eq!(contents[2].0, "farrier-logs-n1/manifest.json");
+        let manifest: Manifest = serde_json::from_str(&contents[2].1).unwrap();
         assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
         let kernel = &manifest.files[0];
         assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (17, 13, 1));
         assert_eq!(kernel.sha256, hex(&Sha256::digest(b"token=[redacted]\n")));
         let big = &manifest.files[1];
         assert_eq!((big.bytes, big.dropped_bytes), (83, 117), "the bundle has a limit too");
-        let missing: Vec<_> = manifest.missing.iter().map(|it| (&*it.name, &*it.code)).collect();
+        let missing: Vec<_> = manifest.missing.iter().map(|gap| (&*gap.name, &*gap.code)).collect();
         assert_eq!(missing, [("nvidia-smi.txt", "not-installed"), ("late", "bundle-full")]);
     }
 
     #[test]
-    fn what_was_cut_off_is_in_it_and_says_so() {
+    fn partial_output_is_included_and_marked_incomplete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.tar.gz");
         let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
@@ -428,19 +428,19 @@ mod tests {
         };
         let content = Content { cut_off_by: Some(failed), ..Content::from(b"GPU 0\n".to_vec()) };
         bundle.add("a", Ok(content), 100, &|| true).unwrap();
-        bundle.add("unwanted", Ok(b"x".to_vec().into()), 100, &|| false).unwrap();
+        bundle.add("cancelled", Ok(b"x".to_vec().into()), 100, &|| false).unwrap();
         bundle.finish().unwrap();
-        let found = files(&path);
-        assert_eq!((found.len(), found[0].1.as_str()), (2, "GPU 0\n"));
+        let contents = files(&path);
+        assert_eq!((contents.len(), contents[0].1.as_str()), (2, "GPU 0\n"));
         let manifest = Manifest::read(File::open(&path).unwrap()).unwrap();
         let gap = &manifest.missing[0];
         assert_eq!((gap.name.as_str(), gap.code.as_str()), ("a", "incomplete"));
-        let text = "it is not complete: `nvidia-smi` failed (exit 15): token=[redacted]";
+        let text = "incomplete: `nvidia-smi` failed (exit 15): token=[redacted]";
         assert_eq!(gap.text, text);
     }
 
     #[test]
-    fn what_is_no_bundle_is_said_to_be_none() {
+    fn a_file_that_is_not_a_bundle_is_rejected() {
         assert!(matches!(Manifest::read(&b"garbage"[..]), Err(ManifestError::Archive(_))));
         let mut empty = GzEncoder::new(Vec::new(), Compression::default());
         empty.write_all(&[0; 1024]).unwrap();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_cut_off_is_begun_again() {
+    fn an_unfinished_bundle_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.tar.gz");
         drop(Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap());

@@ -24,15 +24,15 @@ pub(crate) use redact::redact;
 const FOLDER: &str = "artifacts";
 
 /// Path of an order's artifact.
-pub(crate) fn path_of(state_dir: &Path, generation: u64) -> PathBuf {
+pub(crate) fn bundle_path(state_dir: &Path, generation: u64) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
 }
 
 /// Deletes everything except the bundle of this order, including partial files of programs.
 pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
-    let kept = except.map(|generation| path_of(state_dir, generation));
+    let keep = except.map(|generation| bundle_path(state_dir, generation));
     for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {
-        if Some(entry.path()) != kept {
+        if Some(entry.path()) != keep {
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 use super::Finished;
 
-/// Polling interval for whether the order is still wanted.
-const LOOK: Duration = Duration::from_millis(200);
+/// Polling interval for whether the order is still active.
+const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
@@ -18,18 +18,18 @@ pub enum SendError {
     #[error("the session with the server ended")]
     Disconnected,
     /// The server is temporarily unable to accept it.
-    #[error("the server cannot take it now: {0}")]
+    #[error("the server cannot accept the artifact now: {0}")]
     Busy(String),
-    #[error("the server refused it: {0}")]
+    #[error("the server refused the artifact: {0}")]
     Refused(String),
     #[error("failed to read `{}`: {why}", path.display())]
     Read { path: PathBuf, why: String },
-    #[error("the order is not wanted any longer")]
-    Unwanted,
+    #[error("the order is no longer active")]
+    Cancelled,
 }
 
 impl SendError {
-    /// Whether a retry may succeed.
+    /// `true` if a retry may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         matches!(self, Self::Disconnected | Self::Busy(_))
     }
@@ -56,34 +56,35 @@ impl Sending {
 /// The executor's end of the channel to the uplink.
 #[derive(Debug)]
 pub struct Outbox {
-    to: Mutex<mpsc::Sender<Sending>>,
+    sender: Mutex<mpsc::Sender<Sending>>,
 }
 
 impl Outbox {
     /// Creates both ends. The channel holds one file, because one order runs at a time.
     pub fn new() -> (Self, mpsc::Receiver<Sending>) {
-        let (to, sendings) = mpsc::channel(1);
-        (Self { to: Mutex::new(to) }, sendings)
+        let (sender, sendings) = mpsc::channel(1);
+        (Self { sender: Mutex::new(sender) }, sendings)
     }
 
-    /// Sends a file and waits until the server has persisted it, or until it is no longer wanted.
+    /// Sends a file and waits until the server has persisted it, or until `is_active` returns
+    /// false.
     pub(crate) fn send(
         &self,
         generation: u64,
         file: &Finished,
-        wanted: &dyn Fn() -> bool,
+        is_active: &dyn Fn() -> bool,
     ) -> Result<(), SendError> {
-        let (done, ended) = channel();
+        let (done, result) = channel();
         let Finished { path, bytes, sha256 } = file.clone();
         let sending = Sending { generation, path, bytes, sha256, done };
-        let to = self.to.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         // A file of an earlier attempt may still be waiting for a session.
-        to.try_send(sending).map_err(|_| SendError::Disconnected)?;
+        sender.try_send(sending).map_err(|_| SendError::Disconnected)?;
         loop {
-            match ended.recv_timeout(LOOK) {
+            match result.recv_timeout(POLL) {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Disconnected) => return Err(SendError::Disconnected),
-                Err(RecvTimeoutError::Timeout) if !wanted() => return Err(SendError::Unwanted),
+                Err(RecvTimeoutError::Timeout) if !is_active() => return Err(SendError::Cancelled),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -99,43 +100,43 @@ mod tests {
     }
 
     /// Sends on another thread while `uplink` plays the other side.
-    fn sent(
-        wanted: &(dyn Fn() -> bool + Sync),
+    fn send_via(
+        is_active: &(dyn Fn() -> bool + Sync),
         uplink: impl FnOnce(mpsc::Receiver<Sending>),
     ) -> Result<(), SendError> {
         let (outbox, sendings) = Outbox::new();
         std::thread::scope(|scope| {
-            let sent = scope.spawn(|| outbox.send(3, &file(), wanted));
+            let sent = scope.spawn(|| outbox.send(3, &file(), is_active));
             uplink(sendings);
             sent.join().unwrap()
         })
     }
 
     #[test]
-    fn a_file_is_sent_when_the_server_has_it_and_not_before() {
-        let taken = |result: Result<(), SendError>| {
+    fn send_returns_the_result_of_the_upload() {
+        let reply = |result: Result<(), SendError>| {
             move |mut sendings: mpsc::Receiver<Sending>| {
                 let sending = sendings.blocking_recv().unwrap();
                 assert_eq!((sending.generation, sending.bytes), (3, 7));
                 sending.end(result);
             }
         };
-        assert_eq!(sent(&|| true, taken(Ok(()))), Ok(()));
-        let refused = SendError::Refused("no order asks for it".to_owned());
-        assert_eq!(sent(&|| true, taken(Err(refused.clone()))), Err(refused.clone()));
+        assert_eq!(send_via(&|| true, reply(Ok(()))), Ok(()));
+        let refused = SendError::Refused("no such order".to_owned());
+        assert_eq!(send_via(&|| true, reply(Err(refused.clone()))), Err(refused.clone()));
         assert!(!refused.is_temporary());
     }
 
     #[test]
-    fn a_session_that_ends_is_waited_for_and_an_order_that_is_not_wanted_is_not() {
+    fn a_lost_session_is_temporary_and_an_inactive_order_cancels_the_upload() {
         let dropped = |mut sendings: mpsc::Receiver<Sending>| drop(sendings.blocking_recv());
-        let ended = sent(&|| true, dropped);
-        assert_eq!(ended, Err(SendError::Disconnected));
-        assert!(ended.unwrap_err().is_temporary());
-        let kept = std::sync::Mutex::new(None);
-        let keeps = |mut sendings: mpsc::Receiver<Sending>| {
-            *kept.lock().unwrap() = sendings.blocking_recv();
+        let result = send_via(&|| true, dropped);
+        assert_eq!(result, Err(SendError::Disconnected));
+        assert!(result.unwrap_err().is_temporary());
+        let pending = std::sync::Mutex::new(None);
+        let keep_pending = |mut sendings: mpsc::Receiver<Sending>| {
+            *pending.lock().unwrap() = sendings.blocking_recv();
         };
-        assert_eq!(sent(&|| false, keeps), Err(SendError::Unwanted));
+        assert_eq!(send_via(&|| false, keep_pending), Err(SendError::Cancelled));
     }
 }

@@ -13,24 +13,25 @@ use farrier_hardware::{Root, clock, observe};
 use jiff::civil::Date;
 
 use super::drift::Drift;
-use super::{CollectorContext, Known};
+use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage, SkippedCheck};
 
 /// A check cheaper than this runs every minute. A costlier one runs every ten, and when packages
 /// change.
-const CHEAP_US: u64 = 20_000;
-const OFTEN: Duration = Collector::CHECK_PERIOD;
-const SELDOM: Duration = Duration::from_secs(600);
+const CHEAP_CPU_US: u64 = 20_000;
+const SHORT_PERIOD: Duration = Collector::CHECK_PERIOD;
+const LONG_PERIOD: Duration = Duration::from_secs(600);
 /// How often to test whether the driver was loaded, unloaded or replaced. Each invalidates the last
 /// check.
-const DRIVER: Duration = Duration::from_secs(5);
+const DRIVER_POLL: Duration = Duration::from_secs(5);
 
 /// The check gets no NVML reading: the agent monitors NVML itself, with a child that is always
 /// there.
-const NVML: &str = "the agent watches NVML apart from this";
+const NVML: &str = "the agent monitors NVML separately";
 
 /// Checks that depend on NVML, or on whether the driver is loaded.
-const OF_NVML: [&str; 4] = ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
+const NVML_CHECKS: [&str; 4] =
+    ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
 
 /// Paths whose modification time changes with package changes.
 const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
@@ -51,47 +52,47 @@ pub(crate) const COHERENCE: [&str; 12] = [
     "fabric-manager-not-enabled",
 ];
 
-pub(super) fn run(surroundings: &CollectorContext, _known: &Known) {
-    let root = &surroundings.config.root;
+pub(super) fn run(context: &CollectorContext, _inventory: &SharedInventory) {
+    let root = &context.config.root;
     let mut last: Option<(Instant, Duration)> = None;
-    let mut alive_at: Option<Instant> = None;
-    let mut stamps = Vec::new();
+    let mut heartbeat_at: Option<Instant> = None;
+    let mut modified = Vec::new();
     let mut loaded = None;
-    let mut drift = Drift::of(surroundings);
+    let mut drift = Drift::new(context);
     loop {
-        let now_loaded = std::fs::read(root.join("sys/module/nvidia/version")).ok();
-        let same = now_loaded == loaded;
-        if same && alive_at.is_some_and(|at| at.elapsed() < OFTEN) {
-            if surroundings.stop.wait(DRIVER) {
+        let loaded_now = std::fs::read(root.join("sys/module/nvidia/version")).ok();
+        let same_driver = loaded_now == loaded;
+        if same_driver && heartbeat_at.is_some_and(|at| at.elapsed() < SHORT_PERIOD) {
+            if context.stop.wait(DRIVER_POLL) {
                 return;
             }
             continue;
         }
-        loaded = now_loaded;
-        let now_stamps: Vec<_> = PACKAGES
+        loaded = loaded_now;
+        let modified_now: Vec<_> = PACKAGES
             .iter()
-            .map(|file| std::fs::metadata(root.join(file)).and_then(|it| it.modified()).ok())
+            .map(|file| std::fs::metadata(root.join(file)).and_then(|meta| meta.modified()).ok())
             .collect();
         let due = last.is_none_or(|(at, period)| at.elapsed() >= period);
-        let drifted = drift.look_if_due();
-        if due || !same || drifted || now_stamps != stamps {
-            stamps = now_stamps;
+        let drift_changed = drift.check_if_due();
+        if due || !same_driver || drift_changed || modified_now != modified {
+            modified = modified_now;
             let before = clock::thread_cpu_us();
-            let (mut items, mut unseen) = look(root, surroundings.facts);
+            let (mut items, mut skipped) = look(root, context.facts);
             let cost_us = clock::thread_cpu_us() - before;
-            tracing::debug!(cost_us, "the node was checked");
-            let period = if cost_us < CHEAP_US { OFTEN } else { SELDOM };
+            tracing::debug!(cost_us, "checked the node");
+            let period = if cost_us < CHEAP_CPU_US { SHORT_PERIOD } else { LONG_PERIOD };
             last = Some((Instant::now(), period));
             items.extend(drift.items.iter().cloned());
-            unseen.extend(drift.unseen.iter().cloned());
-            if surroundings.inbox.send(CollectorMessage::Checked { items, unseen }).is_err() {
+            skipped.extend(drift.skipped.iter().cloned());
+            if context.inbox.send(CollectorMessage::Checked { items, skipped }).is_err() {
                 return;
             }
         }
-        if surroundings.inbox.send(CollectorMessage::Alive(Collector::Check)).is_err() {
+        if context.inbox.send(CollectorMessage::Heartbeat(Collector::Check)).is_err() {
             return;
         }
-        alive_at = Some(Instant::now());
+        heartbeat_at = Some(Instant::now());
     }
 }
 
@@ -102,24 +103,25 @@ pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>)
     let observation = observe::observe(&root, nvml, &PythonChoice::for_root(None));
     let report = node::evaluate(facts, &observation, today(), false);
     let mut items = Vec::new();
-    let mut unseen = Vec::new();
-    for item in report.items.into_iter().filter(is_ours) {
+    let mut skipped = Vec::new();
+    for item in report.items.into_iter().filter(is_relevant) {
         match item.verdict {
             Verdict::Ok => (),
             Verdict::Unknown => {
-                unseen.push(SkippedCheck { code: item.code.to_owned(), why: item.text })
+                skipped.push(SkippedCheck { code: item.code.to_owned(), why: item.text })
             }
             Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
         }
     }
-    (items, unseen)
+    (items, skipped)
 }
 
 /// Skips Python and framework checks, since jobs bring their own. Separate rules watch NVML and the
 /// driver module.
-fn is_ours(item: &Item) -> bool {
-    let framework = ["framework-", "python-", "cuda-"];
-    !framework.iter().any(|prefix| item.code.starts_with(prefix)) && !OF_NVML.contains(&item.code)
+fn is_relevant(item: &Item) -> bool {
+    let prefixes = ["framework-", "python-", "cuda-"];
+    !prefixes.iter().any(|prefix| item.code.starts_with(prefix))
+        && !NVML_CHECKS.contains(&item.code)
 }
 
 fn check_item(item: Item) -> CheckItem {

@@ -16,7 +16,7 @@ use crate::monitor::SkippedCheck;
 /// Code for settings that have drifted.
 pub(crate) const DRIFT: &str = "tune-drift";
 /// Code for settings that were applied but are not in effect yet.
-const WAITS: &str = "tune-waits";
+const PENDING: &str = "tune-waits";
 
 /// Each check starts a child process for NVML, so it does not run often.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -32,55 +32,57 @@ pub(super) struct Drift {
     facts: &'static FactSet,
     last: Option<(Instant, Option<SystemTime>)>,
     pub(super) items: Vec<CheckItem>,
-    pub(super) unseen: Vec<SkippedCheck>,
+    pub(super) skipped: Vec<SkippedCheck>,
 }
 
 impl Drift {
-    pub(super) fn of(surroundings: &CollectorContext) -> Self {
-        let config = &surroundings.config;
+    pub(super) fn new(context: &CollectorContext) -> Self {
+        let config = &context.config;
         Self {
             root: config.root.clone(),
             nvml: config.nvml.clone(),
-            program: surroundings.program.clone(),
+            program: context.program.clone(),
             is_live: config.is_live(),
-            facts: surroundings.facts,
+            facts: context.facts,
             last: None,
             items: Vec::new(),
-            unseen: Vec::new(),
+            skipped: Vec::new(),
         }
     }
 
-    /// Checks if due, or if another profile was applied. Returns whether the result changed.
-    pub(super) fn look_if_due(&mut self) -> bool {
-        let folder = self.root.join(STATE_DIR.trim_start_matches('/'));
-        let stamp = AppliedProfile::modified_at(&folder);
-        let due = self
-            .last
-            .is_none_or(|(at, seen)| seen != stamp || (stamp.is_some() && at.elapsed() >= PERIOD));
+    /// Checks if due, or if another profile was applied. Returns `true` if the result changed.
+    pub(super) fn check_if_due(&mut self) -> bool {
+        let dir = self.root.join(STATE_DIR.trim_start_matches('/'));
+        let modified_at = AppliedProfile::modified_at(&dir);
+        let due = self.last.is_none_or(|(at, last)| {
+            last != modified_at || (modified_at.is_some() && at.elapsed() >= PERIOD)
+        });
         if !due {
             return false;
         }
-        self.last = Some((Instant::now(), stamp));
-        let (items, unseen) = match AppliedProfile::read(&folder) {
+        self.last = Some((Instant::now(), modified_at));
+        let (items, skipped) = match AppliedProfile::read(&dir) {
             Ok(None) => (Vec::new(), Vec::new()),
-            Ok(Some(kept)) => self.compare(&kept),
-            Err(err) => (Vec::new(), vec![unseen(format!("{err}: {}", err.err))]),
+            Ok(Some(applied)) => self.compare(&applied),
+            Err(err) => (Vec::new(), vec![skipped_check(format!("{err}: {}", err.err))]),
         };
-        let changed = (&items, &unseen) != (&self.items, &self.unseen);
-        (self.items, self.unseen) = (items, unseen);
+        let changed = (&items, &skipped) != (&self.items, &self.skipped);
+        (self.items, self.skipped) = (items, skipped);
         changed
     }
 
-    fn compare(&self, kept: &AppliedProfile) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
+    fn compare(&self, applied: &AppliedProfile) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
         let (program, library) = (&self.program, self.nvml.as_deref());
         let controls =
             GpuControls::for_node(program, library, self.is_live, ControlTimeouts::default());
         let readings = NodeSettingActuator::new(Root::unrecorded(&self.root), controls)
-            .read_settings(&kept.profile);
-        let options = Options { only: Vec::new(), unverified: kept.unverified };
-        match plan(self.facts, &kept.profile, &readings, &options) {
-            Ok(steps) => judged(&kept.profile.name, &steps, &self.flags()),
-            Err(err) => (Vec::new(), vec![unseen(format!("{}: {err}", kept.profile.name))]),
+            .read_settings(&applied.profile);
+        let options = Options { only: Vec::new(), unverified: applied.unverified };
+        match plan(self.facts, &applied.profile, &readings, &options) {
+            Ok(steps) => evaluate(&applied.profile.name, &steps, &self.flags()),
+            Err(err) => {
+                (Vec::new(), vec![skipped_check(format!("{}: {err}", applied.profile.name))])
+            }
         }
     }
 }
@@ -88,76 +90,76 @@ impl Drift {
 impl Drift {
     /// Flags for `farrier tune` when the monitored node is not this machine.
     fn flags(&self) -> String {
-        let mut words = String::new();
+        let mut flags = String::new();
         if !self.is_live {
-            words.push_str(&format!(" --root {}", self.root.display()));
+            flags.push_str(&format!(" --root {}", self.root.display()));
         }
         if let Some(library) = &self.nvml {
-            words.push_str(&format!(" --nvml {}", library.display()));
+            flags.push_str(&format!(" --nvml {}", library.display()));
         }
-        words
+        flags
     }
 }
 
-fn unseen(why: String) -> SkippedCheck {
+fn skipped_check(why: String) -> SkippedCheck {
     SkippedCheck { code: DRIFT.to_owned(), why }
 }
 
-fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
-    let of = |wanted: fn(&Standing) -> bool| {
-        steps.iter().filter(move |step| wanted(&step.standing)).collect::<Vec<_>>()
+fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
+    let select = |filter: fn(&Standing) -> bool| {
+        steps.iter().filter(move |step| filter(&step.standing)).collect::<Vec<_>>()
     };
-    let drifted = of(Standing::is_drift);
-    let waits = of(|it| matches!(it, Standing::Waits(_)));
+    let drifted = select(Standing::is_drift);
+    let pending = select(|standing| matches!(standing, Standing::Waits(_)));
     let mut items = Vec::new();
     if !drifted.is_empty() {
         items.push(CheckItem {
             code: DRIFT.to_owned(),
             severity: Severity::Warning,
             action: Action::Investigate,
-            text: format!("not as the profile `{profile}` wants it: {}", listed(&drifted, said)),
+            text: format!("drift from the profile `{profile}`: {}", join(&drifted, describe)),
             // Without a name, both commands use the applied profile, including a custom one.
             remedy: Some(format!(
-                "`farrier tune verify{node}` tells all of it, `farrier tune apply{node}` sets it again"
+                "`farrier tune verify{node}` lists all, `farrier tune apply{node}` restores them"
             )),
         });
     }
-    if !waits.is_empty() {
+    if !pending.is_empty() {
         items.push(CheckItem {
-            code: WAITS.to_owned(),
+            code: PENDING.to_owned(),
             severity: Severity::Info,
             action: Action::Investigate,
             text: format!(
-                "set for the profile `{profile}`, and does not count yet: {}",
-                listed(&waits, |step| format!("{} ({})", said(step), step.standing.words()))
+                "set for the profile `{profile}`, but not in effect yet: {}",
+                join(&pending, |step| format!("{} ({})", describe(step), step.standing.words()))
             ),
             remedy: None,
         });
     }
-    let unknown = of(|it| matches!(it, Standing::Unknown(_)));
-    let why = |step: &Step| format!("{}: {}", named(step), step.standing.words());
-    let unseen = (!unknown.is_empty()).then(|| unseen(listed(&unknown, why)));
-    (items, unseen.into_iter().collect())
+    let unknown = select(|standing| matches!(standing, Standing::Unknown(_)));
+    let why = |step: &Step| format!("{}: {}", name(step), step.standing.words());
+    let skipped = (!unknown.is_empty()).then(|| skipped_check(join(&unknown, why)));
+    (items, skipped.into_iter().collect())
 }
 
-fn named(step: &Step) -> String {
+fn name(step: &Step) -> String {
     match &step.subject {
         Subject::Gpu { index, .. } => format!("{} of GPU {index}", step.setting),
         Subject::Gpus | Subject::Host(_) | Subject::Jobs(_) => step.setting.clone(),
     }
 }
 
-fn said(step: &Step) -> String {
-    let current = step.current.as_deref().unwrap_or("not known");
-    format!("{} is {current} and not {}", named(step), step.wanted)
+fn describe(step: &Step) -> String {
+    let current = step.current.as_deref().unwrap_or("unknown");
+    format!("{} is {current}, expected {}", name(step), step.wanted)
 }
 
-fn listed(steps: &[&Step], words: impl Fn(&Step) -> String) -> String {
-    let mut told: Vec<String> = steps.iter().take(NAMED_MAX).map(|step| words(step)).collect();
+fn join(steps: &[&Step], describe: impl Fn(&Step) -> String) -> String {
+    let mut parts: Vec<String> = steps.iter().take(NAMED_MAX).map(|step| describe(step)).collect();
     if steps.len() > NAMED_MAX {
-        told.push(format!("and {} more", steps.len() - NAMED_MAX));
+        parts.push(format!("and {} more", steps.len() - NAMED_MAX));
     }
-    told.join("; ")
+    parts.join("; ")
 }
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_remedy_is_a_command_that_works_for_any_profile() {
+    fn the_remedy_works_for_a_custom_profile() {
         let step = Step {
             setting: "gpu.ecc".to_owned(),
             subject: Subject::Gpu { index: 0, uuid: None },
@@ -175,12 +177,16 @@ mod tests {
             change: None,
             reason: "a test".to_owned(),
         };
-        let (items, unseen) = judged("ours", &[step], " --root /srv/node");
-        assert!(unseen.is_empty());
-        assert!(items[0].text.contains("gpu.ecc of GPU 0 is off and not on"), "{}", items[0].text);
+        let (items, skipped) = evaluate("ours", &[step], " --root /srv/node");
+        assert!(skipped.is_empty());
+        assert!(
+            items[0].text.contains("gpu.ecc of GPU 0 is off, expected on"),
+            "{}",
+            items[0].text
+        );
         let remedy = items[0].remedy.as_deref().unwrap();
-        // Farrier knows no name for a custom profile.
+        // A custom profile has no name that the command line knows.
         assert!(!remedy.contains("ours"), "{remedy}");
-        assert!(remedy.contains("`farrier tune apply --root /srv/node` sets it again"), "{remedy}");
+        assert!(remedy.contains("`farrier tune apply --root /srv/node` restores them"), "{remedy}");
     }
 }

@@ -5,24 +5,24 @@ use std::time::{Duration, Instant};
 use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::{Root, Tier};
 
-use super::remembered::Kept;
-use super::{CollectorContext, Known};
+use super::baseline::BaselineFile;
+use super::{CollectorContext, SharedInventory};
 use crate::config::duration;
 use crate::monitor::{Collector, CollectorMessage, Report};
 
 /// Version of the loaded kernel module.
 const DRIVER: &str = "/sys/module/nvidia/version";
 
-pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
-    let config = &surroundings.config;
+pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
+    let config = &context.config;
     let expectations = Expectations {
         gpus: config.expect.gpus,
         nics: config.expect.nics,
         nics_ignored: config.expect.nics_ignored.clone(),
     };
-    let mut kept = Kept::open(&config.state_dir);
+    let mut baseline_file = BaselineFile::open(&config.state_dir);
     let root = Root::unrecorded(&config.root);
-    let mut reader = HostCollector::with_baseline(root, expectations, kept.get());
+    let mut reader = HostCollector::with_baseline(root, expectations, baseline_file.get());
     let files = Root::unrecorded(&config.root);
     let tiers = [
         (Tier::Fast, Collector::HostFast, duration(config.tiers.fast_s)),
@@ -32,13 +32,13 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
     ];
     // The PCI scan needs the GPUs' addresses from NVML. Wait briefly: a hung NVML must not stop
     // host monitoring.
-    known.wait_settled(Duration::from_secs(2));
+    inventory.wait_settled(Duration::from_secs(2));
     let start = Instant::now();
     let mut due = tiers.map(|_| start);
     loop {
-        let gpus = known.get();
-        reader.set_inventory(&gpus.gpus);
-        reader.set_gpu_processes(&gpus.pids);
+        let nvml = inventory.get();
+        reader.set_inventory(&nvml.gpus);
+        reader.set_gpu_processes(&nvml.pids);
         for ((tier, collector, period), due) in tiers.iter().zip(&mut due) {
             let now = Instant::now();
             if now < *due {
@@ -46,21 +46,21 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
             }
             let samples = reader.read(*tier);
             if *tier == Tier::Medium {
-                kept.keep(reader.baseline());
+                baseline_file.store(reader.baseline());
             }
             // The kernel reports the driver version even while NVML does not answer.
             let driver = (*tier == Tier::Medium).then(|| files.trimmed(DRIVER).value().cloned());
             let driver = driver.flatten();
             let report =
                 Report { collector: Some(*collector), samples, driver, ..Report::default() };
-            if surroundings.inbox.send(CollectorMessage::Report(report)).is_err() {
+            if context.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
             // Do not make up for missed periods.
             *due = (*due + *period).max(now);
         }
         let next = due.iter().min().copied().unwrap_or(start);
-        if surroundings.stop.wait(next.saturating_duration_since(Instant::now())) {
+        if context.stop.wait(next.saturating_duration_since(Instant::now())) {
             return;
         }
     }

@@ -8,43 +8,43 @@ use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::kmsg::{self, KmsgSettings};
 use farrier_hardware::nvml::watch;
 
-use super::{CollectorContext, Known};
+use super::{CollectorContext, SharedInventory};
 use crate::monitor::{Collector, CollectorMessage};
 
 /// Margin after NVML's deadline in which the agent detects a hang.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a stop request may go unnoticed.
-const STOP_SEEN: Duration = Duration::from_millis(500);
+const STOP_POLL: Duration = Duration::from_millis(500);
 
 /// Log lines name GPUs by PCI address. Leave them in the kernel's buffer until NVML has listed the
 /// GPUs, or is known not to answer. If this boot's GPUs are already known, do not wait.
-fn gpus_wait(known: &[GpuIdentity]) -> Duration {
-    if known.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
+fn gpus_wait(gpus: &[GpuIdentity]) -> Duration {
+    if gpus.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
 }
 
-pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
-    let settings = KmsgSettings::below(&surroundings.config.root, surroundings.kernel_after);
-    let stop = &surroundings.stop;
+pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
+    let settings = KmsgSettings::below(&context.config.root, context.kernel_after);
+    let stop = &context.stop;
     let last: Cell<Option<Instant>> = Cell::new(None);
-    let pulse = || {
+    let heartbeat = || {
         let due = last.get().is_none_or(|last| last.elapsed() >= Collector::KERNEL_PERIOD);
         if due {
             last.set(Some(Instant::now()));
-            let _ = surroundings.inbox.send(CollectorMessage::Alive(Collector::Kernel));
+            let _ = context.inbox.send(CollectorMessage::Heartbeat(Collector::Kernel));
         }
     };
-    let until = Instant::now() + gpus_wait(&surroundings.gpus);
-    while Instant::now() < until && !known.wait_settled(STOP_SEEN) {
+    let until = Instant::now() + gpus_wait(&context.gpus);
+    while Instant::now() < until && !inventory.wait_settled(STOP_POLL) {
         if stop.flag.load(Ordering::Relaxed) {
             return;
         }
-        pulse();
+        heartbeat();
     }
-    kmsg::run_with_pulse(&settings, &stop.flag, &pulse, &mut |said| {
+    kmsg::run_with_pulse(&settings, &stop.flag, &heartbeat, &mut |log| {
         // Blocks while the health monitor is behind: the kernel buffers unread records and reports
         // lost ones.
-        if surroundings.inbox.send(CollectorMessage::Kernel(said)).is_err() {
+        if context.inbox.send(CollectorMessage::Kernel(log)).is_err() {
             stop.now();
         }
     });
@@ -62,17 +62,17 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Reads a log of one line, then ends. Returns the messages.
-    fn reads(
+    /// Spawns a reader of a log with one line. Returns its messages.
+    fn spawn_reader(
         gpus: Vec<GpuIdentity>,
-        known: &Arc<Known>,
+        inventory: &Arc<SharedInventory>,
     ) -> (CollectorContext, Receiver<CollectorMessage>) {
-        let (inbox, said) = sync_channel(16);
+        let (inbox, messages) = sync_channel(16);
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         let line = "3,1,5000,-;NVRM: Xid (PCI:0000:1b:00): 79, x\n";
         std::fs::write(root.path().join("dev/kmsg"), line).unwrap();
-        let surroundings = CollectorContext {
+        let context = CollectorContext {
             inbox,
             stop: Arc::default(),
             config: Config { root: root.path().to_owned(), ..Config::default() },
@@ -80,34 +80,34 @@ mod tests {
             facts: FactSet::embedded(),
             gpus,
             kernel_after: None,
-            hold: std::sync::Arc::default(),
+            probe_pause: std::sync::Arc::default(),
         };
-        let (of_thread, known) = (surroundings.clone(), Arc::clone(known));
+        let (thread_context, inventory) = (context.clone(), Arc::clone(inventory));
         std::thread::spawn(move || {
-            run(&of_thread, &known);
+            run(&thread_context, &inventory);
             drop(root);
         });
-        (surroundings, said)
+        (context, messages)
     }
 
     #[test]
-    fn lines_wait_until_the_gpus_are_known_or_known_not_to_be() {
-        let known = Arc::new(Known::default());
-        let (surroundings, said) = reads(Vec::new(), &known);
+    fn lines_wait_until_nvml_has_answered_or_failed() {
+        let inventory = Arc::new(SharedInventory::default());
+        let (context, messages) = spawn_reader(Vec::new(), &inventory);
         // Only a heartbeat.
         let patience = Duration::from_secs(300);
         assert!(matches!(
-            said.recv_timeout(patience),
-            Ok(CollectorMessage::Alive(Collector::Kernel))
+            messages.recv_timeout(patience),
+            Ok(CollectorMessage::Heartbeat(Collector::Kernel))
         ));
-        assert!(said.recv_timeout(Duration::from_millis(200)).is_err());
-        known.change(|known| known.settled = true);
-        assert!(matches!(said.recv_timeout(patience), Ok(CollectorMessage::Kernel(_))));
-        surroundings.stop.now();
+        assert!(messages.recv_timeout(Duration::from_millis(200)).is_err());
+        inventory.update(|state| state.settled = true);
+        assert!(matches!(messages.recv_timeout(patience), Ok(CollectorMessage::Kernel(_))));
+        context.stop.now();
     }
 
     #[test]
-    fn in_a_boot_that_has_shown_its_gpus_nothing_is_waited_for() {
+    fn lines_do_not_wait_if_the_gpus_of_this_boot_are_known() {
         let gpu = GpuIdentity {
             uuid: GpuUuid("GPU-0".to_owned()),
             index: 0,
@@ -115,14 +115,16 @@ mod tests {
             pci: Some("0000:1b:00.0".to_owned()),
             name: None,
         };
-        let (surroundings, said) = reads(vec![gpu], &Arc::default());
-        let first = said.iter().find(|seen| !matches!(seen, CollectorMessage::Alive(_)));
+        let (context, messages) = spawn_reader(vec![gpu], &Arc::default());
+        let is_heartbeat =
+            |message: &CollectorMessage| matches!(message, CollectorMessage::Heartbeat(_));
+        let first = messages.iter().find(|message| !is_heartbeat(message));
         assert!(matches!(first, Some(CollectorMessage::Kernel(_))), "{first:?}");
-        surroundings.stop.now();
+        context.stop.now();
     }
 
     #[test]
-    fn nvml_is_known_to_hang_before_the_wait_is_over() {
+    fn the_wait_is_longer_than_the_start_deadline_of_nvml() {
         assert!(gpus_wait(&[]) > watch::START_DEADLINE);
     }
 }

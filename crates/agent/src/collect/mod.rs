@@ -1,11 +1,11 @@
 //! Collectors: one thread each, so that a blocked one does not delay the others.
 
+mod baseline;
 pub mod check;
 mod drift;
 mod host;
 mod kernel;
 mod nvml;
-mod remembered;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,41 +40,41 @@ impl Stop {
     /// Sleeps. Returns true if a stop was requested.
     fn wait(&self, time: Duration) -> bool {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = |(): &mut ()| !self.flag.load(Ordering::Relaxed);
-        drop(self.wake.wait_timeout_while(guard, time, still));
+        let running = |(): &mut ()| !self.flag.load(Ordering::Relaxed);
+        drop(self.wake.wait_timeout_while(guard, time, running));
         self.flag.load(Ordering::Relaxed)
     }
 }
 
-/// What the NVML collector shares with the others.
+/// The GPUs and GPU processes that the NVML collector shares with the others.
 #[derive(Debug, Default)]
-struct Known {
-    inner: Mutex<SharedInventory>,
+struct SharedInventory {
+    inner: Mutex<InventoryState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone)]
-struct SharedInventory {
+struct InventoryState {
     /// NVML has answered, or is known not to.
     settled: bool,
     gpus: Vec<GpuIdentity>,
     pids: Vec<u32>,
 }
 
-impl Known {
-    fn change(&self, change: impl FnOnce(&mut SharedInventory)) {
-        change(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
+impl SharedInventory {
+    fn update(&self, update: impl FnOnce(&mut InventoryState)) {
+        update(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
-    fn get(&self) -> SharedInventory {
+    fn get(&self) -> InventoryState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until NVML has answered or is known not to. Returns whether that happened in time.
+    /// Waits until NVML has answered or is known not to. Returns `false` on a timeout.
     fn wait_settled(&self, time: Duration) -> bool {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(guard, time, |known| !known.settled);
+        let waited = self.changed.wait_timeout_while(guard, time, |state| !state.settled);
         waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 }
@@ -88,12 +88,12 @@ pub(crate) struct CollectorContext {
     /// The binary that calls NVML: this one.
     pub program: PathBuf,
     pub facts: &'static FactSet,
-    /// GPUs seen earlier in this boot.
+    /// GPUs enumerated earlier in this boot.
     pub gpus: Vec<GpuIdentity>,
     /// Kernel log record to resume after.
     pub kernel_after: Option<u64>,
     /// Lets other threads pause the NVML probe.
-    pub hold: Arc<ProbePause>,
+    pub probe_pause: Arc<ProbePause>,
 }
 
 const NVML: [Collector; 4] =
@@ -102,15 +102,15 @@ const HOST: [Collector; 4] =
     [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
 
 /// Starts all collectors.
-pub(crate) fn spawn(surroundings: &CollectorContext) -> std::io::Result<()> {
-    let known = Arc::new(Known::default());
-    let start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
-        let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
+pub(crate) fn spawn(context: &CollectorContext) -> std::io::Result<()> {
+    let inventory = Arc::new(SharedInventory::default());
+    let start = |name: &str, collectors: &'static [Collector], run: Run| -> std::io::Result<()> {
+        let (context, inventory) = (context.clone(), Arc::clone(&inventory));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         // The threads are never joined: one that hangs in a read must not block shutdown.
         thread.spawn(move || {
-            let _ends = ExitGuard { surroundings: &surroundings, of };
-            run(&surroundings, &known);
+            let _guard = ExitGuard { context: &context, collectors };
+            run(&context, &inventory);
         })?;
         Ok(())
     };
@@ -120,18 +120,18 @@ pub(crate) fn spawn(surroundings: &CollectorContext) -> std::io::Result<()> {
     start("check", &[Collector::Check], check::run)
 }
 
-type Run = fn(&CollectorContext, &Known);
+type Run = fn(&CollectorContext, &SharedInventory);
 
 /// Reports a thread that ended without a stop request, even by panic.
 struct ExitGuard<'s> {
-    surroundings: &'s CollectorContext,
-    of: &'static [Collector],
+    context: &'s CollectorContext,
+    collectors: &'static [Collector],
 }
 
 impl Drop for ExitGuard<'_> {
     fn drop(&mut self) {
-        if !self.surroundings.stop.flag.load(Ordering::Relaxed) {
-            let _ = self.surroundings.inbox.send(CollectorMessage::Ended(self.of));
+        if !self.context.stop.flag.load(Ordering::Relaxed) {
+            let _ = self.context.inbox.send(CollectorMessage::Ended(self.collectors));
         }
     }
 }
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_said_to_have_ended_and_one_that_was_stopped_is_not() {
-        let (inbox, said) = sync_channel(4);
-        let surroundings = CollectorContext {
+    fn a_panicked_thread_is_reported_and_a_stopped_one_is_not() {
+        let (inbox, messages) = sync_channel(4);
+        let context = CollectorContext {
             inbox,
             stop: Arc::default(),
             config: Config::default(),
@@ -164,17 +164,17 @@ mod tests {
             facts: FactSet::embedded(),
             gpus: Vec::new(),
             kernel_after: None,
-            hold: Arc::default(),
+            probe_pause: Arc::default(),
         };
-        let panics = surroundings.clone();
+        let thread_context = context.clone();
         let thread = std::thread::spawn(move || {
-            let _ends = ExitGuard { surroundings: &panics, of: &[Collector::Check] };
-            panic!("as this test wants it");
+            let _guard = ExitGuard { context: &thread_context, collectors: &[Collector::Check] };
+            panic!("expected by this test");
         });
         assert!(thread.join().is_err());
-        assert!(matches!(said.try_recv(), Ok(CollectorMessage::Ended([Collector::Check]))));
-        surroundings.stop.now();
-        drop(ExitGuard { surroundings: &surroundings, of: &[Collector::Kernel] });
-        assert!(said.try_recv().is_err());
+        assert!(matches!(messages.try_recv(), Ok(CollectorMessage::Ended([Collector::Check]))));
+        context.stop.now();
+        drop(ExitGuard { context: &context, collectors: &[Collector::Kernel] });
+        assert!(messages.try_recv().is_err());
     }
 }

@@ -14,55 +14,59 @@ use farrier_hardware::nvml::watch::{
 };
 use farrier_hardware::process_owner::{self, OwnerKind};
 
-use super::{CollectorContext, Known, rss_bytes};
+use super::{CollectorContext, SharedInventory, rss_bytes};
 use crate::config::duration;
 use crate::monitor::{Collector, CollectorMessage, Held, NvmlUnavailable, Report};
 
-pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
-    let config = &surroundings.config;
+pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
+    let config = &context.config;
     let library = match &config.nvml {
         Some(path) => path.clone().into_os_string(),
         None if config.is_live() => LIBRARY.into(),
         None => {
             let why = NvmlUnavailable::NoLibraryNamed;
-            let _ = surroundings.inbox.send(CollectorMessage::NvmlBlind { why });
-            known.change(|known| known.settled = true);
+            let _ = context.inbox.send(CollectorMessage::NvmlUnavailable { why });
+            inventory.update(|state| state.settled = true);
             return;
         }
     };
-    let program = surroundings.program.clone();
+    let program = context.program.clone();
     let mut settings = WatchSettings::new(move || {
         let mut command = Command::new(&program);
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
-    settings.known.clone_from(&surroundings.gpus);
+    settings.known.clone_from(&context.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
-    settings.pause = Some(Arc::clone(&surroundings.hold));
+    settings.pause = Some(Arc::clone(&context.probe_pause));
     settings.module = Some(config.root.join("sys/module/nvidia/initstate"));
-    let mut holders = Holders::new(Root::unrecorded(&config.root));
-    watch::run(settings, &surroundings.stop.flag, &mut |said| {
-        let settled = match &said {
+    let mut owners = OwnerCache::new(Root::unrecorded(&config.root));
+    watch::run(settings, &context.stop.flag, &mut |event| {
+        let settled = match &event {
             ProbeEvent::Report(report) => report.inventory.is_some(),
             _ => true,
         };
-        if surroundings.inbox.send(translate(said, known, &mut holders)).is_err() {
-            surroundings.stop.now();
+        if context.inbox.send(message(event, inventory, &mut owners)).is_err() {
+            context.stop.now();
         }
         // Set only after the inventory is stored, so that the other collectors find the GPUs.
         if settled {
-            known.change(|known| known.settled = true);
+            inventory.update(|state| state.settled = true);
         }
     });
 }
 
-fn translate(said: ProbeEvent, known: &Known, holders: &mut Holders) -> CollectorMessage {
-    let why = match said {
+fn message(
+    event: ProbeEvent,
+    inventory: &SharedInventory,
+    owners: &mut OwnerCache,
+) -> CollectorMessage {
+    let why = match event {
         ProbeEvent::Report(report) => {
-            return CollectorMessage::Report(take(report, known, holders));
+            return CollectorMessage::Report(convert(report, inventory, owners));
         }
-        ProbeEvent::Recovered => return CollectorMessage::NvmlBack,
+        ProbeEvent::Recovered => return CollectorMessage::NvmlRecovered,
         ProbeEvent::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();
             NvmlUnavailable::Hung { during, after_s, stuck }
@@ -71,18 +75,18 @@ fn translate(said: ProbeEvent, known: &Known, holders: &mut Holders) -> Collecto
         ProbeEvent::NoLibrary { why } => NvmlUnavailable::NoLibrary(why),
         ProbeEvent::Refused { error } => NvmlUnavailable::Refused(error),
     };
-    CollectorMessage::NvmlBlind { why }
+    CollectorMessage::NvmlUnavailable { why }
 }
 
-fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
+fn convert(report: ProbeReport, inventory: &SharedInventory, owners: &mut OwnerCache) -> Report {
     if let Some(gpus) = &report.inventory {
-        known.change(|known| known.gpus.clone_from(gpus));
+        inventory.update(|state| state.gpus.clone_from(gpus));
     }
     if let Some(processes) = &report.processes {
         let pids = processes.iter().map(|process| process.pid).collect();
-        known.change(|known| known.pids = pids);
+        inventory.update(|state| state.pids = pids);
     }
-    // The parent also uses a report to say that its child does not answer.
+    // The parent also uses a report to signal that its child does not answer.
     let silent = |signal, reading: &Reading<f64>| {
         signal == Signal::NodeNvmlAnswers && *reading == Reading::Value(0.0)
     };
@@ -97,7 +101,7 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
         collector: answered.then_some(collector),
         inventory: report.inventory,
         samples: report.samples,
-        processes: report.processes.map(|processes| holders.of(&processes)),
+        processes: report.processes.map(|processes| owners.with_owners(&processes)),
         xids: report.xids,
         driver: report.driver,
         child_cpu_us: report.cpu_us,
@@ -108,9 +112,9 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
 /// Process owners, read once per process. An owner does not change while the process lives, and
 /// reading a process whose threads are stuck in the driver may hang. PIDs are reused, so the start
 /// time is part of the key.
-struct Holders {
+struct OwnerCache {
     root: Root,
-    known: BTreeMap<u32, (Option<u64>, Owner)>,
+    owners: BTreeMap<u32, (Option<u64>, Owner)>,
 }
 
 #[derive(Clone, Default)]
@@ -120,23 +124,23 @@ struct Owner {
     name: Option<String>,
 }
 
-impl Holders {
+impl OwnerCache {
     fn new(root: Root) -> Self {
-        Self { root, known: BTreeMap::new() }
+        Self { root, owners: BTreeMap::new() }
     }
 
-    fn of(&mut self, processes: &[NvmlProcess]) -> Vec<Held> {
+    fn with_owners(&mut self, processes: &[NvmlProcess]) -> Vec<Held> {
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-        self.known.retain(|pid, _| pids.contains(pid));
-        processes.iter().map(|process| self.held(process)).collect()
+        self.owners.retain(|pid, _| pids.contains(pid));
+        processes.iter().map(|process| self.with_owner(process)).collect()
     }
 
-    fn held(&mut self, process: &NvmlProcess) -> Held {
+    fn with_owner(&mut self, process: &NvmlProcess) -> Held {
         let started = process_owner::start_time(&self.root, process.pid);
-        let known = self.known.get(&process.pid).filter(|(before, _)| *before == started);
-        let known = known.map(|(_, owner)| owner.clone());
-        let owner = known.unwrap_or_else(|| owner(&self.root, process.pid));
-        self.known.insert(process.pid, (started, owner.clone()));
+        let cached = self.owners.get(&process.pid).filter(|(before, _)| *before == started);
+        let cached = cached.map(|(_, owner)| owner.clone());
+        let owner = cached.unwrap_or_else(|| owner(&self.root, process.pid));
+        self.owners.insert(process.pid, (started, owner.clone()));
         Held {
             gpu: process.gpu.clone(),
             pid: process.pid,
@@ -149,22 +153,22 @@ impl Holders {
 }
 
 fn owner(root: &Root, pid: u32) -> Owner {
-    let holder = process_owner::process_owner(root, pid);
-    let (kind, name) = match holder.kind {
+    let owner = process_owner::process_owner(root, pid);
+    let (kind, name) = match owner.kind {
         OwnerKind::SlurmJob { id, .. } => (Some("slurm-job"), Some(id.to_string())),
         OwnerKind::Pod { uid, .. } => (Some("pod"), Some(uid)),
         OwnerKind::Container { id } => (Some("container"), Some(id)),
         OwnerKind::Unit { name } => (Some("unit"), Some(name)),
         OwnerKind::Unknown { .. } => (None, None),
     };
-    Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
+    Owner { command: owner.command.or(owner.name), kind: kind.map(str::to_owned), name }
 }
 
 /// Resident memory of the children of this thread. `None` if the kernel does not list them.
 fn children_rss_bytes() -> Option<u64> {
     let pids = std::fs::read_to_string("/proc/thread-self/children").ok()?;
-    let each = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));
-    Some(each.sum())
+    let sizes = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));
+    Some(sizes.sum())
 }
 
 #[cfg(test)]
@@ -177,16 +181,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_looked_at_once_and_another_of_the_same_number_too() {
+    fn the_owner_is_read_once_per_process_even_if_a_pid_is_reused() {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path().join("proc/7");
         fs::create_dir_all(&proc).unwrap();
-        let is = |command: &str, started: u64| {
+        let set_process = |command: &str, started: u64| {
             let stat = format!("7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 12 8 0 0 20 0 1 0 {started} 0 0\n");
             fs::write(proc.join("stat"), stat).unwrap();
             fs::write(proc.join("cmdline"), command).unwrap();
         };
-        let mut holders = Holders::new(Root::unrecorded(folder.path()));
+        let mut owners = OwnerCache::new(Root::unrecorded(folder.path()));
         let process = NvmlProcess {
             gpu: GpuUuid("GPU-0".to_owned()),
             pid: 7,
@@ -194,12 +198,12 @@ mod tests {
             used_bytes: Reading::Absent,
             gpu_instance: None,
         };
-        let mut command = || holders.of(std::slice::from_ref(&process)).remove(0).command;
-        is("first", 100);
+        let mut command = || owners.with_owners(std::slice::from_ref(&process)).remove(0).command;
+        set_process("first", 100);
         assert_eq!(command().as_deref(), Some("first"));
-        is("what a second look would show", 100);
+        set_process("not read again", 100);
         assert_eq!(command().as_deref(), Some("first"));
-        is("second", 101);
+        set_process("second", 101);
         assert_eq!(command().as_deref(), Some("second"));
     }
 }

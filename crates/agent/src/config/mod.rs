@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! text ─ toml ─> Section (takes keys one by one, collects problems) ─> Config, or all problems
-//!                     `--check-config`: look_around ─> what the node lacks or forbids
+//!                     `--check-config`: preflight ─> problems with this node
 //! ```
 //!
 //! Parsing reports all problems at once, so that fixing a file does not take one run per mistake.
 
 mod file;
+mod preflight;
 mod section;
-mod surroundings;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use farrier_wire::client::ServerUrl;
 use serde::Serialize;
 
 pub use file::{ConfigError, read, read_as_far_as_it_goes};
-pub(crate) use file::{Judgement, judge};
+pub(crate) use file::{ParsedFile, parse_file};
+pub(crate) use preflight::{Flags, group_id, preflight};
 pub use section::Problem;
-pub(crate) use surroundings::{Flags, group_id, look_around};
 
 /// Line number of each key in the file.
 pub(crate) type Lines = BTreeMap<String, usize>;
@@ -102,7 +102,7 @@ impl std::str::FromStr for Listen {
 #[error("{LISTEN}")]
 pub struct ListenError;
 
-/// What `listen` accepts.
+/// The expected value of `listen`.
 pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, or `off`";
 
 /// The socket for jobs.
@@ -138,7 +138,7 @@ pub struct Tiers {
     pub slow_s: f64,
 }
 
-/// Expected hardware. `None` for the maximum ever seen on the node at one time.
+/// Expected hardware. `None` for the largest number ever found on the node at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Expect {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,11 +196,11 @@ impl Server {
     }
 }
 
-/// What the server may order.
+/// The orders that the agent accepts from the server.
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orders {
-    /// Whether to execute orders at all.
+    /// `false` to refuse all orders.
     pub enabled: bool,
     pub scheduler: SchedulerChoice,
     /// The node's name in Slurm. `None` for the host name up to the first dot.
@@ -322,7 +322,7 @@ impl Config {
         }
     }
 
-    /// Whether the monitored node is this machine.
+    /// `true` if the monitored node is this machine.
     pub fn is_live(&self) -> bool {
         self.root == Path::new("/")
     }

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 /// Maximum characters of an invalid value in a message.
-const FOUND_CHARS_MAX: usize = 60;
+const VALUE_CHARS_MAX: usize = 60;
 
 /// A problem in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Problem {
     pub key: String,
     /// The value in the file. Empty if the key itself is wrong.
     pub value: String,
-    /// What is wrong, and what is expected.
+    /// The problem, and the expected value.
     pub expected: String,
 }
 
@@ -44,27 +44,27 @@ impl Display for Problem {
 }
 
 /// The text of a file and its problems so far.
-pub(super) struct Judged<'t> {
+pub(super) struct ParseContext<'t> {
     pub(super) text: &'t str,
     pub(super) problems: Vec<Problem>,
     /// Lines of the valid keys.
     pub(super) lines: super::Lines,
 }
 
-impl Judged<'_> {
+impl ParseContext<'_> {
     /// The 1-based line of an offset.
     pub(super) fn line(&self, at: usize) -> usize {
         self.text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1
     }
 
     /// A value from the file, shortened to one line.
-    fn found(&self, value: &Spanned<DeValue<'_>>) -> String {
+    fn value_text(&self, value: &Spanned<DeValue<'_>>) -> String {
         let text = self.text.get(value.span()).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default().trim();
-        if first.len() == text.trim().len() && first.chars().count() <= FOUND_CHARS_MAX {
+        if first.len() == text.trim().len() && first.chars().count() <= VALUE_CHARS_MAX {
             return first.to_owned();
         }
-        first.chars().take(FOUND_CHARS_MAX).chain("...".chars()).collect()
+        first.chars().take(VALUE_CHARS_MAX).chain("...".chars()).collect()
     }
 }
 
@@ -73,21 +73,21 @@ pub(super) struct Section<'p, 't> {
     path: String,
     table: DeTable<'t>,
     known: Vec<&'static str>,
-    judged: &'p mut Judged<'t>,
+    context: &'p mut ParseContext<'t>,
 }
 
-type Taken<'t> = (usize, Spanned<DeValue<'t>>);
+type Entry<'t> = (usize, Spanned<DeValue<'t>>);
 
 impl<'p, 't> Section<'p, 't> {
-    pub(super) fn top(table: DeTable<'t>, judged: &'p mut Judged<'t>) -> Self {
-        Self { path: String::new(), table, known: Vec::new(), judged }
+    pub(super) fn top(table: DeTable<'t>, context: &'p mut ParseContext<'t>) -> Self {
+        Self { path: String::new(), table, known: Vec::new(), context }
     }
 
     /// Reads the table under a key. A missing one counts as empty.
     pub(super) fn section(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_, 't>)) {
-        if let Some(taken) = self.take(key) {
+        if let Some(entry) = self.take(key) {
             let path = self.key(key);
-            self.inside(path, taken, read);
+            self.read_table(path, entry, read);
         }
     }
 
@@ -97,43 +97,43 @@ impl<'p, 't> Section<'p, 't> {
         key: &'static str,
         mut read: impl FnMut(&str, usize, &mut Section<'_, 't>),
     ) {
-        let Some(taken) = self.take(key) else { return };
-        self.inside(key.to_owned(), taken, |it| {
-            for (name, value) in std::mem::take(&mut it.table) {
-                let line = it.judged.line(name.span().start);
+        let Some(entry) = self.take(key) else { return };
+        self.read_table(key.to_owned(), entry, |section| {
+            for (name, value) in std::mem::take(&mut section.table) {
+                let line = section.context.line(name.span().start);
                 let path = format!("{key}.\"{}\"", name.get_ref());
-                it.inside(path, (line, value), |entry| read(name.get_ref(), line, entry));
+                section.read_table(path, (line, value), |entry| read(name.get_ref(), line, entry));
             }
         });
     }
 
-    fn inside(
+    fn read_table(
         &mut self,
         path: String,
-        (line, value): Taken<'t>,
+        (line, value): Entry<'t>,
         read: impl FnOnce(&mut Section<'_, 't>),
     ) {
-        let found = self.judged.found(&value);
+        let text = self.context.value_text(&value);
         let DeValue::Table(table) = value.into_inner() else {
             let expected = "expected a table".to_owned();
-            self.judged.problems.push(Problem { line, key: path, value: found, expected });
+            self.context.problems.push(Problem { line, key: path, value: text, expected });
             return;
         };
-        let mut inner = Section { path, table, known: Vec::new(), judged: self.judged };
+        let mut inner = Section { path, table, known: Vec::new(), context: self.context };
         read(&mut inner);
         inner.finish();
     }
 
     pub(super) fn text(&mut self, key: &'static str, into: &mut Option<String>) {
         let text = |text: &str| (!text.is_empty()).then(|| Some(text.to_owned()));
-        self.parsed(key, "a text in quotes", into, text);
+        self.parsed(key, "a string", into, text);
     }
 
     /// Reads a list of strings.
-    pub(super) fn texts(&mut self, key: &'static str, into: &mut Vec<String>) {
-        self.value(key, "a list of texts in quotes", into, |value| {
+    pub(super) fn strings(&mut self, key: &'static str, into: &mut Vec<String>) {
+        self.value(key, "a list of strings", into, |value| {
             let text = |value: &Spanned<DeValue<'_>>| {
-                value.get_ref().as_str().filter(|it| !it.is_empty()).map(str::to_owned)
+                value.get_ref().as_str().filter(|text| !text.is_empty()).map(str::to_owned)
             };
             value.as_array()?.iter().map(text).collect()
         });
@@ -151,31 +151,33 @@ impl<'p, 't> Section<'p, 't> {
     }
 
     /// Reads one of several keywords.
-    pub(super) fn word<T: Copy + Display>(
+    pub(super) fn keyword<T: Copy + Display>(
         &mut self,
         key: &'static str,
-        words: &[T],
+        keywords: &[T],
         into: &mut Option<T>,
     ) {
         let Some((line, value)) = self.take(key) else { return };
-        let given = value.get_ref().as_str();
-        *into = words.iter().find(|word| given == Some(word.to_string().as_str())).copied();
+        let text = value.get_ref().as_str();
+        *into = keywords.iter().find(|keyword| text == Some(keyword.to_string().as_str())).copied();
         if into.is_none() {
-            let names: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-            let near = near(given.unwrap_or_default(), names.iter().map(|it| it.trim_matches('"')));
+            let names: Vec<String> =
+                keywords.iter().map(|keyword| format!("\"{keyword}\"")).collect();
+            let unquoted = names.iter().map(|name| name.trim_matches('"'));
+            let near = near(text.unwrap_or_default(), unquoted);
             let expected = format!("expected one of {}{near}", names.join(", "));
-            self.refuse(key, line, &value, expected);
+            self.reject(key, line, &value, expected);
         }
     }
 
     pub(super) fn path(&mut self, key: &'static str, into: &mut PathBuf) {
         let absolute = |text: &str| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
-        self.parsed(key, "an absolute path in quotes", into, absolute);
+        self.parsed(key, "an absolute path", into, absolute);
     }
 
     pub(super) fn maybe_path(&mut self, key: &'static str, into: &mut Option<PathBuf>) {
         let absolute = |text: &str| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
-        self.parsed(key, "an absolute path in quotes", into, |text| absolute(text).map(Some));
+        self.parsed(key, "an absolute path", into, |text| absolute(text).map(Some));
     }
 
     pub(super) fn flag<T: From<bool>>(&mut self, key: &'static str, into: &mut T) {
@@ -188,7 +190,7 @@ impl<'p, 't> Section<'p, 't> {
         range: &RangeInclusive<T>,
         into: &mut T,
     ) {
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = format!("an integer from {} to {}", range.start(), range.end());
         self.value(key, &expected, into, |value| {
             T::try_from(integer(value)?).ok().filter(|number| range.contains(number))
         });
@@ -201,7 +203,7 @@ impl<'p, 't> Section<'p, 't> {
         into: &mut Option<u32>,
     ) {
         let mut number = None;
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = format!("an integer from {} to {}", range.start(), range.end());
         self.value(key, &expected, &mut number, |value| {
             let number = u32::try_from(integer(value)?).ok();
             number.filter(|number| range.contains(number)).map(Some)
@@ -231,7 +233,7 @@ impl<'p, 't> Section<'p, 't> {
     pub(super) fn problem(&mut self, key: &str, line: usize, expected: impl Display) {
         let key = self.key(key);
         let expected = expected.to_string();
-        self.judged.problems.push(Problem { line, key, value: String::new(), expected });
+        self.context.problems.push(Problem { line, key, value: String::new(), expected });
     }
 
     /// The first key not consumed yet.
@@ -240,13 +242,13 @@ impl<'p, 't> Section<'p, 't> {
     }
 
     /// Ignores the remaining keys.
-    pub(super) fn pass_over(&mut self) {
+    pub(super) fn ignore_rest(&mut self) {
         self.table.clear();
     }
 
     /// The line of a valid key.
     pub(super) fn line_of(&self, key: &str) -> Option<usize> {
-        self.judged.lines.get(&self.key(key)).copied()
+        self.context.lines.get(&self.key(key)).copied()
     }
 
     /// Reports the remaining keys as unknown.
@@ -254,15 +256,15 @@ impl<'p, 't> Section<'p, 't> {
         for (key, value) in std::mem::take(&mut self.table) {
             let near = near(key.get_ref(), self.known.iter().copied());
             let near = match near.as_str() {
-                "" => format!("; known here: {}", self.known.join(", ")),
+                "" => format!("; known keys: {}", self.known.join(", ")),
                 near => near.to_owned(),
             };
-            let line = self.judged.line(key.span().start);
-            let expected = format!("there is no such key{near}");
+            let line = self.context.line(key.span().start);
+            let expected = format!("unknown key{near}");
             // For a whole table, its name is enough.
             match value.get_ref() {
                 DeValue::Table(_) => self.problem(key.get_ref(), line, expected),
-                _ => self.refuse(key.get_ref(), line, &value, expected),
+                _ => self.reject(key.get_ref(), line, &value, expected),
             }
         }
     }
@@ -277,22 +279,22 @@ impl<'p, 't> Section<'p, 't> {
         let Some((line, value)) = self.take(key) else { return };
         match read(value.get_ref()) {
             Some(read) => *into = read,
-            None => self.refuse(key, line, &value, format!("expected {expected}")),
+            None => self.reject(key, line, &value, format!("expected {expected}")),
         }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Taken<'t>> {
+    fn take(&mut self, key: &'static str) -> Option<Entry<'t>> {
         self.known.push(key);
         let (name, value): (Spanned<DeString<'_>>, _) = self.table.remove_entry(key)?;
-        let line = self.judged.line(name.span().start);
-        self.judged.lines.insert(self.key(key), line);
+        let line = self.context.line(name.span().start);
+        self.context.lines.insert(self.key(key), line);
         Some((line, value))
     }
 
-    fn refuse(&mut self, key: &str, line: usize, value: &Spanned<DeValue<'t>>, expected: String) {
-        let (key, value) = (self.key(key), self.judged.found(value));
-        self.judged.lines.remove(&key);
-        self.judged.problems.push(Problem { line, key, value, expected });
+    fn reject(&mut self, key: &str, line: usize, value: &Spanned<DeValue<'t>>, expected: String) {
+        let (key, value) = (self.key(key), self.context.value_text(value));
+        self.context.lines.remove(&key);
+        self.context.problems.push(Problem { line, key, value, expected });
     }
 
     fn key(&self, key: &str) -> String {
@@ -305,8 +307,8 @@ impl<'p, 't> Section<'p, 't> {
 }
 
 /// `; did you mean ...?`, or nothing.
-pub(super) fn near<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let near = nearest(given, known).first().map(|near| format!("; did you mean `{near}`?"));
+pub(super) fn near<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let near = nearest(text, known).first().map(|near| format!("; did you mean `{near}`?"));
     near.unwrap_or_default()
 }
 

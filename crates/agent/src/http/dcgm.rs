@@ -146,7 +146,7 @@ const MIB: f64 = 1.0 / 1_048_576.0;
 /// Writes dcgm-exporter's metrics for each GPU.
 pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     let labels: Vec<Labels> =
-        state.values.gpus.iter().map(|gpu| Labels::of(gpu, state, hostname)).collect();
+        state.values.gpus.iter().map(|gpu| Labels::new(gpu, state, hostname)).collect();
     for (name, kind, help, signal, factor) in COUNTERS {
         let mut family = text.family(name, kind, help);
         for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
@@ -165,7 +165,7 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
         // dcgm-exporter reports 0 before the first Xid. Omit it if the kernel log is unreadable.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
         let known =
-            last.or_else(|| state.blind.iter().all(|it| it.what != "kernel-log").then_some(0));
+            last.or_else(|| state.blind.iter().all(|loss| loss.what != "kernel-log").then_some(0));
         if let Some(xid) = known {
             family.value(&labels.pairs(), f64::from(xid));
         }
@@ -183,7 +183,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn of(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
+    fn new(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
         // dcgm-exporter uses eight digits for the PCI domain, the kernel four. To Prometheus an
         // empty label is the same as a missing one.
         let pci = gpu.pci.as_deref().unwrap_or_default().to_ascii_uppercase();

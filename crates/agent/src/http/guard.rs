@@ -47,7 +47,7 @@ impl Listener for Guard {
             match self.listener.accept().await {
                 Ok((stream, address)) => return (Guarded::new(stream, permit), address),
                 Err(err) => {
-                    tracing::warn!(%err, "a connection was not taken");
+                    tracing::warn!(%err, "failed to accept a connection");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -92,7 +92,7 @@ impl AsyncRead for Guarded {
             }
             self.request_bytes += buffer.filled().len() - before;
             if self.request_bytes > REQUEST_BYTES_MAX {
-                return Poll::Ready(Err(io::Error::other("a request is too large")));
+                return Poll::Ready(Err(io::Error::other("the request is too large")));
             }
         }
         polled

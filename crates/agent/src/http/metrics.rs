@@ -13,10 +13,10 @@ use jiff::Timestamp;
 use super::dcgm;
 use super::text::{Family, Text};
 use crate::config::Metrics;
+use crate::coverage;
 use crate::jobs::JobState;
-use crate::sight;
 use crate::state::{Shown, State};
-use crate::status::{Verdict, not_seen};
+use crate::status::{Verdict, coverage_losses};
 use crate::uplink::{ConnectionStatus, Link};
 
 /// Renders the page at `now_ms`, on the clock of the snapshot.
@@ -35,11 +35,11 @@ pub fn render(
     signals(state, &mut text);
     findings(state, &mut text);
     xids(state, &mut text);
-    holders(state, &mut text);
+    process_owners(state, &mut text);
     job_states(jobs, &mut text);
     verdict(state, now_ms, &mut text);
     age(state, now_ms, &mut text);
-    itself(state, &mut text);
+    agent(state, &mut text);
     if let Some(uplink) = uplink {
         server(uplink, &mut text);
     }
@@ -68,18 +68,18 @@ fn signals(state: &State, text: &mut Text) {
         let kind = if signal.behaviour() == Behaviour::Counter { "counter" } else { "gauge" };
         let mut family = text.family(&name, kind, signal.meaning());
         for (subject, value) in values {
-            one(&mut family, subject, &indices, value);
+            write_value(&mut family, subject, &indices, value);
         }
     }
 }
 
 /// Indices of all GPUs that are or were listed.
 fn indices(state: &State) -> BTreeMap<&GpuUuid, String> {
-    let known = state.values.gone.iter().chain(&state.values.gpus);
-    known.map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect()
+    let gpus = state.values.delisted.iter().chain(&state.values.gpus);
+    gpus.map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect()
 }
 
-fn one(
+fn write_value(
     family: &mut Family<'_>,
     subject: &Subject,
     indices: &BTreeMap<&GpuUuid, String>,
@@ -101,11 +101,11 @@ fn one(
 }
 
 fn findings(state: &State, text: &mut Text) {
-    let known = || state.values.gpus.iter().chain(&state.values.gone);
+    let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
     // A GPU that was never listed gets no label: a log line may have invented it.
-    let gpu_of = |subject: &Subject| match subject {
-        Subject::Pci(address) => known().find(|gpu| gpu.stands_at(address)),
-        subject => subject.gpu().and_then(|uuid| known().find(|gpu| gpu.uuid == *uuid)),
+    let find_gpu = |subject: &Subject| match subject {
+        Subject::Pci(address) => gpus().find(|gpu| gpu.stands_at(address)),
+        subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
     };
     let mut open: BTreeMap<[String; 7], u32> = BTreeMap::new();
     for Shown { finding, .. } in &state.findings {
@@ -113,7 +113,7 @@ fn findings(state: &State, text: &mut Text) {
             FindingKind::Fault => "fault",
             FindingKind::Advice => "advice",
         };
-        let gpu = gpu_of(&finding.subject);
+        let gpu = find_gpu(&finding.subject);
         let index = gpu.map(|gpu| gpu.index.to_string()).unwrap_or_default();
         let uuid = gpu.map(|gpu| gpu.uuid.0.clone()).unwrap_or_default();
         let severity = finding.severity.to_string();
@@ -121,7 +121,7 @@ fn findings(state: &State, text: &mut Text) {
         let labels = [finding.code.clone(), severity, kind.to_owned(), index, uuid, reason, action];
         *open.entry(labels).or_default() += 1;
     }
-    let help = "Open findings; what is not about a GPU has empty labels for it, and `reason` is the Xid, the item of the node's check or the kernel's message.";
+    let help = "Open findings. Those of no GPU have empty GPU labels; `reason` is the Xid, the check or the kernel message.";
     let mut family = text.family("farrier_findings", "gauge", help);
     for (values, count) in open {
         let names = ["code", "severity", "kind", "gpu", "UUID", "reason", "action"];
@@ -129,7 +129,7 @@ fn findings(state: &State, text: &mut Text) {
             names.into_iter().zip(values.iter().map(String::as_str)).collect();
         family.value(&labels, f64::from(count));
     }
-    let help = "Findings opened since the journal began; goes on when the agent is started anew.";
+    let help = "Findings opened since the journal began; survives restarts of the agent.";
     let mut family = text.family("farrier_findings_opened_total", "counter", help);
     for (code, count) in &state.opened {
         family.value(&[("code", code)], lossy(*count));
@@ -151,29 +151,30 @@ fn reason(finding: &Finding) -> String {
 
 /// The overall verdict: with findings alone, an unmonitored node looks healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut Text) {
-    let verdict = Verdict::now(state, &not_seen(state, now_ms));
-    let help = "1 for what the node comes to now; `unknown`: no fault is known, and not everything is seen.";
+    let verdict = Verdict::now(state, &coverage_losses(state, now_ms));
+    let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
     let mut family = text.family("farrier_node_verdict", "gauge", help);
-    for each in Verdict::ALL {
-        family.value(&[("verdict", each.name())], f64::from(u8::from(each == verdict)));
+    for candidate in Verdict::ALL {
+        let is_current = candidate == verdict;
+        family.value(&[("verdict", candidate.name())], f64::from(u8::from(is_current)));
     }
     let rules: BTreeSet<&str> =
         state.coverage.blind.iter().map(|(code, ..)| code.as_str()).collect();
-    let help = "Rules of which nothing is known on some part, because a signal cannot be read.";
+    let help = "Rules that cannot run on some component because a signal is unreadable.";
     text.gauge("farrier_agent_rules_blind", help, lossy(rules.len() as u64));
     let indices = indices(state);
-    let help = "Signals of a GPU that cannot be read now; one that is lost or hangs has a finding instead.";
+    let help = "Unreadable signals of a GPU; a GPU that is lost or hangs has a finding instead.";
     let mut family = text.family("farrier_gpu_signals_unreadable", "gauge", help);
-    let unreadable = sight::unreadable_signals(&state.values);
+    let unreadable = coverage::unreadable_signals(&state.values);
     for gpu in &state.values.gpus {
         let count = unreadable.get(&gpu.uuid).map_or(0, BTreeMap::len);
-        one(&mut family, &Subject::Gpu(gpu.uuid.clone()), &indices, lossy(count as u64));
+        write_value(&mut family, &Subject::Gpu(gpu.uuid.clone()), &indices, lossy(count as u64));
     }
 }
 
 fn xids(state: &State, text: &mut Text) {
     let indices = indices(state);
-    let help = "Xids that were read since the agent started, from 0; a GPU that is not known has empty labels.";
+    let help = "Xids since the agent started; empty GPU labels if the GPU is unknown.";
     let mut family = text.family("farrier_xid_total", "counter", help);
     for ((gpu, xid), count) in &state.values.xids {
         let index = gpu.as_ref().and_then(|gpu| indices.get(gpu)).map_or("", String::as_str);
@@ -184,30 +185,30 @@ fn xids(state: &State, text: &mut Text) {
 
 /// State of the connection to the server. Omitted if no server is configured.
 fn server(uplink: &ConnectionStatus, text: &mut Text) {
-    let help = "1 where the fleet's server is told what is found; 0: it is not, and what is found is kept for it.";
+    let help =
+        "1 if the agent is connected to the server; otherwise 0, and findings wait in the journal.";
     let is_connected = matches!(uplink.link, Link::Connected { .. });
     text.gauge("farrier_agent_server_connected", help, f64::from(u8::from(is_connected)));
     if let Some(until) = uplink.certificate_until {
-        let help =
-            "When the node's certificate ends, in seconds since 1970; it is renewed long before.";
+        let help = "When the node's certificate expires, in seconds since 1970; it is renewed long before.";
         let seconds = until.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64();
         text.gauge("farrier_agent_certificate_expiry_timestamp_seconds", help, seconds);
     }
 }
 
 /// Maximum pairs of GPU and process owner: bounds the labels. A GPU has few owners.
-const HOLDERS_MAX: usize = 64;
+const OWNERS_MAX: usize = 64;
 
-fn holders(state: &State, text: &mut Text) {
+fn process_owners(state: &State, text: &mut Text) {
     let Some(processes) = &state.values.processes else { return };
     let mut counts: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
     for process in processes {
         let (Some(kind), Some(name)) = (&process.kind, &process.name) else { continue };
-        if counts.len() < HOLDERS_MAX {
+        if counts.len() < OWNERS_MAX {
             *counts.entry((&process.gpu, kind, name)).or_default() += 1;
         }
     }
-    let help = "Processes on a GPU, by the pod, Slurm job or unit that they belong to.";
+    let help = "Processes on a GPU, by owner: pod, Slurm job or unit.";
     let mut family = text.family("farrier_gpu_holder_processes", "gauge", help);
     for ((gpu, kind, name), count) in counts {
         let labels = [("UUID", gpu.0.as_str()), ("kind", kind), ("name", name)];
@@ -216,7 +217,7 @@ fn holders(state: &State, text: &mut Text) {
 }
 
 fn job_states(jobs: &[JobState], text: &mut Text) {
-    let mut each =
+    let mut write =
         |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
             let mut family = text.family(name, kind, help);
             for job in jobs {
@@ -227,18 +228,21 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
                 }
             }
         };
-    each("farrier_job_ranks", "Ranks of a job that are connected here.", "gauge", &|job| {
+    write("farrier_job_ranks", "Connected ranks of a job on this node.", "gauge", &|job| {
         Some(f64::from(job.ranks))
     });
-    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| {
+    write("farrier_job_step", "The last step that a job completed.", "gauge", &|job| {
         job.step.map(lossy)
     });
-    each("farrier_job_step_seconds", "Time of that step.", "gauge", &|job| job.step_s);
-    each("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
-    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| {
-        job.tokens_per_s
-    });
-    each("farrier_job_ooms_total", "Times that a job ran out of GPU memory.", "counter", &|job| {
+    write("farrier_job_step_seconds", "Duration of that step.", "gauge", &|job| job.step_s);
+    write("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
+    write(
+        "farrier_job_tokens_per_s",
+        "Tokens per second of its ranks on this node.",
+        "gauge",
+        &|job| job.tokens_per_s,
+    );
+    write("farrier_job_ooms_total", "Out-of-memory errors of a job.", "counter", &|job| {
         Some(lossy(job.ooms))
     });
 }
@@ -247,41 +251,41 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since a snapshot")]
 fn age(state: &State, now_ms: i64, text: &mut Text) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;
-    let help = "Seconds since the agent last brought its state up to date; one a second is usual.";
+    let help = "Seconds since the agent last published its state; normally at most one.";
     text.gauge("farrier_agent_snapshot_age_seconds", help, age_s);
 }
 
-fn itself(state: &State, text: &mut Text) {
+fn agent(state: &State, text: &mut Text) {
     let cost = &state.cost;
     text.counter(
         "farrier_agent_cpu_seconds_total",
-        "Processor time of the agent.",
+        "CPU time of the agent.",
         lossy(cost.cpu_us) / 1e6,
     );
-    let help = "Processor time of the children that ask NVML.";
+    let help = "CPU time of the child processes that call NVML.";
     text.counter("farrier_agent_probe_cpu_seconds_total", help, lossy(cost.child_cpu_us) / 1e6);
     if let Some(rss) = cost.rss_bytes {
-        text.gauge("farrier_agent_rss_bytes", "Memory of the agent.", lossy(rss));
+        text.gauge("farrier_agent_rss_bytes", "Resident memory of the agent.", lossy(rss));
     }
     if let Some(rss) = cost.child_rss_bytes {
         text.gauge(
             "farrier_agent_probe_rss_bytes",
-            "Memory of the child that asks NVML.",
+            "Resident memory of the child process that calls NVML.",
             lossy(rss),
         );
     }
-    text.gauge("farrier_agent_journal_bytes", "Bytes of the journal.", lossy(state.journal.bytes));
-    let help = "Lines of the journal that were no records when the agent started.";
+    text.gauge("farrier_agent_journal_bytes", "Size of the journal.", lossy(state.journal.bytes));
+    let help = "Journal lines that did not parse at startup.";
     text.gauge("farrier_agent_journal_damaged_lines", help, lossy(state.journal.damaged_lines));
-    let help = "Records of the kernel log that were read.";
+    let help = "Kernel log records read.";
     text.counter("farrier_agent_kernel_records_total", help, lossy(state.kernel_records));
-    let help = "1 while something is not seen, by what.";
+    let help = "1 while a source is unreadable, by source.";
     let mut family = text.family("farrier_agent_blind", "gauge", help);
     for what in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
-        let blind = state.blind.iter().any(|it| it.what == what);
+        let blind = state.blind.iter().any(|loss| loss.what == what);
         family.value(&[("what", what)], f64::from(u8::from(blind)));
     }
-    let help = "Seconds since a collector last said something.";
+    let help = "Seconds since a collector's last message.";
     let mut family = text.family("farrier_agent_collector_age_seconds", "gauge", help);
     for collector in &state.collectors {
         if let Some(age_s) = collector.age_s {

@@ -33,7 +33,7 @@ use crate::uplink::ConnectionStatus;
 #[derive(Debug, Clone)]
 pub struct Pages {
     pub published: Published,
-    pub board: Arc<JobRegistry>,
+    pub registry: Arc<JobRegistry>,
     /// Metrics settings. A reload changes them.
     pub metrics: Arc<RwLock<Metrics>>,
     /// `None` if no server is configured.
@@ -48,31 +48,31 @@ pub async fn run(listener: TcpListener, pages: Pages) {
         .route("/healthz", get(healthz))
         .with_state(pages);
     if let Err(err) = axum::serve(guard::Guard::new(listener), router).await {
-        tracing::error!(%err, "HTTP has ended");
+        tracing::error!(%err, "the HTTP server has ended");
     }
 }
 
 async fn index() -> &'static str {
-    "farrier agent: /metrics for Prometheus, /healthz for whether it sees\n"
+    "farrier agent: /metrics for Prometheus, /healthz for its coverage\n"
 }
 
 async fn metrics(Shared(pages): Shared<Pages>) -> Response {
     let Some(state) = pages.published.get() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "nothing is known yet\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "the agent is starting\n").into_response();
     };
     let config = pages.metrics.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let uplink = pages.uplink.as_ref().map(|sight| sight.borrow().clone());
+    let uplink = pages.uplink.as_ref().map(|status| status.borrow().clone());
     let now_ms = clock::since_boot_ms();
-    let text = metrics::render(&state, now_ms, &pages.board.jobs(), uplink.as_ref(), &config);
+    let text = metrics::render(&state, now_ms, &pages.registry.jobs(), uplink.as_ref(), &config);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 async fn healthz(Shared(pages): Shared<Pages>) -> Response {
-    let reasons = blind(&pages.published, clock::since_boot_ms());
+    let reasons = coverage_gaps(&pages.published, clock::since_boot_ms());
     if reasons.is_empty() {
         return "ok\n".into_response();
     }
-    let mut text = String::from("blind\n");
+    let mut text = String::from("coverage is incomplete\n");
     for reason in reasons {
         text.push_str(&reason);
         text.push('\n');
@@ -81,18 +81,20 @@ async fn healthz(Shared(pages): Shared<Pages>) -> Response {
 }
 
 /// Reasons why coverage is incomplete. Empty if it is complete.
-pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
+pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
     let Some(state) = published.get() else {
-        return vec!["the agent has only just started".to_owned()];
+        return vec!["the agent is starting".to_owned()];
     };
-    let still = state.standstill(now_ms);
+    let staleness = state.staleness(now_ms);
+    let losses = state.blind.iter().chain(&staleness);
     let mut reasons: Vec<String> =
-        state.blind.iter().chain(&still).map(|it| format!("{}: {}", it.what, it.why)).collect();
+        losses.map(|loss| format!("{}: {}", loss.what, loss.why)).collect();
     // Nothing is known until every fast collector has reported. A specific reason says more.
     if reasons.is_empty() {
-        let early = state.collectors.iter().filter(|it| it.name.ends_with("-fast"));
-        let early = early.filter(|it| it.age_s.is_none());
-        reasons.extend(early.map(|it| format!("collectors: {} has not looked yet", it.name)));
+        let fast = state.collectors.iter().filter(|collector| collector.name.ends_with("-fast"));
+        let silent = fast.filter(|collector| collector.age_s.is_none());
+        let reason = |name: &str| format!("collectors: {name} has not reported yet");
+        reasons.extend(silent.map(|collector| reason(&collector.name)));
     }
     reasons
 }

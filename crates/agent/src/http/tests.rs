@@ -16,10 +16,10 @@ use crate::monitor::{CollectorState, CoverageLoss, Held};
 use crate::state::{Cost, JournalState, Shown, State, Values};
 use crate::uplink::Link;
 
-type Line = (String, BTreeMap<String, String>, f64);
+type MetricLine = (String, BTreeMap<String, String>, f64);
 
 /// Parses the text format strictly by its specification.
-fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Line>) {
+fn parse(text: &str) -> (BTreeMap<String, String>, Vec<MetricLine>) {
     let mut types = BTreeMap::new();
     let mut lines = Vec::new();
     let mut current = String::new();
@@ -29,7 +29,7 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Line>) {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').unwrap();
             assert!(!help.is_empty());
-            assert!(!types.contains_key(name), "{name} stands there twice");
+            assert!(!types.contains_key(name), "{name} appears twice");
             name.clone_into(&mut current);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
@@ -47,20 +47,20 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Line>) {
     (types, lines)
 }
 
-fn sample(line: &str) -> Line {
+fn sample(line: &str) -> MetricLine {
     let (head, value) = line.rsplit_once(' ').unwrap();
     let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
     assert!(value.is_finite());
     let Some((name, labels)) = head.split_once('{') else {
-        assert!(name_is_good(head), "{line}");
+        assert!(is_valid_name(head), "{line}");
         return (head.to_owned(), BTreeMap::new(), value);
     };
-    assert!(name_is_good(name), "{line}");
+    assert!(is_valid_name(name), "{line}");
     let mut rest = labels.strip_suffix('}').unwrap();
     let mut found = BTreeMap::new();
     while !rest.is_empty() {
         let (label, after) = rest.split_once("=\"").unwrap();
-        assert!(name_is_good(label), "{line}");
+        assert!(is_valid_name(label), "{line}");
         let mut content = String::new();
         let mut letters = after.char_indices();
         let end = loop {
@@ -80,9 +80,9 @@ fn sample(line: &str) -> Line {
     (name.to_owned(), found, value)
 }
 
-fn name_is_good(name: &str) -> bool {
-    let good = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    name.chars().all(good) && name.starts_with(|letter: char| !letter.is_ascii_digit())
+fn is_valid_name(name: &str) -> bool {
+    let is_valid = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    name.chars().all(is_valid) && name.starts_with(|letter: char| !letter.is_ascii_digit())
 }
 
 fn uuid() -> GpuUuid {
@@ -133,7 +133,7 @@ fn state() -> State {
         (link, vec![(Signal::LinkActive, Reading::Value(1.0))]),
         (Subject::Node, vec![(Signal::NodeGpusPci, Reading::Value(1.0))]),
     ];
-    let held = Held {
+    let process = Held {
         gpu: uuid.clone(),
         pid: 7,
         command: None,
@@ -149,9 +149,9 @@ fn state() -> State {
             pci: Some("0000:1b:00.0".to_owned()),
             name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         }],
-        gone: Vec::new(),
+        delisted: Vec::new(),
         latest: latest.into_iter().collect(),
-        processes: Some(vec![held]),
+        processes: Some(vec![process]),
         driver: Some("580.95.05".to_owned()),
         xids: [((Some(uuid.clone()), 48), 3), ((None, 79), 1)].into(),
         last_xid: [(uuid, 48)].into(),
@@ -173,7 +173,7 @@ fn state() -> State {
         coverage: Arc::default(),
         collectors: Vec::new(),
         blind: Vec::new(),
-        unseen: None,
+        skipped_checks: None,
         journal: JournalState::default(),
         kernel_records: 12,
         cost: Cost { cpu_us: 1_500_000, ..Cost::default() },
@@ -188,7 +188,7 @@ fn uplink(is_connected: bool) -> ConnectionStatus {
 }
 
 #[test]
-fn an_agent_that_is_cut_off_is_told_from_one_that_works_alone() {
+fn a_disconnected_agent_differs_from_a_standalone_one() {
     let config = Metrics { dcgm: false, hostname: None };
     let connected = |uplink: Option<&ConnectionStatus>| {
         let state = state();
@@ -207,12 +207,12 @@ fn page(config: &Metrics) -> String {
     render(&state, state.at.steady_ms + 4000, &[], Some(&uplink(true)), config)
 }
 
-fn value(lines: &[Line], name: &str) -> Option<f64> {
+fn value(lines: &[MetricLine], name: &str) -> Option<f64> {
     lines.iter().find(|line| line.0 == name).map(|line| line.2)
 }
 
 #[test]
-fn the_page_parses_and_says_what_is_known_and_nothing_else() {
+fn the_page_parses_and_omits_unknown_values() {
     let config = Metrics { dcgm: true, hostname: None };
     let (types, lines) = parse(&page(&config));
     assert_eq!(value(&lines, "farrier_gpu_temperature_c"), Some(34.0));
@@ -235,7 +235,7 @@ fn the_page_parses_and_says_what_is_known_and_nothing_else() {
 }
 
 #[test]
-fn dashboards_of_dcgm_exporter_find_their_names_labels_and_units() {
+fn names_labels_and_units_match_dcgm_exporter() {
     let config = Metrics { dcgm: true, hostname: None };
     let text = page(&config);
     // As dcgm-exporter prints it for an L4, with this GPU's values.
@@ -262,41 +262,41 @@ fn dashboards_of_dcgm_exporter_find_their_names_labels_and_units() {
 }
 
 #[test]
-fn a_brain_that_stands_still_is_not_healthy() {
+fn a_stuck_health_monitor_is_not_healthy() {
     let published = Published::default();
-    assert_eq!(blind(&published, 0).len(), 1);
-    let mut shown = state();
-    shown.at.steady_ms = 50_000;
-    published.set(shown.clone());
-    assert!(blind(&published, 51_000).is_empty());
-    assert!(blind(&published, 61_000)[0].starts_with("brain: "));
+    assert_eq!(coverage_gaps(&published, 0).len(), 1);
+    let mut state = state();
+    state.at.steady_ms = 50_000;
+    published.set(state.clone());
+    assert!(coverage_gaps(&published, 51_000).is_empty());
+    assert!(coverage_gaps(&published, 61_000)[0].starts_with("monitor: "));
     let why = "it hangs".to_owned();
-    shown.blind = vec![CoverageLoss { what: "nvml".to_owned(), why }];
-    published.set(shown);
-    assert_eq!(blind(&published, 51_000), ["nvml: it hangs"]);
+    state.blind = vec![CoverageLoss { what: "nvml".to_owned(), why }];
+    published.set(state);
+    assert_eq!(coverage_gaps(&published, 51_000), ["nvml: it hangs"]);
 }
 
 #[test]
-fn an_agent_whose_quick_collectors_have_not_looked_is_not_healthy() {
+fn an_agent_is_not_healthy_before_its_fast_collectors_reported() {
     let published = Published::default();
-    let mut shown = state();
-    shown.at.steady_ms = 50_000;
+    let mut state = state();
+    state.at.steady_ms = 50_000;
     let collector = |name: &str| CollectorState {
         name: name.to_owned(),
         period_s: 1.0,
         age_s: None,
         stalled: false,
     };
-    shown.collectors = ["nvml-fast", "nvml-rare"].map(collector).into();
-    published.set(shown.clone());
-    assert_eq!(blind(&published, 51_000), ["collectors: nvml-fast has not looked yet"]);
-    shown.collectors[0].age_s = Some(0.2);
-    published.set(shown);
-    assert!(blind(&published, 51_000).is_empty());
+    state.collectors = ["nvml-fast", "nvml-rare"].map(collector).into();
+    published.set(state.clone());
+    assert_eq!(coverage_gaps(&published, 51_000), ["collectors: nvml-fast has not reported yet"]);
+    state.collectors[0].age_s = Some(0.2);
+    published.set(state);
+    assert!(coverage_gaps(&published, 51_000).is_empty());
 }
 
 #[test]
-fn a_finding_names_its_gpu_and_only_gpus_that_were_listed_are_labels() {
+fn only_listed_gpus_become_labels_of_findings() {
     let (_, lines) = parse(&page(&Metrics { dcgm: false, hostname: None }));
     let named: Vec<_> = lines
         .iter()
@@ -315,58 +315,64 @@ fn a_finding_names_its_gpu_and_only_gpus_that_were_listed_are_labels() {
 }
 
 #[test]
-fn a_finding_says_which_xid_or_item_it_is_and_what_to_do() {
-    let mut shown = state();
+fn findings_have_labels_for_reason_and_action() {
+    let mut state = state();
     let details = [
         ("gpu.xid", "Xid 79", "Xid 79"),
         ("check", "module-not-loaded-version", "module-not-loaded-version"),
         ("gpu.xid-same-unit", "xid.13 GPC 2, TPC 3, SM 1", ""),
     ];
-    shown.findings.clear();
+    state.findings.clear();
     for (id, (code, detail, _)) in (0..).zip(details) {
         let mut open = finding(id, code, Subject::Node);
         open.finding.detail = detail.to_owned();
-        shown.findings.push(open);
+        state.findings.push(open);
     }
     let config = Metrics { dcgm: false, hostname: None };
-    let (_, lines) = parse(&render(&shown, shown.at.steady_ms, &[], None, &config));
+    let (_, lines) = parse(&render(&state, state.at.steady_ms, &[], None, &config));
     for (code, detail, reason) in details {
-        let line =
-            lines.iter().find(|line| line.1.get("code").is_some_and(|it| it == code)).unwrap();
+        let line = lines
+            .iter()
+            .find(|line| line.1.get("code").is_some_and(|label| label == code))
+            .unwrap();
         let labels = (line.1["reason"].as_str(), line.1["action"].as_str());
         assert_eq!(labels, (reason, "reboot-node"), "{detail}");
     }
 }
 
 #[test]
-fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
+fn incomplete_coverage_gives_the_verdict_unknown() {
     let config = Metrics { dcgm: false, hostname: None };
     let verdict = |state: &State| {
         let (_, lines) = parse(&render(state, state.at.steady_ms, &[], None, &config));
-        let mut of = lines.iter().filter(|line| line.0 == "farrier_node_verdict" && line.2 > 0.0);
-        let name = of.next().unwrap().1["verdict"].clone();
-        assert!(of.next().is_none());
+        let mut current =
+            lines.iter().filter(|line| line.0 == "farrier_node_verdict" && line.2 > 0.0);
+        let name = current.next().unwrap().1["verdict"].clone();
+        assert!(current.next().is_none());
         name
     };
-    let mut shown = state();
-    assert_eq!(verdict(&shown), "faulty");
-    shown.findings.clear();
-    shown.unseen = Some(std::sync::Arc::default());
-    shown.collectors.clear();
-    shown.blind.clear();
-    shown.coverage = std::sync::Arc::default();
-    let known = |reading: Reading<f64>| {
-        let mut values = (*shown.values).clone();
+    let mut state = state();
+    assert_eq!(verdict(&state), "faulty");
+    state.findings.clear();
+    state.skipped_checks = Some(std::sync::Arc::default());
+    state.collectors.clear();
+    state.blind.clear();
+    state.coverage = std::sync::Arc::default();
+    let with_temperature = |reading: Reading<f64>| {
+        let mut values = (*state.values).clone();
         let subject = Subject::Gpu(uuid());
         let readings = vec![(Signal::GpuTemperature, reading)];
         values.latest = [(subject, readings)].into_iter().collect();
-        State { values: values.into(), ..shown.clone() }
+        State { values: values.into(), ..state.clone() }
     };
-    assert_eq!(verdict(&known(Reading::Value(40.0))), "healthy");
-    assert_eq!(verdict(&known(Reading::Unreadable(ReadError::unavailable("it fails")))), "unknown");
-    let mut late = known(Reading::Value(40.0));
-    late.blind = vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
-    assert_eq!(verdict(&late), "unknown");
+    assert_eq!(verdict(&with_temperature(Reading::Value(40.0))), "healthy");
+    assert_eq!(
+        verdict(&with_temperature(Reading::Unreadable(ReadError::unavailable("it fails")))),
+        "unknown"
+    );
+    let mut incomplete = with_temperature(Reading::Value(40.0));
+    incomplete.blind = vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
+    assert_eq!(verdict(&incomplete), "unknown");
 }
 
 /// The words that follow a marker in a text.
@@ -379,7 +385,7 @@ fn words_after<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str
 }
 
 #[test]
-fn alerts_ask_for_metrics_and_labels_that_are_there() {
+fn alerts_use_existing_metrics_and_labels() {
     let rules = include_str!("../../../../deploy/prometheus/farrier.rules.yml");
     let (_, lines) = parse(&page(&Metrics { dcgm: false, hostname: None }));
     let mut about_findings = 0;
@@ -398,12 +404,14 @@ fn alerts_ask_for_metrics_and_labels_that_are_there() {
             assert!(by.is_subset(&labels), "{name}: {by:?}");
             labels = by;
         }
-        let told: BTreeSet<&str> = words_after(alert, "$labels.").collect();
-        assert!(told.is_subset(&labels), "{name} tells of {told:?} and has {labels:?}");
+        let used: BTreeSet<&str> = words_after(alert, "$labels.").collect();
+        assert!(used.is_subset(&labels), "{name} uses {used:?} and has {labels:?}");
         if expr.contains("farrier_findings") {
             about_findings += 1;
             assert!(
-                ["instance", "code", "reason", "gpu", "UUID"].iter().all(|it| told.contains(it)),
+                ["instance", "code", "reason", "gpu", "UUID"]
+                    .iter()
+                    .all(|label| used.contains(label)),
                 "{name}"
             );
         }
@@ -415,36 +423,36 @@ async fn get(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     // The server may close in the middle of an oversized request.
     let _ = stream.write_all(request.as_bytes()).await;
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[test]
-fn requests_are_answered_and_hostile_ones_are_not() {
+fn valid_requests_are_served_and_oversized_ones_are_not() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let published = Published::default();
         let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
-        let board = Arc::new(JobRegistry::default());
-        let pages = Pages { published: published.clone(), board, metrics, uplink: None };
+        let registry = Arc::new(JobRegistry::default());
+        let pages = Pages { published: published.clone(), registry, metrics, uplink: None };
         tokio::spawn(run(listener, pages));
-        let ask =
+        let request =
             |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        assert!(get(address, &ask("/healthz")).await.starts_with("HTTP/1.1 503"));
+        assert!(get(address, &request("/healthz")).await.starts_with("HTTP/1.1 503"));
         published.set(state());
-        let healthy = get(address, &ask("/healthz")).await;
+        let healthy = get(address, &request("/healthz")).await;
         assert!(healthy.starts_with("HTTP/1.1 200") && healthy.ends_with("ok\n"), "{healthy}");
-        let page = get(address, &ask("/metrics")).await;
+        let page = get(address, &request("/metrics")).await;
         assert!(page.contains("text/plain; version=0.0.4"), "{page}");
-        assert!(get(address, &ask("/")).await.contains("/metrics"));
-        assert!(get(address, &ask("/nothing")).await.starts_with("HTTP/1.1 404"));
+        assert!(get(address, &request("/")).await.contains("/metrics"));
+        assert!(get(address, &request("/nothing")).await.starts_with("HTTP/1.1 404"));
         // Endless headers.
         let endless = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20));
         assert!(!get(address, &endless).await.contains("200 OK"));
-        // Excess connections do not lock others out for good.
+        // Excess connections do not lock others out permanently.
         let idle: Vec<TcpStream> = {
             let mut idle = Vec::new();
             for _ in 0..120 {
@@ -453,6 +461,6 @@ fn requests_are_answered_and_hostile_ones_are_not() {
             idle
         };
         drop(idle);
-        assert!(get(address, &ask("/healthz")).await.ends_with("ok\n"));
+        assert!(get(address, &request("/healthz")).await.ends_with("ok\n"));
     });
 }

@@ -13,7 +13,7 @@ pub(super) struct Family<'t> {
     name: &'t str,
     kind: &'static str,
     help: &'t str,
-    begun: bool,
+    started: bool,
 }
 
 impl Text {
@@ -23,7 +23,7 @@ impl Text {
         kind: &'static str,
         help: &'t str,
     ) -> Family<'t> {
-        Family { text: self, name, kind, help, begun: false }
+        Family { text: self, name, kind, help, started: false }
     }
 
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) {
@@ -44,15 +44,15 @@ impl Family<'_> {
     pub(super) fn value(&mut self, labels: &[(&str, &str)], value: f64) {
         let (name, kind) = (self.name, self.kind);
         let out = &mut self.text.out;
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             out.push_str(&format!("# HELP {name} "));
             escape(out, self.help, false);
             out.push_str(&format!("\n# TYPE {name} {kind}\n"));
         }
         out.push_str(name);
-        for (at, (label, content)) in labels.iter().enumerate() {
-            out.push(if at == 0 { '{' } else { ',' });
+        for (index, (label, content)) in labels.iter().enumerate() {
+            out.push(if index == 0 { '{' } else { ',' });
             out.push_str(label);
             out.push_str("=\"");
             escape(out, content, true);

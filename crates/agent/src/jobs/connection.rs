@@ -13,9 +13,9 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
-use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, misreading};
+use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, explain};
 use super::registry::JobRegistry;
-use super::server::Answers;
+use super::server::StatusProvider;
 
 /// Responses queued for a slow reader.
 pub(super) const OUTBOX: usize = 16;
@@ -30,14 +30,16 @@ const ERRORS_MAX: u32 = 10;
 const WRITE_WAIT: Duration = Duration::from_secs(5);
 const CHUNK_BYTES: usize = 8 << 10;
 
+/// Why a connection ends.
 enum End {
-    Gone,
-    Told(ErrorCode, Cow<'static, str>),
+    Closed,
+    /// The client gets this error first.
+    Error(ErrorCode, Cow<'static, str>),
 }
 
 impl End {
-    fn told(code: ErrorCode, why: impl Into<Cow<'static, str>>) -> Self {
-        Self::Told(code, why.into())
+    fn error(code: ErrorCode, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Error(code, why.into())
     }
 }
 
@@ -53,53 +55,53 @@ pub(super) async fn serve(
     mut stream: UnixStream,
     id: u64,
     mut outbox: Receiver<Arc<str>>,
-    board: &JobRegistry,
-    answers: &dyn Answers,
+    registry: &JobRegistry,
+    status_provider: &dyn StatusProvider,
 ) {
-    let mut lines = Lines { kept: Vec::new(), board };
-    let mut client = Client {
+    let mut lines = LineSplitter { partial: Vec::new(), registry };
+    let mut client = ClientConnection {
         id,
-        board,
-        answers,
+        registry,
+        status_provider,
         errors: 0,
         allowed: BURST,
         last: Instant::now(),
         welcomed: false,
-        deaf: false,
+        write_closed: false,
     };
     let end = loop {
         tokio::select! {
             line = outbox.recv() => match line {
                 Some(line) => {
-                    if let Err(end) = client.say(&mut stream, &line).await { break end; }
-                    board.drained(id, moment());
+                    if let Err(end) = client.send(&mut stream, &line).await { break end; }
+                    registry.outbox_drained(id, moment());
                 }
                 // The registry evicted this client.
-                None => break End::told(
+                None => break End::error(
                     ErrorCode::Full,
-                    "the place was needed, and no hello had come",
+                    "evicted to make room: no hello was received",
                 ),
             },
             readable = stream.readable() => {
-                if readable.is_err() { break End::Gone; }
+                if readable.is_err() { break End::Closed; }
                 let mut chunk = [0; CHUNK_BYTES];
                 let length = match stream.try_read(&mut chunk) {
-                    Ok(0) => break End::Gone,
+                    Ok(0) => break End::Closed,
                     Ok(length) => length,
                     Err(err) if err.kind() == ErrorKind::WouldBlock => continue,
-                    Err(_) => break End::Gone,
+                    Err(_) => break End::Closed,
                 };
-                let said = match lines.take(&chunk[..length]) {
-                    Ok(said) => said,
+                let complete = match lines.split(&chunk[..length]) {
+                    Ok(complete) => complete,
                     Err(end) => break end,
                 };
-                if let Err(end) = client.answer(&mut stream, said).await { break end; }
+                if let Err(end) = client.handle(&mut stream, complete).await { break end; }
             }
         }
     };
-    if let End::Told(code, why) = end {
-        board.drop_messages(1);
-        let _ = client.say(&mut stream, &Answer::Error { code, message: &why }.line()).await;
+    if let End::Error(code, why) = end {
+        registry.drop_messages(1);
+        let _ = client.send(&mut stream, &Answer::Error { code, message: &why }.line()).await;
     }
 }
 
@@ -108,80 +110,77 @@ pub(super) fn moment() -> Moment {
 }
 
 /// Splits chunks into lines.
-struct Lines<'b> {
-    kept: Vec<u8>,
-    board: &'b JobRegistry,
+struct LineSplitter<'b> {
+    partial: Vec<u8>,
+    registry: &'b JobRegistry,
 }
 
-impl Lines<'_> {
-    fn take(&mut self, chunk: &[u8]) -> Result<Vec<Vec<u8>>, End> {
-        let mut whole = Vec::new();
+impl LineSplitter<'_> {
+    fn split(&mut self, chunk: &[u8]) -> Result<Vec<Vec<u8>>, End> {
+        let mut complete = Vec::new();
         let mut rest = chunk;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let mut line = std::mem::take(&mut self.kept);
-            self.board.release(line.len());
+            let mut line = std::mem::take(&mut self.partial);
+            self.registry.release(line.len());
             line.extend_from_slice(&rest[..end]);
             rest = &rest[end + 1..];
             if line.len() > LINE_BYTES_MAX {
-                return Err(End::told(ErrorCode::LongLine, "a line has at most 65536 bytes"));
+                return Err(End::error(ErrorCode::LongLine, "a line may have at most 65536 bytes"));
             }
-            whole.push(line);
+            complete.push(line);
         }
-        if self.kept.len() + rest.len() > LINE_BYTES_MAX {
-            return Err(End::told(ErrorCode::LongLine, "a line has at most 65536 bytes"));
+        if self.partial.len() + rest.len() > LINE_BYTES_MAX {
+            return Err(End::error(ErrorCode::LongLine, "a line may have at most 65536 bytes"));
         }
-        if !self.board.reserve(rest.len()) {
-            return Err(End::told(
-                ErrorCode::Full,
-                "too many unfinished lines of all clients together",
-            ));
+        if !self.registry.reserve(rest.len()) {
+            return Err(End::error(ErrorCode::Full, "too many incomplete lines over all clients"));
         }
-        self.kept.extend_from_slice(rest);
-        Ok(whole)
+        self.partial.extend_from_slice(rest);
+        Ok(complete)
     }
 }
 
-impl Drop for Lines<'_> {
+impl Drop for LineSplitter<'_> {
     fn drop(&mut self) {
-        self.board.release(self.kept.len());
+        self.registry.release(self.partial.len());
     }
 }
 
-struct Client<'b> {
+struct ClientConnection<'b> {
     id: u64,
-    board: &'b JobRegistry,
-    answers: &'b dyn Answers,
+    registry: &'b JobRegistry,
+    status_provider: &'b dyn StatusProvider,
     errors: u32,
     allowed: f64,
     last: Instant,
     welcomed: bool,
     /// The client no longer reads. Its remaining input is still processed: an `oom` is often the
     /// last message.
-    deaf: bool,
+    write_closed: bool,
 }
 
-impl Client<'_> {
-    async fn say(&mut self, stream: &mut UnixStream, text: &str) -> Result<(), End> {
-        if self.deaf {
+impl ClientConnection<'_> {
+    async fn send(&mut self, stream: &mut UnixStream, text: &str) -> Result<(), End> {
+        if self.write_closed {
             return Ok(());
         }
         match timeout(WRITE_WAIT, stream.write_all(text.as_bytes())).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => {
-                self.deaf = true;
+                self.write_closed = true;
                 Ok(())
             }
-            Err(_) => Err(End::Gone),
+            Err(_) => Err(End::Closed),
         }
     }
 
-    async fn answer(&mut self, stream: &mut UnixStream, lines: Vec<Vec<u8>>) -> Result<(), End> {
+    async fn handle(&mut self, stream: &mut UnixStream, lines: Vec<Vec<u8>>) -> Result<(), End> {
         let now = Instant::now();
         let earned = (now - self.last).as_secs_f64() * RATE_PER_S;
         self.last = now;
         self.allowed = (self.allowed + earned).min(BURST);
         // Two chunks may hold a thousand requests, and the status does not change in between.
-        let mut asked_status = false;
+        let mut wants_status = false;
         for line in lines {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
@@ -189,26 +188,26 @@ impl Client<'_> {
             if self.allowed < 1.0 {
                 if !self.welcomed {
                     // The dropped messages may include a hello, so do not ignore them silently.
-                    return Err(End::told(ErrorCode::TooFast, "too many messages before hello"));
+                    return Err(End::error(ErrorCode::TooFast, "too many messages before hello"));
                 }
-                self.board.drop_messages(1);
+                self.registry.drop_messages(1);
                 continue;
             }
             self.allowed -= 1.0;
             match serde_json::from_slice::<Request>(&line) {
-                Err(err) => self.misread(stream, &misreading(&line, &err)).await?,
+                Err(err) => self.reject(stream, &explain(&line, &err)).await?,
                 Ok(Request::Hello(hello)) => self.hello(stream, hello).await?,
                 Ok(request) => {
-                    asked_status |= request == Request::Status;
-                    if let Err(why) = self.board.take(self.id, moment(), request) {
+                    wants_status |= request == Request::Status;
+                    if let Err(why) = self.registry.handle(self.id, moment(), request) {
                         self.bad_line(stream, &why.to_string()).await?;
                     }
                 }
             }
         }
-        if asked_status {
-            let status = self.answers.status();
-            self.say(stream, &status).await?;
+        if wants_status {
+            let status = self.status_provider.status();
+            self.send(stream, &status).await?;
         }
         Ok(())
     }
@@ -216,32 +215,32 @@ impl Client<'_> {
     /// A hello gets exactly one response: a welcome, or an error and the end of the connection.
     async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
         let v = hello.v.min(VERSION);
-        if let Err(refusal) = self.board.has_room_for_rank(self.id) {
-            return Err(End::told(ErrorCode::Full, refusal.to_string()));
+        if let Err(err) = self.registry.has_room_for_rank(self.id) {
+            return Err(End::error(ErrorCode::Full, err.to_string()));
         }
-        if let Err(why) = self.board.take(self.id, moment(), Request::Hello(hello)) {
-            return Err(End::told(ErrorCode::BadHello, why.to_string()));
+        if let Err(why) = self.registry.handle(self.id, moment(), Request::Hello(hello)) {
+            return Err(End::error(ErrorCode::BadHello, why.to_string()));
         }
         self.welcomed = true;
-        self.say(stream, &Answer::Welcome { v }.line()).await
+        self.send(stream, &Answer::Welcome { v }.line()).await
     }
 
-    async fn misread(&mut self, stream: &mut UnixStream, read: &ParseError) -> Result<(), End> {
-        if read.is_hello {
-            return Err(End::told(ErrorCode::BadHello, read.why.clone()));
+    async fn reject(&mut self, stream: &mut UnixStream, err: &ParseError) -> Result<(), End> {
+        if err.is_hello {
+            return Err(End::error(ErrorCode::BadHello, err.why.clone()));
         }
-        self.bad_line(stream, &read.why).await
+        self.bad_line(stream, &err.why).await
     }
 
     async fn bad_line(&mut self, stream: &mut UnixStream, why: &str) -> Result<(), End> {
         self.errors += 1;
         if self.errors >= ERRORS_MAX {
-            return Err(End::told(ErrorCode::BadLines, "too many lines that are no messages"));
+            return Err(End::error(ErrorCode::BadLines, "too many invalid lines"));
         }
-        self.board.drop_messages(1);
+        self.registry.drop_messages(1);
         // Explain the format once; repeating it does not help.
         if self.errors == 1 {
-            self.say(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
+            self.send(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
                 .await?;
         }
         Ok(())

@@ -13,7 +13,7 @@ const RANKS_MAX: usize = 1024;
 
 /// How long a job stays visible after its last rank left: the on-call engineer asks at night what
 /// ran in the evening.
-const GONE_SHOWN_MS: i64 = 24 * 3_600_000;
+const EXPIRY_MS: i64 = 24 * 3_600_000;
 
 /// Maximum checkpoint reasons kept. The first ones show the cause.
 const REASONS_MAX: usize = 8;
@@ -29,11 +29,11 @@ pub(super) struct Job {
     /// is read.
     rates: BTreeMap<u64, f64>,
     /// Closed connections. Their rates count until another step ends.
-    gone: Vec<u64>,
+    closed: Vec<u64>,
     /// When its last rank left.
     left_ms: Option<i64>,
     /// Open findings for which a checkpoint was requested.
-    asked: BTreeSet<u64>,
+    requested: BTreeSet<u64>,
 }
 
 impl Job {
@@ -72,9 +72,9 @@ impl Job {
             state,
             steps: BTreeMap::new(),
             rates: BTreeMap::new(),
-            gone: Vec::new(),
+            closed: Vec::new(),
             left_ms: None,
-            asked: BTreeSet::new(),
+            requested: BTreeSet::new(),
         }
     }
 
@@ -82,8 +82,8 @@ impl Job {
     pub(super) fn step_ended(&mut self, ended: RankStep, loss: Option<f64>) {
         let RankStep { rank, step, step_s, .. } = ended;
         if self.state.step.is_none_or(|last| step >= last) {
-            let told_by_another = self.state.loss.filter(|_| self.state.step == Some(step));
-            self.state.loss = loss.or(told_by_another);
+            let from_other_rank = self.state.loss.filter(|_| self.state.step == Some(step));
+            self.state.loss = loss.or(from_other_rank);
             self.state.step = Some(step);
             self.state.step_s = step_s;
         }
@@ -93,9 +93,9 @@ impl Job {
     }
 
     /// Records the rate of a connection's last step. `None` if unknown.
-    pub(super) fn reached(&mut self, connection: u64, tokens_per_s: Option<f64>) {
-        for gone in self.gone.drain(..) {
-            self.rates.remove(&gone);
+    pub(super) fn set_rate(&mut self, connection: u64, tokens_per_s: Option<f64>) {
+        for closed in self.closed.drain(..) {
+            self.rates.remove(&closed);
         }
         match tokens_per_s {
             Some(rate) => drop(self.rates.insert(connection, rate)),
@@ -104,14 +104,14 @@ impl Job {
     }
 
     /// Records that a connection closed.
-    pub(super) fn left(&mut self, connection: u64) {
+    pub(super) fn connection_closed(&mut self, connection: u64) {
         if self.rates.contains_key(&connection) {
-            self.gone.push(connection);
+            self.closed.push(connection);
         }
     }
 
     /// The job for status output, with the slowest and fastest rank by their last step.
-    pub(super) fn shown(&self) -> JobState {
+    pub(super) fn summary(&self) -> JobState {
         let timed = || self.steps.values().filter(|step| step.step_s.is_some());
         let by_time = |left: &&RankStep, right: &&RankStep| {
             left.step_s.unwrap_or_default().total_cmp(&right.step_s.unwrap_or_default())
@@ -120,11 +120,12 @@ impl Job {
         let median = median(&mut steps_s);
         let slowest = timed().max_by(by_time).cloned();
         let comparable = slowest.as_ref().filter(|_| timed().nth(1).is_some());
-        let over = comparable.and_then(|it| it.step_s).zip(median).map(|(it, median)| it / median);
+        let slowest_s = comparable.and_then(|step| step.step_s);
+        let over_median = slowest_s.zip(median).map(|(slowest, median)| slowest / median);
         JobState {
             step_s_median: median,
             slowest,
-            slowest_over_median: over,
+            slowest_over_median: over_median,
             fastest: timed().min_by(by_time).cloned(),
             tokens_per_s: (!self.rates.is_empty()).then(|| self.rates.values().sum()),
             ..self.state.clone()
@@ -132,25 +133,25 @@ impl Job {
     }
 
     /// Updates the number of connected ranks.
-    pub(super) fn connected(&mut self, ranks: u32, now: Moment) {
+    pub(super) fn set_ranks(&mut self, ranks: u32, now: Moment) {
         self.state.ranks = ranks;
         let left = (ranks == 0).then_some(now);
         self.left_ms = left.map(|left| left.steady_ms);
         self.state.left = left.map(|left| left.wall);
     }
 
-    /// Whether the job has been gone too long to show.
-    pub(super) fn is_old(&self, now_ms: i64) -> bool {
-        self.left_ms.is_some_and(|left| now_ms - left >= GONE_SHOWN_MS)
+    /// `true` if its last rank left too long ago to show the job.
+    pub(super) fn is_expired(&self, now_ms: i64) -> bool {
+        self.left_ms.is_some_and(|left| now_ms - left >= EXPIRY_MS)
     }
 
     /// Records a checkpoint request. Every rank gets one; the job counts it once per finding.
-    pub(super) fn was_asked(&mut self, finding: u64, reason: &str, now: Moment) {
-        if !self.asked.insert(finding) {
+    pub(super) fn checkpoint_requested(&mut self, finding: u64, reason: &str, now: Moment) {
+        if !self.requested.insert(finding) {
             return;
         }
         let state = &mut self.state;
-        if state.checkpoint_at.is_some_and(|taken| Some(taken) >= state.checkpoint_wanted_at) {
+        if state.checkpoint_at.is_some_and(|saved| Some(saved) >= state.checkpoint_wanted_at) {
             state.checkpoint_wanted_for.clear();
         }
         state.checkpoints_wanted += 1;
@@ -162,10 +163,10 @@ impl Job {
 
     /// Records that a finding cleared.
     pub(super) fn cleared(&mut self, finding: u64) {
-        self.asked.remove(&finding);
+        self.requested.remove(&finding);
     }
 
-    pub(super) fn saved(&mut self, step: Option<u64>, now: Moment) {
+    pub(super) fn checkpoint_done(&mut self, step: Option<u64>, now: Moment) {
         self.state.checkpoint_at = Some(now.wall);
         self.state.checkpoint_step = step;
         self.state.checkpoint_failed = None;
@@ -187,8 +188,8 @@ pub(super) fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<
     if seconds.is_some_and(|seconds| !(0.0..=STEP_S_MAX).contains(&seconds)) {
         return Some(MessageError::StepSeconds);
     }
-    let many = tokens.is_some_and(|tokens| tokens > TOKENS_MAX);
-    many.then_some(MessageError::StepTokens)
+    let too_many = tokens.is_some_and(|tokens| tokens > TOKENS_MAX);
+    too_many.then_some(MessageError::StepTokens)
 }
 
 #[cfg(test)]
@@ -211,61 +212,64 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rank_is_held_against_the_median() {
+    fn the_slowest_rank_is_compared_with_the_median() {
         let mut job = job();
         job.step_ended(ended(0, 9, 2.0), None);
-        assert_eq!((job.shown().step_s_median, job.shown().slowest_over_median), (Some(2.0), None));
+        assert_eq!(
+            (job.summary().step_s_median, job.summary().slowest_over_median),
+            (Some(2.0), None)
+        );
         for (rank, step_s) in [(1, 2.0), (2, 2.2), (3, 3.0)] {
             job.step_ended(ended(rank, 9, step_s), None);
         }
-        let shown = job.shown();
-        assert_eq!(shown.step_s_median, Some(2.1));
-        assert_eq!(shown.slowest.map(|it| it.rank), Some(3));
-        assert!(shown.slowest_over_median.is_some_and(|over| (over - 3.0 / 2.1).abs() < 1e-9));
+        let summary = job.summary();
+        assert_eq!(summary.step_s_median, Some(2.1));
+        assert_eq!(summary.slowest.map(|step| step.rank), Some(3));
+        assert!(summary.slowest_over_median.is_some_and(|over| (over - 3.0 / 2.1).abs() < 1e-9));
     }
 
     #[test]
-    fn a_job_is_asked_once_for_each_finding_and_says_what_came_of_it() {
+    fn checkpoint_requests_are_counted_once_per_finding() {
         let mut job = job();
         for _rank in 0..8 {
-            job.was_asked(5, "Xid 79", at(10));
+            job.checkpoint_requested(5, "Xid 79", at(10));
         }
-        job.was_asked(6, "gpu.lost", at(11));
+        job.checkpoint_requested(6, "gpu.lost", at(11));
         assert_eq!(
             (job.state.checkpoints_wanted, job.state.checkpoint_wanted_at),
             (2, Some(at(11).wall))
         );
         assert_eq!(job.state.checkpoint_wanted_for, ["Xid 79", "gpu.lost"]);
-        job.saved(Some(100), at(20));
-        job.was_asked(7, "Xid 48", at(30));
-        assert_eq!(job.state.checkpoint_wanted_for, ["Xid 48"], "the others are dealt with");
+        job.checkpoint_done(Some(100), at(20));
+        job.checkpoint_requested(7, "Xid 48", at(30));
+        assert_eq!(job.state.checkpoint_wanted_for, ["Xid 48"], "the others were saved");
         job.cleared(7);
-        job.was_asked(7, "Xid 48", at(40));
+        job.checkpoint_requested(7, "Xid 48", at(40));
         assert_eq!(job.state.checkpoints_wanted, 4);
     }
 
     #[test]
-    fn what_ranks_reach_is_added_up_and_the_last_word_of_those_that_left_stays() {
+    fn rates_are_summed_and_closed_connections_count_until_the_next_step() {
         let mut job = job();
-        assert_eq!(job.shown().tokens_per_s, None);
-        job.reached(1, Some(100.0));
-        job.reached(2, Some(50.0));
-        job.reached(1, Some(70.0));
-        job.left(1);
-        assert_eq!(job.shown().tokens_per_s, Some(120.0), "as it was at the last step");
-        job.reached(2, Some(60.0));
-        assert_eq!(job.shown().tokens_per_s, Some(60.0));
-        job.reached(2, None);
-        assert_eq!(job.shown().tokens_per_s, None);
+        assert_eq!(job.summary().tokens_per_s, None);
+        job.set_rate(1, Some(100.0));
+        job.set_rate(2, Some(50.0));
+        job.set_rate(1, Some(70.0));
+        job.connection_closed(1);
+        assert_eq!(job.summary().tokens_per_s, Some(120.0), "as of the last step");
+        job.set_rate(2, Some(60.0));
+        assert_eq!(job.summary().tokens_per_s, Some(60.0));
+        job.set_rate(2, None);
+        assert_eq!(job.summary().tokens_per_s, None);
     }
 
     #[test]
-    fn a_job_without_ranks_is_old_after_a_day() {
+    fn a_job_without_ranks_expires_after_a_day() {
         let mut job = job();
-        job.connected(0, at(0));
-        assert!(!job.is_old(at(86_399).steady_ms) && job.is_old(at(86_400).steady_ms));
-        job.connected(1, at(86_400));
-        assert!(!job.is_old(at(1_000_000).steady_ms));
+        job.set_ranks(0, at(0));
+        assert!(!job.is_expired(at(86_399).steady_ms) && job.is_expired(at(86_400).steady_ms));
+        job.set_ranks(1, at(86_400));
+        assert!(!job.is_expired(at(1_000_000).steady_ms));
     }
 
     #[test]
@@ -274,20 +278,20 @@ mod tests {
         let ended = |rank, step| ended(rank, step, 1.0);
         job.step_ended(ended(0, 12), Some(2.5));
         job.step_ended(ended(1, 12), None);
-        assert_eq!(job.state.loss, Some(2.5), "of the same step");
+        assert_eq!(job.state.loss, Some(2.5), "reported for the same step");
         job.step_ended(ended(0, 13), None);
         assert_eq!((job.state.step, job.state.loss), (Some(13), None));
     }
 
     #[test]
-    fn ranks_are_told_apart_and_bounded() {
+    fn the_number_of_ranks_is_bounded() {
         let mut job = job();
         for rank in 0..5000 {
             job.step_ended(ended(rank, 1, 1.0 + f64::from(rank)), None);
         }
         assert_eq!(job.ranks_kept(), RANKS_MAX);
-        let shown = job.shown();
-        assert_eq!(shown.fastest.map(|it| it.rank), Some(0));
-        assert_eq!(shown.slowest.map(|it| it.rank), Some(1023));
+        let summary = job.summary();
+        assert_eq!(summary.fastest.map(|step| step.rank), Some(0));
+        assert_eq!(summary.slowest.map(|step| step.rank), Some(1023));
     }
 }

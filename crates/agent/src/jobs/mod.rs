@@ -17,7 +17,7 @@ mod server;
 
 pub use protocol::{JobState, RankStep};
 pub use registry::{CLIENTS_MAX, JOBS_MAX, JobRegistry};
-pub use server::{Answers, SocketError, bind, remove, run};
+pub use server::{SocketError, StatusProvider, bind, remove, run};
 
 #[cfg(test)]
 mod tests;

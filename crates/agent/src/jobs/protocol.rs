@@ -81,28 +81,28 @@ pub enum Request {
 const MESSAGES: [(&str, &str); 8] = [
     (
         "hello",
-        "`v` and `job`, which must be there, `rank`, `world_size`, `local_world_size`, `gpu` and `frameworks`",
+        "`v` and `job` (required), `rank`, `world_size`, `local_world_size`, `gpu`, `frameworks`",
     ),
-    ("step_begin", "`step`, a whole number, which must be there"),
-    ("step_end", "`step`, a whole number, which must be there, `seconds`, `tokens` and `loss`"),
-    ("phase", "`name`, a text, which must be there"),
-    ("oom", "`bytes_wanted`, a whole number"),
-    ("checkpoint_done", "`step`, a whole number"),
-    ("checkpoint_failed", "`message`, a text, which must be there"),
-    ("status", "nothing"),
+    ("step_begin", "`step` (integer, required)"),
+    ("step_end", "`step` (integer, required), `seconds`, `tokens`, `loss`"),
+    ("phase", "`name` (string, required)"),
+    ("oom", "`bytes_wanted` (integer)"),
+    ("checkpoint_done", "`step` (integer)"),
+    ("checkpoint_failed", "`message` (string, required)"),
+    ("status", "none"),
 ];
 
 /// Why a line is not a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ParseError {
-    /// Whether it was meant to be a hello.
+    /// `true` if its `type` is `hello`.
     pub(super) is_hello: bool,
-    /// What is wrong, and what was expected.
+    /// The problem, and the expected format.
     pub(super) why: String,
 }
 
 /// Explains to the client why its line does not parse.
-pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> ParseError {
+pub(super) fn explain(line: &[u8], err: &serde_json::Error) -> ParseError {
     #[derive(Deserialize)]
     struct Kind {
         r#type: Option<String>,
@@ -112,10 +112,10 @@ pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> ParseError {
         let why = format!("expected one JSON object a line: {err}");
         return ParseError { is_hello: false, why };
     };
-    let known = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
-    let why = match (known, &kind) {
-        (Some((name, takes)), _) => format!("`{name}`: {err}; it takes {takes}"),
-        (None, Some(_)) => format!("there is no such `type`; expected one of {}", names()),
+    let message = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
+    let why = match (message, &kind) {
+        (Some((name, fields)), _) => format!("`{name}`: {err}; fields: {fields}"),
+        (None, Some(_)) => format!("unknown `type`; expected one of {}", names()),
         (None, None) => format!("`type` is missing; expected one of {}", names()),
     };
     ParseError { is_hello: kind.as_deref() == Some("hello"), why }
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_the_document_read() {
+    fn the_examples_in_the_docs_parse() {
         let text = include_str!("../../../../docs/job-socket.md");
         let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("> ")).collect();
         assert!(lines.len() >= 7, "{lines:?}");
@@ -276,25 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_a_line_that_does_not_read_hears_what_was_expected() {
-        let told = |line: &str| {
+    fn an_invalid_line_is_explained() {
+        let explain = |line: &str| {
             let err = serde_json::from_str::<Request>(line).unwrap_err();
-            misreading(line.as_bytes(), &err).why
+            super::explain(line.as_bytes(), &err).why
         };
         let types = "`hello`, `step_begin`, `step_end`, `phase`, `oom`, `checkpoint_done`, `checkpoint_failed`, `status`";
-        assert!(told("nonsense").starts_with("expected one JSON object a line: "));
-        assert_eq!(told("{}"), format!("`type` is missing; expected one of {types}"));
-        let step = told(r#"{"type":"step"}"#);
-        assert_eq!(step, format!("there is no such `type`; expected one of {types}"));
-        let ended = told(r#"{"type":"step_end"}"#);
+        assert!(explain("nonsense").starts_with("expected one JSON object a line: "));
+        assert_eq!(explain("{}"), format!("`type` is missing; expected one of {types}"));
+        let step = explain(r#"{"type":"step"}"#);
+        assert_eq!(step, format!("unknown `type`; expected one of {types}"));
+        let ended = explain(r#"{"type":"step_end"}"#);
         assert_eq!(
             ended,
-            "`step_end`: missing field `step`; it takes `step`, a whole number, which must be there, `seconds`, `tokens` and `loss`"
+            "`step_end`: missing field `step`; fields: `step` (integer, required), `seconds`, `tokens`, `loss`"
         );
     }
 
     #[test]
-    fn the_document_has_every_code() {
+    fn the_docs_list_every_error_code() {
         use ErrorCode::{BadHello, BadLine, BadLines, Full, LongLine, Starting, TooFast};
         let text = include_str!("../../../../docs/job-socket.md");
         for code in [BadLine, BadHello, BadLines, LongLine, TooFast, Full, Starting] {

@@ -22,14 +22,14 @@ pub const CLIENTS_MAX: usize = 1024;
 /// `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 /// Connections reserved, in both limits, for clients without a hello, such as `farrier status`.
-const WITHOUT_HELLO: usize = 16;
+const RESERVED_CLIENTS: usize = 16;
 /// Maximum jobs in status and metrics: bounds the labels.
 pub const JOBS_MAX: usize = 64;
 /// Maximum length of a job's name or phase. Longer ones are truncated.
 const NAME_CHARS_MAX: usize = 128;
 /// Maximum findings and reasons in one `checkpoint_wanted`. The rest follows in the next one.
-const FINDINGS_IN_A_LINE: usize = 256;
-const REASONS_IN_A_LINE: usize = 3;
+const FINDINGS_PER_REQUEST_MAX: usize = 256;
+const REASONS_PER_REQUEST_MAX: usize = 3;
 /// Rules whose findings have an Xid as their detail.
 const XID_CODES: [&str; 4] =
     ["gpu.xid", "gpu.xid-app-repeated", "gpu.xid-after-reboots", "switch.sxid"];
@@ -50,7 +50,7 @@ struct Inner {
     clients: BTreeMap<u64, Client>,
     jobs: BTreeMap<JobKey, Job>,
     /// Open findings that end work.
-    standing: BTreeMap<u64, CheckpointRequest>,
+    requests: BTreeMap<u64, CheckpointRequest>,
     /// The node's GPUs, sorted. `None` before the first enumeration.
     gpus: Option<Vec<GpuUuid>>,
 }
@@ -60,22 +60,22 @@ struct CheckpointRequest {
     subject: Subject,
     /// Id and start time of the finding: ids start over if the journal is deleted.
     key: String,
-    /// Whether its detail is an Xid, which says more than the findings that follow from it.
+    /// `true` if its detail is an Xid, which tells more than the findings that follow from it.
     is_xid: bool,
     /// `gpu.xid Xid 79 on GPU-...`.
-    what: String,
-    /// `what` with the severity and the action.
+    summary: String,
+    /// `summary` with the severity and the action.
     reason: String,
 }
 
 /// Why a client is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum LimitError {
     /// The total limit is reached.
-    #[error("the agent serves {CLIENTS_MAX} connections and no more")]
+    #[error("the limit of {CLIENTS_MAX} connections is reached")]
     Full,
     /// The limit of this user is reached.
-    #[error("the agent serves {CLIENTS_PER_USER_MAX} connections of one user and no more")]
+    #[error("the limit of {CLIENTS_PER_USER_MAX} connections per user is reached")]
     UserFull,
 }
 
@@ -113,14 +113,17 @@ impl JobRegistry {
         uid: u32,
         pid: Option<u32>,
         outbox: Sender<Arc<str>>,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, LimitError> {
         let mut inner = self.lock();
-        let same = inner.clients.values().filter(|client| client.uid == uid).count();
-        if uid != 0 && same >= CLIENTS_PER_USER_MAX && !inner.let_go(|client| client.uid == uid) {
-            return Err(Refusal::UserFull);
+        let same_user = inner.clients.values().filter(|client| client.uid == uid).count();
+        if uid != 0
+            && same_user >= CLIENTS_PER_USER_MAX
+            && !inner.evict_client(|client| client.uid == uid)
+        {
+            return Err(LimitError::UserFull);
         }
-        if inner.clients.len() >= CLIENTS_MAX && !inner.let_go(|_| true) {
-            return Err(Refusal::Full);
+        if inner.clients.len() >= CLIENTS_MAX && !inner.evict_client(|_| true) {
+            return Err(LimitError::Full);
         }
         inner.next_id += 1;
         let id = inner.next_id;
@@ -129,17 +132,17 @@ impl JobRegistry {
         Ok(id)
     }
 
-    /// Whether this client may become a rank of a job: some connections are reserved.
-    pub(super) fn has_room_for_rank(&self, id: u64) -> Result<(), Refusal> {
+    /// Checks whether this client may become a rank of a job: some connections are reserved.
+    pub(super) fn has_room_for_rank(&self, id: u64) -> Result<(), LimitError> {
         let inner = self.lock();
         let Some(client) = inner.clients.get(&id) else { return Ok(()) };
-        let ranks = || inner.clients.values().filter(|it| it.job.is_some());
-        if ranks().count() >= CLIENTS_MAX - WITHOUT_HELLO {
-            return Err(Refusal::Full);
+        let ranks = || inner.clients.values().filter(|client| client.job.is_some());
+        if ranks().count() >= CLIENTS_MAX - RESERVED_CLIENTS {
+            return Err(LimitError::Full);
         }
-        let same = ranks().filter(|it| it.uid == client.uid).count();
-        if client.uid != 0 && same >= CLIENTS_PER_USER_MAX - WITHOUT_HELLO {
-            return Err(Refusal::UserFull);
+        let same_user = ranks().filter(|rank| rank.uid == client.uid).count();
+        if client.uid != 0 && same_user >= CLIENTS_PER_USER_MAX - RESERVED_CLIENTS {
+            return Err(LimitError::UserFull);
         }
         Ok(())
     }
@@ -151,30 +154,30 @@ impl JobRegistry {
         if let Some(key) = job {
             inner.count_ranks(&key, now);
             if let Some(job) = inner.jobs.get_mut(&key) {
-                job.left(id);
+                job.connection_closed(id);
             }
         }
     }
 
     /// Stores the enumerated GPUs. Clients that named a GPU not among them get a notice.
-    pub(crate) fn counted(&self, now: Moment, gpus: &[GpuIdentity]) {
+    pub(crate) fn set_gpus(&self, now: Moment, gpus: &[GpuIdentity]) {
         let mut gpus: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         gpus.sort();
         let mut inner = self.lock();
         if gpus.is_empty() || inner.gpus.as_ref() == Some(&gpus) {
             return;
         }
-        let Inner { clients, gpus: known, .. } = &mut *inner;
-        *known = Some(gpus);
+        let Inner { clients, gpus: inventory, .. } = &mut *inner;
+        *inventory = Some(gpus);
         for client in clients.values_mut() {
-            client.look_for_gpu(known.as_deref());
+            client.resolve_gpu(inventory.as_deref());
         }
-        inner.tell_all(now);
+        inner.notify_all(now);
     }
 
     /// Removes jobs that have been gone for a long time.
-    pub(crate) fn forget_old(&self, now: Moment) {
-        self.lock().jobs.retain(|_, job| !job.is_old(now.steady_ms));
+    pub(crate) fn remove_expired(&self, now: Moment) {
+        self.lock().jobs.retain(|_, job| !job.is_expired(now.steady_ms));
     }
 
     #[cfg(test)]
@@ -183,7 +186,12 @@ impl JobRegistry {
     }
 
     /// Applies a client's message. The client gets the error.
-    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
+    pub(super) fn handle(
+        &self,
+        id: u64,
+        now: Moment,
+        request: Request,
+    ) -> Result<(), MessageError> {
         let mut inner = self.lock();
         match request {
             Request::Hello(hello) => inner.hello(id, now, hello),
@@ -193,13 +201,13 @@ impl JobRegistry {
     }
 
     /// The client's outbox has room again for pending notices and requests.
-    pub(super) fn drained(&self, id: u64, now: Moment) {
-        self.lock().tell(id, now);
+    pub(super) fn outbox_drained(&self, id: u64, now: Moment) {
+        self.lock().notify(id, now);
     }
 
     /// Jobs, by user and name.
     pub fn jobs(&self) -> Vec<JobState> {
-        self.lock().jobs.values().map(Job::shown).collect()
+        self.lock().jobs.values().map(Job::summary).collect()
     }
 
     /// A finding opened or changed: sends checkpoint requests to the affected clients.
@@ -214,28 +222,28 @@ impl JobRegistry {
         if !ends_work {
             // It may have been worse before. Clients that got a request then do not get another if
             // it worsens again.
-            self.lock().standing.remove(&finding.id);
+            self.lock().requests.remove(&finding.id);
             return;
         }
         let Finding { code, detail, subject, severity, action, .. } = finding;
         let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
         let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
-        let what = format!("{code}{detail} on {subject}");
-        let reason = format!("{what}, {severity}: {}", action.instruction());
+        let summary = format!("{code}{detail} on {subject}");
+        let reason = format!("{summary}, {severity}: {}", action.instruction());
         // A node that goes down ends every rank, whichever GPU is at fault.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
         let is_xid = XID_CODES.contains(&code.as_str());
-        let standing = CheckpointRequest { subject, key, is_xid, what, reason };
+        let request = CheckpointRequest { subject, key, is_xid, summary, reason };
         let mut inner = self.lock();
-        for held in processes.unwrap_or_default() {
+        for process in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();
-            for client in clients.filter(|client| client.pid == Some(held.pid)) {
-                client.holds(held.gpu.clone());
+            for client in clients.filter(|client| client.pid == Some(process.pid)) {
+                client.add_gpu(process.gpu.clone());
             }
         }
-        inner.standing.insert(finding.id, standing);
-        inner.tell_all(now);
+        inner.requests.insert(finding.id, request);
+        inner.notify_all(now);
     }
 
     /// Connects a job. Returns a function that counts its checkpoint requests.
@@ -243,22 +251,22 @@ impl JobRegistry {
     pub(crate) fn listener(self: &Arc<Self>) -> impl Fn() -> u64 + use<> {
         let (outbox, inbox) = tokio::sync::mpsc::channel(64);
         let now = Moment { steady_ms: 0, wall: jiff::Timestamp::UNIX_EPOCH };
-        let id = self.join(0, None, outbox).expect("there is room");
-        let hello = serde_json::from_str(r#"{"v":1,"job":"job"}"#).expect("it is a good hello");
-        self.lock().hello(id, now, hello).expect("it is a good hello");
-        let board = Arc::clone(self);
+        let id = self.join(0, None, outbox).expect("a slot is free");
+        let hello = serde_json::from_str(r#"{"v":1,"job":"job"}"#).expect("the hello is valid");
+        self.lock().hello(id, now, hello).expect("the hello is valid");
+        let registry = Arc::clone(self);
         move || {
             let _connected = &inbox;
-            board.jobs().iter().map(|job| job.checkpoints_wanted).sum()
+            registry.jobs().iter().map(|job| job.checkpoints_wanted).sum()
         }
     }
 
     /// Records that a finding cleared.
     pub(crate) fn cleared(&self, finding: &Finding) {
         let mut inner = self.lock();
-        inner.standing.remove(&finding.id);
+        inner.requests.remove(&finding.id);
         for client in inner.clients.values_mut() {
-            client.told.remove(&finding.id);
+            client.notified.remove(&finding.id);
         }
         for job in inner.jobs.values_mut() {
             job.cleared(finding.id);
@@ -276,15 +284,15 @@ fn is_framework((name, version): &(String, String)) -> bool {
 
 impl Inner {
     /// Evicts the oldest matching client without a hello, of the user who has most of them. Returns
-    /// whether there was one.
-    fn let_go(&mut self, of: impl Fn(&Client) -> bool) -> bool {
-        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
-        let is_idle = |client: &&Client| client.job.is_none() && of(client);
+    /// `false` if there was none.
+    fn evict_client(&mut self, matches: impl Fn(&Client) -> bool) -> bool {
+        let mut per_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let is_idle = |client: &&Client| client.job.is_none() && matches(client);
         for client in self.clients.values().filter(is_idle) {
-            *of_user.entry(client.uid).or_default() += 1;
+            *per_user.entry(client.uid).or_default() += 1;
         }
         let idle = self.clients.iter().filter(|(_, client)| is_idle(client));
-        let oldest = idle.min_by_key(|(id, client)| (Reverse(of_user.get(&client.uid)), **id));
+        let oldest = idle.min_by_key(|(id, client)| (Reverse(per_user.get(&client.uid)), **id));
         let oldest = oldest.map(|(id, _)| *id);
         // This closes its outbox, and with it the connection.
         oldest.is_some_and(|id| self.clients.remove(&id).is_some())
@@ -293,19 +301,19 @@ impl Inner {
     fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), MessageError> {
         let Hello { v, job, rank, world_size, local_world_size, gpu, frameworks } = hello;
         if v == 0 {
-            return Err(MessageError::NoVersion);
+            return Err(MessageError::InvalidVersion);
         }
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         if client.job.is_some() {
             return Err(MessageError::SecondHello);
         }
-        let job = bounded(&job);
+        let job = truncated(&job);
         if job.is_empty() {
-            return Err(MessageError::NoName);
+            return Err(MessageError::EmptyJobName);
         }
         // An empty environment variable counts as unset.
         let gpu = gpu.filter(|gpu| !gpu.trim().is_empty());
-        client.names(gpu.map(|gpu| uuid(&gpu)).transpose()?, self.gpus.as_deref());
+        client.set_named_gpu(gpu.map(|gpu| uuid(&gpu)).transpose()?, self.gpus.as_deref());
         let key = (client.uid, job);
         client.rank = rank;
         client.job = Some(key.clone());
@@ -316,7 +324,7 @@ impl Inner {
         entry.state.frameworks.extend(frameworks.into_iter().filter(is_framework));
         entry.state.last_heard = now.wall;
         self.count_ranks(&key, now);
-        self.tell(id, now);
+        self.notify(id, now);
         Ok(())
     }
 
@@ -327,15 +335,15 @@ impl Inner {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
         }
-        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut per_user: BTreeMap<u32, usize> = BTreeMap::new();
         for (uid, _) in self.jobs.keys() {
-            *of_user.entry(*uid).or_default() += 1;
+            *per_user.entry(*uid).or_default() += 1;
         }
-        let gone = self.jobs.iter().min_by_key(|((uid, _), job)| {
-            let share = of_user.get(uid).copied().unwrap_or_default();
+        let evicted = self.jobs.iter().min_by_key(|((uid, _), job)| {
+            let share = per_user.get(uid).copied().unwrap_or_default();
             (job.state.ranks > 0, Reverse(share), job.state.last_heard)
         });
-        if let Some(key) = gone.map(|(key, _)| key.clone()) {
+        if let Some(key) = evicted.map(|(key, _)| key.clone()) {
             self.jobs.remove(&key);
         }
     }
@@ -343,34 +351,34 @@ impl Inner {
     fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let Some(key) = client.job.clone() else {
-            return Err(MessageError::NoHello);
+            return Err(MessageError::MissingHello);
         };
         let Some(job) = self.jobs.get_mut(&key) else { return Ok(()) };
         job.state.last_heard = now.wall;
         match request {
-            Request::StepBegin { step } => client.began = Some((step, now.steady_ms)),
+            Request::StepBegin { step } => client.step_started = Some((step, now.steady_ms)),
             Request::StepEnd { step, seconds, tokens, loss } => {
                 step_problem(seconds, tokens).map_or(Ok(()), Err)?;
-                let since = client.began.take().filter(|(began, _)| *began == step);
+                let started = client.step_started.take().filter(|(started, _)| *started == step);
                 #[expect(clippy::cast_precision_loss, reason = "milliseconds of one step")]
-                let counted = since.map(|(_, began)| (now.steady_ms - began) as f64 / 1000.0);
-                let step_s = seconds.or(counted).filter(|step_s| *step_s > 0.0);
+                let measured = started.map(|(_, at)| (now.steady_ms - at) as f64 / 1000.0);
+                let step_s = seconds.or(measured).filter(|step_s| *step_s > 0.0);
                 #[expect(clippy::cast_precision_loss, reason = "tokens of one step")]
                 let rate = tokens.zip(step_s).map(|(tokens, step_s)| tokens as f64 / step_s);
                 let (rank, pid, gpu) = (client.rank, client.pid, client.gpu().cloned());
                 job.step_ended(RankStep { rank, step, step_s, pid, gpu }, loss);
-                job.reached(id, rate);
+                job.set_rate(id, rate);
             }
-            Request::Phase { name } => job.state.phase = Some(bounded(&name)),
+            Request::Phase { name } => job.state.phase = Some(truncated(&name)),
             Request::Oom { bytes_wanted } => {
                 job.state.ooms += 1;
                 job.state.oom_at = Some(now.wall);
                 job.state.oom_rank = Some(client.rank);
                 job.state.oom_bytes_wanted = bytes_wanted;
             }
-            Request::CheckpointDone { step } => job.saved(step, now),
+            Request::CheckpointDone { step } => job.checkpoint_done(step, now),
             Request::CheckpointFailed { message } => {
-                job.state.checkpoint_failed = Some(bounded(&message));
+                job.state.checkpoint_failed = Some(truncated(&message));
             }
             Request::Hello(_) | Request::Status => (),
         }
@@ -381,53 +389,56 @@ impl Inner {
         let ranks = self.clients.values().filter(|client| client.job.as_ref() == Some(key));
         let ranks = u32::try_from(ranks.count()).unwrap_or(u32::MAX);
         if let Some(job) = self.jobs.get_mut(key) {
-            job.connected(ranks, now);
+            job.set_ranks(ranks, now);
         }
     }
 
-    fn tell_all(&mut self, now: Moment) {
+    fn notify_all(&mut self, now: Moment) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
-            self.tell(id, now);
+            self.notify(id, now);
         }
     }
 
-    /// Sends a client one checkpoint request for each finding that ends its work, several in one
+    /// Sends a client a checkpoint request for each finding that ends its work, several in one
     /// line. What does not fit its outbox follows once it has read a response.
-    fn tell(&mut self, id: u64, now: Moment) {
+    fn notify(&mut self, id: u64, now: Moment) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(job) = client.job.clone() else { return };
-        client.give_notice();
-        let mut news: Vec<(u64, &CheckpointRequest)> = self
-            .standing
+        client.send_notice();
+        let mut unsent: Vec<(u64, &CheckpointRequest)> = self
+            .requests
             .iter()
-            .filter(|(id, it)| !client.told.contains(id) && client.is_concerned(&it.subject))
-            .map(|(id, it)| (*id, it))
-            .take(FINDINGS_IN_A_LINE)
+            .filter(|(id, request)| {
+                !client.notified.contains(id) && client.is_affected_by(&request.subject)
+            })
+            .map(|(id, request)| (*id, request))
+            .take(FINDINGS_PER_REQUEST_MAX)
             .collect();
-        if news.is_empty() {
+        if unsent.is_empty() {
             return;
         }
-        news.sort_by_key(|(id, it)| (!it.is_xid, *id));
-        let findings: Vec<&str> = news.iter().map(|(_, it)| it.key.as_str()).collect();
-        let reasons: Vec<&str> = news.iter().map(|(_, it)| it.reason.as_str()).collect();
-        let mut reason = reasons[..reasons.len().min(REASONS_IN_A_LINE)].join("; ");
-        if let Some(more @ 1..) = reasons.len().checked_sub(REASONS_IN_A_LINE) {
+        unsent.sort_by_key(|(id, request)| (!request.is_xid, *id));
+        let findings: Vec<&str> = unsent.iter().map(|(_, request)| request.key.as_str()).collect();
+        let reasons: Vec<&str> =
+            unsent.iter().map(|(_, request)| request.reason.as_str()).collect();
+        let mut reason = reasons[..reasons.len().min(REASONS_PER_REQUEST_MAX)].join("; ");
+        if let Some(more @ 1..) = reasons.len().checked_sub(REASONS_PER_REQUEST_MAX) {
             reason.push_str(&format!("; and {more} more"));
         }
         let line = Answer::CheckpointWanted { findings: &findings, reason: &reason }.line();
         if client.outbox.try_send(line.into()).is_err() {
             return;
         }
-        client.told.extend(news.iter().map(|(id, _)| *id));
+        client.notified.extend(unsent.iter().map(|(id, _)| *id));
         if let Some(job) = self.jobs.get_mut(&job) {
-            for (id, standing) in news {
-                job.was_asked(id, &standing.what, now);
+            for (id, request) in unsent {
+                job.checkpoint_requested(id, &request.summary, now);
             }
         }
     }
 }
 
-fn bounded(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(NAME_CHARS_MAX).collect()
 }

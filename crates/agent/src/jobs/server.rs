@@ -26,7 +26,7 @@ pub enum SocketError {
     #[error("another agent answers on the socket `{}`", path.display())]
     InUse { path: PathBuf },
     /// The configured group does not exist.
-    #[error("there is no group `{group}` for the socket `{}`", path.display())]
+    #[error("the group `{group}` of the socket `{}` does not exist", path.display())]
     NoGroup { path: PathBuf, group: String },
 }
 
@@ -34,8 +34,8 @@ pub enum SocketError {
 pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     let path = &socket.path;
     let failed = |err| SocketError::Open { path: path.clone(), err };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(failed)?;
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(failed)?;
     }
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -53,44 +53,52 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// Requests that do not concern a job.
-pub trait Answers: Send + Sync {
+/// Serves `status` requests, which do not concern a job.
+pub trait StatusProvider: Send + Sync {
     /// The response to `status`. Shared, so that a thousand clients hold one copy.
     fn status(&self) -> Arc<str>;
 }
 
 /// Serves until dropped.
-pub async fn run(listener: UnixListener, board: Arc<JobRegistry>, answers: Arc<dyn Answers>) {
+pub async fn run(
+    listener: UnixListener,
+    registry: Arc<JobRegistry>,
+    status_provider: Arc<dyn StatusProvider>,
+) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => take(stream, &board, &answers),
+            Ok((stream, _)) => accept(stream, &registry, &status_provider),
             Err(err) => {
                 // Usually out of file descriptors: others have to close first.
-                tracing::warn!(%err, "a connection of a job was not taken");
+                tracing::warn!(%err, "failed to accept a job's connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-fn take(stream: UnixStream, board: &Arc<JobRegistry>, answers: &Arc<dyn Answers>) {
+fn accept(
+    stream: UnixStream,
+    registry: &Arc<JobRegistry>,
+    status_provider: &Arc<dyn StatusProvider>,
+) {
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
     // Zero is a process outside this PID namespace.
     let pid = pid.filter(|pid| *pid > 0);
     let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
-    match board.join(uid, pid, outbox) {
+    match registry.join(uid, pid, outbox) {
         Ok(id) => {
-            let (board, answers) = (Arc::clone(board), Arc::clone(answers));
+            let (registry, status_provider) = (Arc::clone(registry), Arc::clone(status_provider));
             tokio::spawn(async move {
-                connection::serve(stream, id, lines, &board, &*answers).await;
-                board.leave(id, connection::moment());
+                connection::serve(stream, id, lines, &registry, &*status_provider).await;
+                registry.leave(id, connection::moment());
             });
         }
-        Err(refusal) => {
-            board.drop_messages(1);
-            connection::refuse(&stream, &refusal.to_string());
+        Err(err) => {
+            registry.drop_messages(1);
+            connection::refuse(&stream, &err.to_string());
         }
     }
 }

@@ -16,30 +16,30 @@ use super::*;
 use crate::config::Socket;
 
 /// Bounds a hang. The tests do not measure durations on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-struct Fixed;
+struct FixedStatus;
 
-impl Answers for Fixed {
+impl StatusProvider for FixedStatus {
     fn status(&self) -> Arc<str> {
         format!("{{\"v\":1,\"filler\":\"{}\"}}\n", "x".repeat(100_000)).into()
     }
 }
 
-struct Served {
+struct TestServer {
     _folder: TempDir,
     path: PathBuf,
-    board: Arc<JobRegistry>,
+    registry: Arc<JobRegistry>,
 }
 
-fn serve() -> Served {
+fn serve() -> TestServer {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run/agent.sock");
-    let board = Arc::new(JobRegistry::default());
+    let registry = Arc::new(JobRegistry::default());
     let socket = Socket { path: path.clone(), mode: 0o600, group: None };
     let listener = bind(&socket).unwrap();
-    tokio::spawn(run(listener, Arc::clone(&board), Arc::new(Fixed)));
-    Served { _folder: folder, path, board }
+    tokio::spawn(run(listener, Arc::clone(&registry), Arc::new(FixedStatus)));
+    TestServer { _folder: folder, path, registry }
 }
 
 struct Client {
@@ -47,8 +47,8 @@ struct Client {
 }
 
 impl Client {
-    async fn connect(served: &Served) -> Self {
-        Self { stream: BufReader::new(UnixStream::connect(&served.path).await.unwrap()) }
+    async fn connect(server: &TestServer) -> Self {
+        Self { stream: BufReader::new(UnixStream::connect(&server.path).await.unwrap()) }
     }
 
     async fn send(&mut self, message: &Value) {
@@ -57,22 +57,22 @@ impl Client {
 
     async fn raw(&mut self, bytes: &[u8]) {
         // A client that was disconnected finds out here.
-        let _ = timeout(PATIENCE, self.stream.get_mut().write_all(bytes)).await.unwrap();
+        let _ = timeout(TIMEOUT, self.stream.get_mut().write_all(bytes)).await.unwrap();
     }
 
     /// The next message. `None` if the connection is closed.
-    async fn hear(&mut self) -> Option<Value> {
+    async fn receive(&mut self) -> Option<Value> {
         let mut line = String::new();
-        let length = timeout(PATIENCE, self.stream.read_line(&mut line)).await.unwrap();
+        let length = timeout(TIMEOUT, self.stream.read_line(&mut line)).await.unwrap();
         (length.ok()? > 0).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    async fn hello(served: &Served, job: &str, gpu: &str) -> Self {
-        let mut client = Self::connect(served).await;
+    async fn hello(server: &TestServer, job: &str, gpu: &str) -> Self {
+        let mut client = Self::connect(server).await;
         let hello =
             json!({"type": "hello", "v": 1, "job": job, "rank": 0, "world_size": 8, "gpu": gpu});
         client.send(&hello).await;
-        assert_eq!(client.hear().await.unwrap()["type"], "welcome");
+        assert_eq!(client.receive().await.unwrap()["type"], "welcome");
         client
     }
 }
@@ -118,20 +118,20 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
 }
 
 /// Waits for a condition, since the server reads asynchronously.
-async fn until(holds: impl Fn() -> bool) {
+async fn until(condition: impl Fn() -> bool) {
     let start = std::time::Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "it did not come");
+    while !condition() {
+        assert!(start.elapsed() < TIMEOUT, "timed out");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[test]
-fn a_job_is_followed_step_by_step() {
+fn steps_and_events_of_a_job_are_recorded() {
     test(async {
-        let served = serve();
-        let mut first = Client::hello(&served, "4711", "GPU-0").await;
-        let mut second = Client::hello(&served, "4711", "GPU-1").await;
+        let server = serve();
+        let mut first = Client::hello(&server, "4711", "GPU-0").await;
+        let mut second = Client::hello(&server, "4711", "GPU-1").await;
         for (client, tokens) in [(&mut first, 1000), (&mut second, 3000)] {
             client.send(&json!({"type": "phase", "name": "train"})).await;
             client.send(&json!({"type": "step_begin", "step": 12})).await;
@@ -140,9 +140,9 @@ fn a_job_is_followed_step_by_step() {
         }
         second.send(&json!({"type": "oom", "bytes_wanted": 5})).await;
         second.send(&json!({"type": "checkpoint_done", "step": 10})).await;
-        until(|| served.board.jobs().first().is_some_and(|job| job.checkpoint_step == Some(10)))
+        until(|| server.registry.jobs().first().is_some_and(|job| job.checkpoint_step == Some(10)))
             .await;
-        let jobs = served.board.jobs();
+        let jobs = server.registry.jobs();
         assert_eq!(jobs.len(), 1);
         let job = &jobs[0];
         assert_eq!((job.ranks, job.world_size, job.step), (2, Some(8), Some(12)));
@@ -150,141 +150,141 @@ fn a_job_is_followed_step_by_step() {
         assert_eq!((job.oom_rank, job.oom_bytes_wanted), (Some(0), Some(5)));
         assert_eq!(job.phase.as_deref(), Some("train"));
         drop(first);
-        until(|| served.board.jobs()[0].ranks == 1).await;
-        assert_eq!(served.board.dropped(), 0);
+        until(|| server.registry.jobs()[0].ranks == 1).await;
+        assert_eq!(server.registry.dropped(), 0);
     });
 }
 
 #[test]
-fn whoever_works_on_a_failing_gpu_is_told_once() {
+fn clients_of_a_failing_gpu_get_one_checkpoint_request() {
     test(async {
-        let served = serve();
-        let mut sick = Client::hello(&served, "sick", "GPU-0").await;
-        let mut well = Client::hello(&served, "well", "GPU-1").await;
+        let server = serve();
+        let mut affected = Client::hello(&server, "sick", "GPU-0").await;
+        let mut unaffected = Client::hello(&server, "well", "GPU-1").await;
         let bad = finding(5, "GPU-0", Severity::Fatal, Action::ResetGpu);
-        served.board.finding(at_s(0), &bad, None);
-        served.board.finding(at_s(0), &bad, None);
-        served.board.finding(
+        server.registry.finding(at_s(0), &bad, None);
+        server.registry.finding(at_s(0), &bad, None);
+        server.registry.finding(
             at_s(0),
             &finding(6, "GPU-0", Severity::Warning, Action::ResetGpu),
             None,
         );
-        served.board.finding(
+        server.registry.finding(
             at_s(0),
             &finding(7, "GPU-0", Severity::Fatal, Action::RestartApp),
             None,
         );
-        let told = sick.hear().await.unwrap();
+        let request = affected.receive().await.unwrap();
         assert_eq!(
-            (&told["type"], &told["findings"]),
+            (&request["type"], &request["findings"]),
             (&json!("checkpoint_wanted"), &json!(["5-0"]))
         );
-        assert_eq!(told["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
+        assert_eq!(request["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
         // The next message of each is the response to its own request: nothing came in between.
-        for client in [&mut sick, &mut well] {
+        for client in [&mut affected, &mut unaffected] {
             client.send(&json!({"type": "status"})).await;
-            assert_eq!(client.hear().await.unwrap()["v"], 1);
+            assert_eq!(client.receive().await.unwrap()["v"], 1);
         }
         // A later client also gets open findings, until they clear.
-        let mut late = Client::hello(&served, "late", "GPU-0").await;
-        assert_eq!(late.hear().await.unwrap()["findings"][0], "5-0");
+        let mut late = Client::hello(&server, "late", "GPU-0").await;
+        assert_eq!(late.receive().await.unwrap()["findings"][0], "5-0");
         // Nor for one whose severity went down.
         let less = finding(5, "GPU-0", Severity::Warning, Action::Investigate);
-        served.board.finding(at_s(0), &less, None);
-        let mut after = Client::hello(&served, "after", "GPU-0").await;
+        server.registry.finding(at_s(0), &less, None);
+        let mut after = Client::hello(&server, "after", "GPU-0").await;
         after.send(&json!({"type": "status"})).await;
-        assert_eq!(after.hear().await.unwrap()["v"], 1);
-        served.board.finding(at_s(0), &bad, None);
-        assert_eq!(after.hear().await.unwrap()["findings"][0], "5-0");
-        served.board.cleared(&bad);
-        let mut later = Client::hello(&served, "later", "GPU-0").await;
+        assert_eq!(after.receive().await.unwrap()["v"], 1);
+        server.registry.finding(at_s(0), &bad, None);
+        assert_eq!(after.receive().await.unwrap()["findings"][0], "5-0");
+        server.registry.cleared(&bad);
+        let mut later = Client::hello(&server, "later", "GPU-0").await;
         later.send(&json!({"type": "status"})).await;
-        assert_eq!(later.hear().await.unwrap()["v"], 1);
-        let wanted: u64 = served.board.jobs().iter().map(|job| job.checkpoints_wanted).sum();
-        assert_eq!(wanted, 3);
+        assert_eq!(later.receive().await.unwrap()["v"], 1);
+        let requests: u64 = server.registry.jobs().iter().map(|job| job.checkpoints_wanted).sum();
+        assert_eq!(requests, 3);
     });
 }
 
 #[test]
-fn nonsense_is_answered_once_and_then_ended() {
+fn invalid_lines_get_one_error_and_then_close_the_connection() {
     test(async {
-        let served = serve();
-        let mut client = Client::connect(&served).await;
+        let server = serve();
+        let mut client = Client::connect(&server).await;
         for _ in 0..20 {
             client.raw(b"\x00\xff not json\n").await;
         }
-        assert_eq!(client.hear().await.unwrap()["type"], "error");
-        let last = client.hear().await.unwrap();
+        assert_eq!(client.receive().await.unwrap()["type"], "error");
+        let last = client.receive().await.unwrap();
         assert_eq!(last["code"], "bad_lines");
-        assert_eq!(client.hear().await, None);
-        let mut client = Client::connect(&served).await;
+        assert_eq!(client.receive().await, None);
+        let mut client = Client::connect(&server).await;
         client.send(&json!({"type": "step_begin", "step": 1})).await;
-        assert_eq!(client.hear().await.unwrap()["message"], "say hello first");
-        assert!(served.board.dropped() >= 11);
+        assert_eq!(client.receive().await.unwrap()["message"], "expected hello first");
+        assert!(server.registry.dropped() >= 11);
     });
 }
 
 #[test]
-fn a_refused_hello_is_answered_and_the_connection_ends() {
+fn a_rejected_hello_gets_an_error_and_closes_the_connection() {
     test(async {
-        let served = serve();
+        let server = serve();
         let hello = |more: &str| format!("{{\"type\":\"hello\",\"v\":1,{more}}}\n");
         let status = "{\"type\":\"status\"}\n".repeat(3000);
         let cases = [
-            (String::new(), hello("\"job\":\"\""), "bad_hello", "a job has a name"),
+            (String::new(), hello("\"job\":\"\""), "bad_hello", "expected the job's name"),
             (String::new(), hello("\"rank\":1"), "bad_hello", "missing field `job`"),
-            (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "is a UUID"),
-            (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "hello comes once"),
+            (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "expected a UUID"),
+            (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "second hello"),
             // Regardless of earlier errors.
             ("nonsense\n\n{}\n".to_owned(), hello("\"job\":5"), "bad_hello", "invalid type"),
             (status, hello("\"job\":\"x\""), "too_fast", "before hello"),
         ];
         for (before, hello, code, why) in cases {
-            let mut client = Client::connect(&served).await;
+            let mut client = Client::connect(&server).await;
             // One write, which the server reads in several chunks.
             client.raw(format!("{before}{hello}").as_bytes()).await;
             let mut last = Value::Null;
-            while let Some(said) = client.hear().await {
-                last = said;
+            while let Some(message) = client.receive().await {
+                last = message;
             }
             assert_eq!(last["code"], code, "{last}");
             assert!(last["message"].to_string().contains(why), "{last}");
         }
-        until(|| served.board.clients() == 0).await;
+        until(|| server.registry.clients() == 0).await;
     });
 }
 
 #[test]
-fn a_newer_client_is_served_in_the_version_that_both_speak() {
+fn a_newer_client_is_served_in_the_common_version() {
     test(async {
-        let served = serve();
-        for (said, spoken) in [(1, 1), (7, 1)] {
-            let mut client = Client::connect(&served).await;
-            client.send(&json!({"type": "hello", "v": said, "job": "x", "new": {"a": 1}})).await;
-            assert_eq!(client.hear().await, Some(json!({"type": "welcome", "v": spoken})));
+        let server = serve();
+        for (offered, agreed) in [(1, 1), (7, 1)] {
+            let mut client = Client::connect(&server).await;
+            client.send(&json!({"type": "hello", "v": offered, "job": "x", "new": {"a": 1}})).await;
+            assert_eq!(client.receive().await, Some(json!({"type": "welcome", "v": agreed})));
         }
-        let mut client = Client::connect(&served).await;
+        let mut client = Client::connect(&server).await;
         client.send(&json!({"type": "hello", "v": 0, "job": "x"})).await;
-        assert_eq!(client.hear().await.unwrap()["code"], "bad_hello");
+        assert_eq!(client.receive().await.unwrap()["code"], "bad_hello");
     });
 }
 
 #[test]
-fn the_last_words_of_a_process_that_dies_are_heard() {
+fn the_last_messages_of_a_dying_process_are_read() {
     test(async {
-        let served = serve();
+        let server = serve();
         for _ in 0..50 {
-            let mut client = Client::connect(&served).await;
-            let words = "{\"type\":\"hello\",\"v\":1,\"job\":\"x\"}\n{\"type\":\"oom\",\"bytes_wanted\":5}\n";
-            client.raw(words.as_bytes()).await;
+            let mut client = Client::connect(&server).await;
+            let messages = "{\"type\":\"hello\",\"v\":1,\"job\":\"x\"}\n{\"type\":\"oom\",\"bytes_wanted\":5}\n";
+            client.raw(messages.as_bytes()).await;
             // The connection closes here, before the client has read anything.
         }
         until(|| {
-            served.board.clients() == 0
-                && served.board.jobs().first().is_some_and(|job| job.left.is_some())
+            server.registry.clients() == 0
+                && server.registry.jobs().first().is_some_and(|job| job.left.is_some())
         })
         .await;
-        assert_eq!(served.board.jobs()[0].ooms, 50);
+        assert_eq!(server.registry.jobs()[0].ooms, 50);
     });
 }
 
@@ -297,16 +297,16 @@ fn gpu(number: u32) -> farrier_fleet::health::GpuIdentity {
 }
 
 #[test]
-fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
-    let board = JobRegistry::default();
+fn a_client_with_an_unknown_gpu_gets_a_notice_and_all_faults() {
+    let registry = JobRegistry::default();
     let join = |gpu: &str| {
         let (outbox, inbox) = tokio::sync::mpsc::channel(8);
-        let id = board.join(1000, None, outbox).unwrap();
+        let id = registry.join(1000, None, outbox).unwrap();
         let hello = json!({"type": "hello", "v": 1, "job": gpu, "gpu": gpu});
-        board.take(id, at_s(0), request(hello)).unwrap();
+        registry.handle(id, at_s(0), request(hello)).unwrap();
         inbox
     };
-    let words = |inbox: &mut tokio::sync::mpsc::Receiver<Arc<str>>| -> Vec<String> {
+    let types = |inbox: &mut tokio::sync::mpsc::Receiver<Arc<str>>| -> Vec<String> {
         std::iter::from_fn(|| inbox.try_recv().ok())
             .map(|line| {
                 serde_json::from_str::<Value>(&line).unwrap()["type"].as_str().unwrap().to_owned()
@@ -316,150 +316,157 @@ fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
     let mut early_mig = join("MIG-10000000-1111-2222-3333-444444444444");
     // Before the GPUs are enumerated a name is accepted; then it is resolved.
     let mut early = join("GPU-90000000-1111-2222-3333-444444444444");
-    assert_eq!(words(&mut early), [""; 0]);
-    board.counted(at_s(1), &[gpu(1), gpu(2)]);
-    board.counted(at_s(2), &[gpu(1), gpu(2)]);
-    assert_eq!(words(&mut early), ["notice"]);
+    assert_eq!(types(&mut early), [""; 0]);
+    registry.set_gpus(at_s(1), &[gpu(1), gpu(2)]);
+    registry.set_gpus(at_s(2), &[gpu(1), gpu(2)]);
+    assert_eq!(types(&mut early), ["notice"]);
     let mut late = join("GPU-90000000-1111-2222-3333-444444444444");
     let mut whole = join(&gpu(1).uuid.0);
     let mut bare = join("10000000-1111-2222-3333-444444444444");
-    let mut beginning = join("GPU-10000");
+    let mut prefix = join("GPU-10000");
     let mut other = join(&gpu(2).uuid.0);
     let mut mig = join("MIG-10000000-1111-2222-3333-444444444444");
-    assert_eq!(words(&mut late), ["notice"]);
-    board.finding(at_s(3), &finding(1, &gpu(1).uuid.0, Severity::Fatal, Action::ResetGpu), None);
+    assert_eq!(types(&mut late), ["notice"]);
+    registry.finding(at_s(3), &finding(1, &gpu(1).uuid.0, Severity::Fatal, Action::ResetGpu), None);
     for inbox in
-        [&mut early, &mut early_mig, &mut late, &mut whole, &mut bare, &mut beginning, &mut mig]
+        [&mut early, &mut early_mig, &mut late, &mut whole, &mut bare, &mut prefix, &mut mig]
     {
-        assert_eq!(words(inbox), ["checkpoint_wanted"]);
+        assert_eq!(types(inbox), ["checkpoint_wanted"]);
     }
-    assert_eq!(words(&mut other), [""; 0]);
+    assert_eq!(types(&mut other), [""; 0]);
     // A GPU that falls off the bus keeps its identity.
-    board.counted(at_s(4), &[gpu(2)]);
-    assert_eq!(words(&mut whole), [""; 0]);
+    registry.set_gpus(at_s(4), &[gpu(2)]);
+    assert_eq!(types(&mut whole), [""; 0]);
 }
 
 #[test]
-fn pieces_of_lines_and_what_is_no_text_do_no_harm() {
+fn split_lines_and_invalid_utf8_are_handled() {
     test(async {
-        let served = serve();
-        let mut client = Client::connect(&served).await;
-        let words = "{\"type\":\"hello\",\"v\":1,\"job\":\"j\u{f6}b\"}\r\n";
-        for byte in words.as_bytes() {
+        let server = serve();
+        let mut client = Client::connect(&server).await;
+        let hello = "{\"type\":\"hello\",\"v\":1,\"job\":\"j\u{f6}b\"}\r\n";
+        for byte in hello.as_bytes() {
             client.raw(&[*byte]).await;
             tokio::task::yield_now().await;
         }
-        assert_eq!(client.hear().await.unwrap()["type"], "welcome");
+        assert_eq!(client.receive().await.unwrap()["type"], "welcome");
         client.raw(b"{\"type\":\"phase\",\"name\":\"\xff\xfe\"}\n").await;
-        assert_eq!(client.hear().await.unwrap()["code"], "bad_line");
+        assert_eq!(client.receive().await.unwrap()["code"], "bad_line");
         client.send(&json!({"type": "phase", "name": "a\u{1b}[2Jb"})).await;
-        until(|| served.board.jobs()[0].phase.as_deref() == Some("a[2Jb")).await;
-        assert_eq!(served.board.jobs()[0].job, "j\u{f6}b");
+        until(|| server.registry.jobs()[0].phase.as_deref() == Some("a[2Jb")).await;
+        assert_eq!(server.registry.jobs()[0].job, "j\u{f6}b");
         client.raw(b"{\"type\":\"phase\",\"name\":\"half").await;
         drop(client);
-        until(|| served.board.clients() == 0).await;
-        assert_eq!(served.board.jobs()[0].phase.as_deref(), Some("a[2Jb"), "half a line is none");
-        assert!(served.board.reserve(4 << 20), "all the room is free again");
+        until(|| server.registry.clients() == 0).await;
+        assert_eq!(
+            server.registry.jobs()[0].phase.as_deref(),
+            Some("a[2Jb"),
+            "half a line is ignored"
+        );
+        assert!(server.registry.reserve(4 << 20), "all line buffers are released");
     });
 }
 
 #[test]
-fn a_job_is_forgotten_a_day_after_its_last_rank_left() {
-    let board = JobRegistry::default();
-    let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
-    board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
-    board.forget_old(at_s(1_000_000));
-    assert_eq!(board.jobs().len(), 1, "it is connected, however long it is silent");
-    board.leave(id, at_s(1_000_000));
-    assert_eq!(board.jobs()[0].left, Some(at_s(1_000_000).wall));
-    board.forget_old(at_s(1_086_399));
-    assert_eq!(board.jobs().len(), 1);
-    board.forget_old(at_s(1_086_400));
-    assert!(board.jobs().is_empty());
+fn a_job_expires_a_day_after_its_last_rank_left() {
+    let registry = JobRegistry::default();
+    let id = registry.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
+    registry.handle(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
+    registry.remove_expired(at_s(1_000_000));
+    assert_eq!(registry.jobs().len(), 1, "a connected job never expires");
+    registry.leave(id, at_s(1_000_000));
+    assert_eq!(registry.jobs()[0].left, Some(at_s(1_000_000).wall));
+    registry.remove_expired(at_s(1_086_399));
+    assert_eq!(registry.jobs().len(), 1);
+    registry.remove_expired(at_s(1_086_400));
+    assert!(registry.jobs().is_empty());
 }
 
 #[test]
-fn an_endless_line_ends_the_connection_and_nobody_elses() {
+fn an_endless_line_closes_only_its_own_connection() {
     test(async {
-        let served = serve();
-        let mut good = Client::hello(&served, "good", "GPU-0").await;
-        let mut bad = Client::connect(&served).await;
+        let server = serve();
+        let mut good = Client::hello(&server, "good", "GPU-0").await;
+        let mut bad = Client::connect(&server).await;
         bad.raw(&vec![b'a'; 256 << 10]).await;
-        assert_eq!(bad.hear().await.map(|said| said["type"].clone()), Some(json!("error")));
-        assert_eq!(bad.hear().await, None);
+        assert_eq!(
+            bad.receive().await.map(|message| message["type"].clone()),
+            Some(json!("error"))
+        );
+        assert_eq!(bad.receive().await, None);
         // A hundred incomplete lines, each within its own limit, exceed the total.
         let mut many = Vec::new();
         for _ in 0..100 {
-            let mut client = Client::connect(&served).await;
+            let mut client = Client::connect(&server).await;
             client.raw(&vec![b'a'; 60 << 10]).await;
             many.push(client);
         }
-        until(|| served.board.clients() < 90).await;
+        until(|| server.registry.clients() < 90).await;
         good.send(&json!({"type": "phase", "name": "still here"})).await;
-        until(|| served.board.jobs()[0].phase.as_deref() == Some("still here")).await;
+        until(|| server.registry.jobs()[0].phase.as_deref() == Some("still here")).await;
         drop(many);
-        until(|| served.board.clients() == 1).await;
-        assert!(served.board.reserve(4 << 20), "all the room is free again");
-        served.board.release(4 << 20);
+        until(|| server.registry.clients() == 1).await;
+        assert!(server.registry.reserve(4 << 20), "all line buffers are released");
+        server.registry.release(4 << 20);
     });
 }
 
 #[test]
-fn a_flood_is_counted_and_dropped() {
+fn a_flood_of_messages_is_dropped_and_counted() {
     test(async {
-        let served = serve();
-        let mut good = Client::hello(&served, "good", "GPU-0").await;
-        let mut bad = Client::hello(&served, "bad", "GPU-1").await;
+        let server = serve();
+        let mut good = Client::hello(&server, "good", "GPU-0").await;
+        let mut bad = Client::hello(&server, "bad", "GPU-1").await;
         let burst = "{\"type\":\"phase\",\"name\":\"x\"}\n".repeat(20_000);
         bad.raw(burst.as_bytes()).await;
         good.send(&json!({"type": "phase", "name": "still here"})).await;
         let phase = || {
-            let jobs = served.board.jobs();
+            let jobs = server.registry.jobs();
             jobs.iter().find(|job| job.job == "good").and_then(|job| job.phase.clone())
         };
         until(|| phase().as_deref() == Some("still here")).await;
-        until(|| served.board.dropped() > 10_000).await;
+        until(|| server.registry.dropped() > 10_000).await;
     });
 }
 
 #[test]
-fn who_never_reads_is_let_go() {
+fn a_client_that_never_reads_is_disconnected() {
     test(async {
         tokio::time::pause();
-        let served = serve();
-        let mut bad = Client::connect(&served).await;
+        let server = serve();
+        let mut bad = Client::connect(&server).await;
         // The kernel buffers some responses. After that the write timeout of five seconds applies.
         for _ in 0..50 {
             bad.raw(b"{\"type\":\"status\"}\n").await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        until_paused(|| served.board.clients() == 0).await;
-        let mut left = Vec::new();
-        let _ = bad.stream.read_to_end(&mut left).await;
-        assert!(left.len() < 5_000_000, "{}", left.len());
+        until_paused(|| server.registry.clients() == 0).await;
+        let mut rest = Vec::new();
+        let _ = bad.stream.read_to_end(&mut rest).await;
+        assert!(rest.len() < 5_000_000, "{}", rest.len());
     });
 }
 
 /// Like [`until`], with paused time.
-async fn until_paused(holds: impl Fn() -> bool) {
+async fn until_paused(condition: impl Fn() -> bool) {
     for _ in 0..10_000 {
-        if holds() {
+        if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not come");
+    panic!("timed out");
 }
 
 #[test]
-fn five_thousand_connections_leave_room_and_memory() {
+fn five_thousand_connections_stay_within_the_limit() {
     test(async {
-        let served = serve();
-        let mut good = Client::hello(&served, "good", "GPU-0").await;
+        let server = serve();
+        let mut good = Client::hello(&server, "good", "GPU-0").await;
         let mut many = Vec::new();
         let mut refused = 0;
         for _ in 0..5000 {
-            match UnixStream::connect(&served.path).await {
+            match UnixStream::connect(&server.path).await {
                 Ok(stream) => many.push(stream),
                 // This process has reached its file descriptor limit.
                 Err(_) => refused += 1,
@@ -470,20 +477,22 @@ fn five_thousand_connections_leave_room_and_memory() {
             }
             tokio::task::yield_now().await;
         }
-        assert!(served.board.clients() <= CLIENTS_MAX);
+        assert!(server.registry.clients() <= CLIENTS_MAX);
         drop(many);
-        until(|| served.board.clients() == 1).await;
+        until(|| server.registry.clients() == 1).await;
         good.send(&json!({"type": "status"})).await;
-        assert_eq!(good.hear().await.unwrap()["v"], 1, "{refused} refused");
+        assert_eq!(good.receive().await.unwrap()["v"], 1, "{refused} refused");
     });
 }
 
 #[test]
-fn users_are_bounded_and_jobs_make_room() {
-    let board = JobRegistry::default();
-    let join = |uid| board.join(uid, None, tokio::sync::mpsc::channel(1).0);
+fn connections_per_user_and_jobs_are_bounded() {
+    let registry = JobRegistry::default();
+    let join = |uid| registry.join(uid, None, tokio::sync::mpsc::channel(1).0);
     let hello = |id, job: &str| {
-        board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": job}))).unwrap();
+        registry
+            .handle(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": job})))
+            .unwrap();
     };
     for _ in 0..CLIENTS_MAX / 2 {
         hello(join(1000).unwrap(), "of a user");
@@ -494,7 +503,7 @@ fn users_are_bounded_and_jobs_make_room() {
     }
     assert!(join(0).is_err());
     for id in 1..=512 {
-        board.leave(id, at_s(0));
+        registry.leave(id, at_s(0));
         join(1000).unwrap();
     }
     for number in 0..200_u64 {
@@ -503,15 +512,15 @@ fn users_are_bounded_and_jobs_make_room() {
         )
         .unwrap();
         let at = at_s(i64::try_from(number).unwrap());
-        board.take(1025 + number % 512, at, request).unwrap();
+        registry.handle(1025 + number % 512, at, request).unwrap();
     }
-    let jobs = board.jobs();
+    let jobs = registry.jobs();
     assert_eq!(jobs.len(), JOBS_MAX);
     assert!(jobs.iter().all(|job| job.job.chars().count() <= 128));
 }
 
 #[test]
-fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
     test(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
@@ -531,102 +540,106 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
 }
 
 #[test]
-fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
-    let board = JobRegistry::default();
+fn a_second_hello_and_an_invalid_gpu_are_rejected() {
+    let registry = JobRegistry::default();
     let (outbox, _inbox) = tokio::sync::mpsc::channel(1);
-    let id = board.join(1000, None, outbox).unwrap();
+    let id = registry.join(1000, None, outbox).unwrap();
     let hello = |gpu: &str| request(json!({"type": "hello", "v": 1, "job": "job", "gpu": gpu}));
     for wrong in ["0", "GPU-", "GPU-a\u{1b}[2J", &format!("GPU-{}", "a".repeat(1000))] {
-        assert!(board.take(id, at_s(0), hello(wrong)).is_err(), "{wrong:?}");
+        assert!(registry.handle(id, at_s(0), hello(wrong)).is_err(), "{wrong:?}");
     }
-    assert!(board.jobs().is_empty());
-    board.take(id, at_s(0), hello("GPU-0")).unwrap();
+    assert!(registry.jobs().is_empty());
+    registry.handle(id, at_s(0), hello("GPU-0")).unwrap();
     for number in 0..1000 {
-        let refused = board.take(id, at_s(0), hello(&format!("GPU-{number}")));
+        let refused = registry.handle(id, at_s(0), hello(&format!("GPU-{number}")));
         assert_eq!(refused, Err(MessageError::SecondHello));
     }
     // Only the first hello counted: a fault of another GPU does not matter to this client.
-    board.finding(at_s(0), &finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
-    assert_eq!(board.jobs()[0].checkpoints_wanted, 0);
+    registry.finding(at_s(0), &finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
+    assert_eq!(registry.jobs()[0].checkpoints_wanted, 0);
     // A node that goes down ends its work, whichever GPU is at fault.
-    board.finding(at_s(0), &finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
-    assert_eq!(board.jobs()[0].checkpoints_wanted, 1);
+    registry.finding(at_s(0), &finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
+    assert_eq!(registry.jobs()[0].checkpoints_wanted, 1);
 }
 
 #[test]
-fn what_a_job_computes_with_is_known_by_name_and_a_version_is_one() {
-    let board = JobRegistry::default();
+fn only_known_frameworks_with_valid_versions_are_recorded() {
+    let registry = JobRegistry::default();
     let hello = |frameworks: serde_json::Value| {
-        let id = board.join(1000, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        let id = registry.join(1000, None, tokio::sync::mpsc::channel(1).0).unwrap();
         let hello = json!({"type": "hello", "v": 1, "job": "job", "frameworks": frameworks});
-        board.take(id, at_s(0), request(hello)).unwrap();
+        registry.handle(id, at_s(0), request(hello)).unwrap();
     };
     hello(json!({"torch": "2.11.0+cu130", "numpy": "2.4.6", "jax": "0.10\u{1b}[2J", "keras": ""}));
     hello(json!({"keras": "3.15.1"}));
-    let known: Vec<_> = board.jobs()[0].frameworks.clone().into_iter().collect();
+    let frameworks: Vec<_> = registry.jobs()[0].frameworks.clone().into_iter().collect();
     let pair = |name: &str, version: &str| (name.to_owned(), version.to_owned());
-    assert_eq!(known, [pair("keras", "3.15.1"), pair("torch", "2.11.0+cu130")]);
+    assert_eq!(frameworks, [pair("keras", "3.15.1"), pair("torch", "2.11.0+cu130")]);
 }
 
 #[test]
-fn jobs_of_one_name_are_those_of_their_users() {
-    let board = JobRegistry::default();
+fn jobs_of_two_users_may_share_a_name() {
+    let registry = JobRegistry::default();
     let hello = || request(json!({"type": "hello", "v": 1, "job": "train"}));
     let join = |uid: u32| {
-        let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
-        board.take(id, at_s(0), hello()).unwrap();
+        let id = registry.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        registry.handle(id, at_s(0), hello()).unwrap();
         id
     };
     let (first, _) = (join(1000), join(1001));
-    board.take(first, at_s(0), request(json!({"type": "phase", "name": "mine"}))).unwrap();
-    let phases: Vec<_> = board.jobs().into_iter().map(|job| (job.uid, job.phase)).collect();
+    registry.handle(first, at_s(0), request(json!({"type": "phase", "name": "mine"}))).unwrap();
+    let phases: Vec<_> = registry.jobs().into_iter().map(|job| (job.uid, job.phase)).collect();
     assert_eq!(phases, [(Some(1000), Some("mine".to_owned())), (Some(1001), None)]);
 }
 
 #[test]
-fn one_users_many_jobs_do_not_push_out_anothers() {
-    let board = JobRegistry::default();
+fn many_jobs_of_one_user_do_not_evict_those_of_another() {
+    let registry = JobRegistry::default();
     let join = |uid: u32, job: String, second| {
-        let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        let id = registry.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
         let hello = request(json!({"type": "hello", "v": 1, "job": job}));
-        board.take(id, at_s(second), hello).unwrap();
+        registry.handle(id, at_s(second), hello).unwrap();
     };
     join(1000, "good".to_owned(), 0);
     for number in 0..200 {
         join(1001, format!("bad {number}"), number);
     }
-    assert!(board.jobs().iter().any(|job| job.job == "good"));
+    assert!(registry.jobs().iter().any(|job| job.job == "good"));
 }
 
 #[test]
-fn a_step_is_timed_by_the_clock_that_nobody_sets() {
-    let board = JobRegistry::default();
-    let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
+fn steps_are_timed_with_the_steady_clock() {
+    let registry = JobRegistry::default();
+    let id = registry.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
     let hello = json!({"type": "hello", "v": 1, "job": "job", "rank": 3});
-    board.take(id, at_s(100), request(hello)).unwrap();
-    board.take(id, at_s(100), request(json!({"type": "step_begin", "step": 1}))).unwrap();
+    registry.handle(id, at_s(100), request(hello)).unwrap();
+    registry.handle(id, at_s(100), request(json!({"type": "step_begin", "step": 1}))).unwrap();
     // The wall clock was set back by ten hours in between.
     let later = Moment { steady_ms: 102_000, ..at_s(-36_000) };
-    board.take(id, later, request(json!({"type": "step_end", "step": 1}))).unwrap();
-    let job = &board.jobs()[0];
+    registry.handle(id, later, request(json!({"type": "step_end", "step": 1}))).unwrap();
+    let job = &registry.jobs()[0];
     assert_eq!(job.step_s, Some(2.0));
-    assert_eq!(job.slowest.as_ref().map(|it| (it.rank, it.step)), Some((3, 1)));
+    assert_eq!(job.slowest.as_ref().map(|step| (step.rank, step.step)), Some((3, 1)));
 }
 
 #[test]
-fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
-    let board = JobRegistry::default();
+fn many_findings_are_sent_in_one_line_and_none_is_lost() {
+    let registry = JobRegistry::default();
     let (outbox, mut inbox) = tokio::sync::mpsc::channel(2);
-    let id = board.join(0, None, outbox).unwrap();
-    board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
+    let id = registry.join(0, None, outbox).unwrap();
+    registry.handle(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
     for number in 0..40 {
         let gpu = format!("GPU-{number}");
-        board.finding(at_s(0), &finding(number, &gpu, Severity::Fatal, Action::RebootNode), None);
+        registry.finding(
+            at_s(0),
+            &finding(number, &gpu, Severity::Fatal, Action::RebootNode),
+            None,
+        );
     }
     let mut lines = Vec::new();
     while let Ok(line) = inbox.try_recv() {
         lines.push(line);
-        board.drained(id, at_s(0));
+        registry.outbox_drained(id, at_s(0));
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(
@@ -636,17 +649,17 @@ fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
 }
 
 #[test]
-fn those_who_say_nothing_make_room_and_ranks_leave_some() {
-    let board = JobRegistry::default();
+fn idle_clients_are_evicted_and_some_slots_stay_free_of_ranks() {
+    let registry = JobRegistry::default();
     let mut outboxes = Vec::new();
     let mut join = |uid| {
         let (outbox, inbox) = tokio::sync::mpsc::channel(1);
         outboxes.push(inbox);
-        board.join(uid, None, outbox)
+        registry.join(uid, None, outbox)
     };
     let hello = |id| {
         let hello = request(json!({"type": "hello", "v": 1, "job": "job"}));
-        board.has_room_for_rank(id).map(|()| board.take(id, at_s(0), hello).unwrap())
+        registry.has_room_for_rank(id).map(|()| registry.handle(id, at_s(0), hello).unwrap())
     };
     let rank = join(1000).unwrap();
     hello(rank).unwrap();
@@ -655,41 +668,44 @@ fn those_who_say_nothing_make_room_and_ranks_leave_some() {
         join(1000).unwrap();
         join(0).unwrap();
     }
-    assert!(board.clients() <= CLIENTS_MAX);
-    assert_eq!(board.take(rank, at_s(1), request(json!({"type": "phase", "name": "x"}))), Ok(()));
-    assert_eq!(board.jobs()[0].phase.as_deref(), Some("x"), "who has said hello stays");
-    assert!(board.has_room_for_rank(idle).is_ok(), "it is gone");
+    assert!(registry.clients() <= CLIENTS_MAX);
+    assert_eq!(
+        registry.handle(rank, at_s(1), request(json!({"type": "phase", "name": "x"}))),
+        Ok(())
+    );
+    assert_eq!(registry.jobs()[0].phase.as_deref(), Some("x"), "a client with a hello stays");
+    assert!(registry.has_room_for_rank(idle).is_ok(), "the client was evicted");
     let ranks = (0..2 * CLIENTS_MAX).filter(|_| join(0).is_ok_and(|id| hello(id).is_ok())).count();
     assert!(ranks < CLIENTS_MAX, "{ranks}");
-    assert!(join(0).is_ok() && join(1000).is_ok(), "there is room for who asks for the status");
+    assert!(join(0).is_ok() && join(1000).is_ok(), "a status client still gets a slot");
 }
 
 #[test]
-fn the_status_is_told_while_a_thousand_say_nothing() {
+fn status_is_served_despite_a_thousand_idle_clients() {
     test(async {
-        let served = serve();
+        let server = serve();
         let mut idle = Vec::new();
         for _ in 0..CLIENTS_MAX + 76 {
-            idle.extend(UnixStream::connect(&served.path).await.ok());
+            idle.extend(UnixStream::connect(&server.path).await.ok());
             tokio::task::yield_now().await;
         }
-        let mut client = Client::connect(&served).await;
+        let mut client = Client::connect(&server).await;
         client.send(&json!({"type": "status"})).await;
-        assert_eq!(client.hear().await.unwrap()["v"], 1);
+        assert_eq!(client.receive().await.unwrap()["v"], 1);
     });
 }
 
 #[test]
-fn a_step_that_no_clock_measured_is_refused() {
-    let board = JobRegistry::default();
-    let id = board.join(1000, None, tokio::sync::mpsc::channel(8).0).unwrap();
+fn a_step_with_impossible_figures_is_rejected() {
+    let registry = JobRegistry::default();
+    let id = registry.join(1000, None, tokio::sync::mpsc::channel(8).0).unwrap();
     // An empty `gpu` counts as unset.
     let hello = json!({"type": "hello", "v": 1, "job": "job", "gpu": ""});
-    board.take(id, at_s(0), request(hello)).unwrap();
+    registry.handle(id, at_s(0), request(hello)).unwrap();
     let end = |more: Value| {
         let mut end = json!({"type": "step_end", "step": 1});
         end.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        board.take(id, at_s(1), request(end))
+        registry.handle(id, at_s(1), request(end))
     };
     for wrong in [json!({"seconds": 1e308}), json!({"seconds": -4}), json!({"seconds": 604_801})] {
         let why = end(wrong).unwrap_err();
@@ -697,18 +713,18 @@ fn a_step_that_no_clock_measured_is_refused() {
     }
     let why = end(json!({"tokens": u64::MAX})).unwrap_err();
     assert_eq!(why.to_string(), "`tokens` of `step_end`: expected 0 to 1000000000000000");
-    assert_eq!(board.jobs()[0].step, None);
+    assert_eq!(registry.jobs()[0].step, None);
     end(json!({"seconds": 0.5, "tokens": 65_536, "loss": 1e300})).unwrap();
-    assert_eq!(board.jobs()[0].tokens_per_s, Some(131_072.0));
+    assert_eq!(registry.jobs()[0].tokens_per_s, Some(131_072.0));
 }
 
 #[test]
-fn whoever_calls_a_finding_less_than_it_is_does_not_keep_jobs_from_saving() {
-    let board = Arc::new(JobRegistry::default());
-    let asked = board.listener();
+fn a_lowered_severity_does_not_suppress_checkpoint_requests() {
+    let registry = Arc::new(JobRegistry::default());
+    let requests = registry.listener();
     let less = finding(1, "GPU-0", Severity::Warning, Action::ResetGpu);
-    board.finding(at_s(0), &less, None);
-    assert_eq!(asked(), 0);
-    board.finding(at_s(0), &Finding { own_severity: Some(Severity::Fatal), ..less }, None);
-    assert_eq!(asked(), 1);
+    registry.finding(at_s(0), &less, None);
+    assert_eq!(requests(), 0);
+    registry.finding(at_s(0), &Finding { own_severity: Some(Severity::Fatal), ..less }, None);
+    assert_eq!(requests(), 1);
 }

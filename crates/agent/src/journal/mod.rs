@@ -1,22 +1,22 @@
 //! The journal: decisions are on disk before they are reported.
 //!
 //! ```text
-//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> Published, sink
-//!                        │ disk full: they wait (bounded by merging), with a retry each second
+//! Decision ─ note ─> WriteBuffer ─ flush ─> write ─ fsync ─> durable Fold ─> Published, sink
+//!                        │ disk full: records wait (bounded by merging), with a retry each second
 //! open ─ fold of all segments ─> Fold ─> Engine::restore, kernel log cursor
 //! ```
 //!
 //! Segments are append-only JSON lines. Each begins with a snapshot, so that retention can delete
 //! the earlier ones. A torn last line is truncated; a damaged one is skipped and counted.
 
-mod fold;
-mod folder;
+mod durable_state;
 mod lock;
-mod reading;
+mod reader;
 mod record;
 pub(crate) mod segment;
 mod sink;
-mod waiting;
+mod state_dir;
+mod write_buffer;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -26,8 +26,8 @@ use std::time::Duration;
 use farrier_fleet::health::Change;
 use jiff::{SignedDuration, Timestamp};
 
-pub use fold::Fold;
-pub use reading::look;
+pub use durable_state::Fold;
+pub use reader::look;
 pub(crate) use record::is_readable;
 pub use record::{Record, Snapshot, VERSION};
 pub use sink::{Sink, SinkError};
@@ -35,10 +35,10 @@ pub use sink::{Sink, SinkError};
 use crate::config::Retention;
 use crate::failpoint::{Failpoint, Point};
 use farrier_fleet::health::{LastTold, Remembered};
-use folder::take;
-use reading::{Read, read};
+use reader::{JournalContent, read};
 use segment::Segment;
-use waiting::Waiting;
+use state_dir::acquire;
+use write_buffer::WriteBuffer;
 
 /// The byte limit is split into this many segments: retention deletes whole segments.
 const SEGMENTS: u64 = 8;
@@ -51,27 +51,27 @@ const SEGMENT_AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
 /// Why the journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("failed to use the state folder `{}`", dir.display())]
+    #[error("failed to use the state directory `{}`", dir.display())]
     Folder {
         dir: PathBuf,
         #[source]
         err: io::Error,
     },
     /// Another agent holds the lock.
-    #[error("another agent{} uses the state folder `{}`", lock::named(*pid), dir.display())]
+    #[error("another agent{} uses the state directory `{}`", lock::pid_suffix(*pid), dir.display())]
     InUse {
         dir: PathBuf,
         /// `None` if it is not visible from here.
         pid: Option<u32>,
     },
     /// Another user could replace the agent's files.
-    #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
+    #[error("the state directory `{}` is not the agent's own: {why}", dir.display())]
     NotOwn {
         dir: PathBuf,
         /// The owner, or who may write to it.
         why: String,
     },
-    #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
+    #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
     Newer {
         path: PathBuf,
         /// Version of the format.
@@ -101,12 +101,12 @@ pub struct Journal {
     durable: Fold,
     /// The last record, including those waiting.
     seq: u64,
-    waiting: Waiting,
+    waiting: WriteBuffer,
     /// A write failed midway: truncate to the last good byte first.
     dirty: bool,
     recovery: Recovery,
     /// The wall clock may be wrong: do not expire segments by age.
-    clock_doubted: bool,
+    clock_suspect: bool,
     /// Segment size at which to retry rotation, after a snapshot was too large.
     rotate_from: u64,
 }
@@ -114,12 +114,12 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal and folds its records.
     pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
-        let lock = take(dir, lock::PATIENCE)?;
-        let Read { fold, mut segments, recovery } = match read(dir, |_| ()) {
+        let lock = acquire(dir, lock::WAIT)?;
+        let JournalContent { state, mut segments, recovery } = match read(dir, |_| ()) {
             // The directory could not be created because the disk refuses writes. There is nothing
             // to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
-                Read::default()
+                JournalContent::default()
             }
             read => read?,
         };
@@ -132,23 +132,23 @@ impl Journal {
             file: None,
             segments,
             retention,
-            seq: fold.seq,
-            durable: fold,
-            waiting: Waiting::default(),
+            seq: state.seq,
+            durable: state,
+            waiting: WriteBuffer::default(),
             dirty: recovery.torn_bytes > 0,
             recovery,
-            clock_doubted: false,
+            clock_suspect: false,
             rotate_from: 0,
         };
-        match journal.mend() {
-            Err(err) if !takes_nothing(&err) => {
+        match journal.reopen() {
+            Err(err) if !is_disk_unwritable(&err) => {
                 Err(JournalError::Folder { dir: dir.to_owned(), err })
             }
             _ => Ok(journal),
         }
     }
 
-    /// Whether it is open for writing. If not, every flush retries.
+    /// `true` if it is open for writing. If not, every flush retries.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
@@ -158,9 +158,9 @@ impl Journal {
         &self.durable
     }
 
-    /// Passes every record on disk to `each`, oldest first.
-    pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
-        match read(&self.dir, each) {
+    /// Calls `visit` with every record on disk, oldest first.
+    pub fn for_each(&self, visit: impl FnMut(&Record)) -> Result<(), JournalError> {
+        match read(&self.dir, visit) {
             Err(JournalError::Folder { err, .. }) if self.lock.is_none() && not_found(&err) => {
                 Ok(())
             }
@@ -183,14 +183,14 @@ impl Journal {
     }
 
     /// Sets new retention limits.
-    pub fn retain(&mut self, retention: Retention) {
+    pub fn set_retention(&mut self, retention: Retention) {
         self.retention = retention;
     }
 
-    /// Sets whether the wall clock stepped recently. A step into the future must not expire the
-    /// whole history before it can be corrected.
-    pub fn doubt_clock(&mut self, doubted: bool) {
-        self.clock_doubted = doubted;
+    /// `true` if the wall clock stepped recently. A step into the future must not expire the whole
+    /// history before it can be corrected.
+    pub fn set_clock_suspect(&mut self, suspect: bool) {
+        self.clock_suspect = suspect;
     }
 
     /// Adds a decision. It is on disk only after [`Self::flush`].
@@ -201,7 +201,7 @@ impl Journal {
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
         remembered: Vec<Remembered>,
-        told: Vec<LastTold>,
+        recovery_reports: Vec<LastTold>,
     ) {
         let record = Record {
             v: VERSION,
@@ -212,18 +212,18 @@ impl Journal {
             snapshot: None,
             changes,
             remembered,
-            told,
+            told: recovery_reports,
         };
         self.seq = record.seq;
         self.waiting.push(record);
     }
 
     /// Writes and syncs the waiting records. Returns those that are newly on disk.
-    pub fn flush(&mut self, now: Timestamp, crash: &Failpoint) -> io::Result<Vec<Record>> {
+    pub fn flush(&mut self, now: Timestamp, failpoint: &Failpoint) -> io::Result<Vec<Record>> {
         if self.waiting.is_empty() {
             return Ok(Vec::new());
         }
-        self.mend()?;
+        self.reopen()?;
         let newest = self.segments.iter().filter_map(|segment| segment.last).max();
         if self.is_segment_full(now) {
             self.rotate(now)?;
@@ -233,7 +233,7 @@ impl Journal {
             serde_json::to_writer(&mut bytes, record)?;
             bytes.push(b'\n');
         }
-        self.write(&bytes, crash)?;
+        self.write(&bytes, failpoint)?;
         let written = self.waiting.take();
         if let Some(segment) = self.segments.last_mut() {
             segment.bytes += bytes.len() as u64;
@@ -243,22 +243,22 @@ impl Journal {
         for record in &written {
             self.durable.apply(record);
         }
-        self.forget(newest.map_or(now, |newest| newest.min(now)));
+        self.delete_expired(newest.map_or(now, |newest| newest.min(now)));
         Ok(written)
     }
 
-    fn write(&mut self, bytes: &[u8], crash: &Failpoint) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8], failpoint: &Failpoint) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
         self.dirty = true;
-        if crash.is_due(Point::HalfWritten) {
+        if failpoint.is_due(Point::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            crash.die();
+            failpoint.die();
         }
         file.write_all(bytes)?;
-        crash.reach(Point::Written);
+        failpoint.reach(Point::Written);
         file.sync_data()?;
         self.dirty = false;
-        crash.reach(Point::Synced);
+        failpoint.reach(Point::Synced);
         Ok(())
     }
 
@@ -268,24 +268,25 @@ impl Journal {
         let last = self.segments.last().map_or(1, |segment| segment.number);
         let path = if full { "/dev/full".into() } else { segment::path(&self.dir, last) };
         let file = fs::OpenOptions::new().append(true).open(path);
-        self.file = Some(file.expect("both are there"));
+        self.file = Some(file.expect("both files exist"));
     }
 
-    /// Opens what is not open, and truncates what a failed or partial write left behind.
-    fn mend(&mut self) -> io::Result<()> {
+    /// Takes the lock and opens the segment if they are missing, and truncates a partial write.
+    fn reopen(&mut self) -> io::Result<()> {
         if self.lock.is_none() {
-            let taken =
-                take(&self.dir, Duration::ZERO).map_err(|err| io::Error::other(err.to_string()))?;
-            self.lock = Some(taken.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
+            let lock = acquire(&self.dir, Duration::ZERO)
+                .map_err(|err| io::Error::other(err.to_string()))?;
+            self.lock = Some(lock.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
         }
-        let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
+        let (number, good_bytes) =
+            self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
         if self.file.is_none() {
             let file = segment::open(&segment::path(&self.dir, number))?;
             segment::sync_dir(&self.dir)?;
             self.file = Some(file);
         }
         if let Some(file) = self.file.as_ref().filter(|_| self.dirty) {
-            file.set_len(good)?;
+            file.set_len(good_bytes)?;
             file.sync_all()?;
             self.dirty = false;
         }
@@ -295,12 +296,13 @@ impl Journal {
     fn is_segment_full(&self, now: Timestamp) -> bool {
         let Some(segment) = self.segments.last() else { return true };
         // A snapshot that is large relative to the limit must not be rewritten with every record.
-        let state = segment.snapshot_bytes.unwrap_or(0);
-        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * state);
+        let snapshot_bytes = segment.snapshot_bytes.unwrap_or(0);
+        let limit =
+            (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * snapshot_bytes);
         let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
         // The first segment needs no snapshot: there is nothing before it.
-        let bare = segment.snapshot_bytes.is_none() && segment.number > 1;
-        (segment.bytes >= most || old || bare) && segment.bytes >= self.rotate_from
+        let lacks_snapshot = segment.snapshot_bytes.is_none() && segment.number > 1;
+        (segment.bytes >= limit || old || lacks_snapshot) && segment.bytes >= self.rotate_from
     }
 
     /// Starts a new segment with a snapshot.
@@ -322,18 +324,21 @@ impl Journal {
         line.push(b'\n');
         if line.len() > segment::LINE_BYTES_MAX {
             // A reader would reject the line. Let the segment grow until the state is smaller.
-            tracing::warn!(bytes = line.len(), "the state is too large to begin a segment with");
+            tracing::warn!(
+                bytes = line.len(),
+                "the snapshot is too large for one line; the segment keeps growing"
+            );
             self.rotate_from =
                 self.segments.last().map_or(0, |last| last.bytes) + line.len() as u64;
             return Ok(());
         }
         self.rotate_from = 0;
         // Write under a temporary name, so that no segment ever lacks its snapshot.
-        let part = path.with_extension("part");
-        let mut file = folder::create(&part)?;
+        let temporary = path.with_extension("part");
+        let mut file = state_dir::create(&temporary)?;
         file.write_all(&line)?;
         file.sync_all()?;
-        fs::rename(&part, &path)?;
+        fs::rename(&temporary, &path)?;
         // The new segment now supersedes all earlier ones. Never write to those again, even if a
         // later step fails.
         self.segments.push(Segment {
@@ -344,29 +349,29 @@ impl Journal {
             snapshot_bytes: Some(line.len() as u64),
         });
         self.file = None;
-        self.mend()
+        self.reopen()
     }
 
     /// Deletes closed segments beyond the age or size limit. Failed deletions are retried with the
     /// next record. Age counts from the previous record: the clock may have jumped since.
-    fn forget(&mut self, now: Timestamp) {
-        let most =
+    fn delete_expired(&mut self, now: Timestamp) {
+        let age_max =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
         // A segment with a damaged snapshot depends on the one before it. Delete them together.
         while let Some(next) =
             self.segments.iter().skip(1).position(|later| later.snapshot_bytes.is_some())
         {
-            let resting = &self.segments[..=next];
-            let ended = resting.iter().filter_map(|segment| segment.last).max();
-            let old = ended.is_some_and(|ended| now.duration_since(ended) > most);
-            let old = old && !self.clock_doubted;
+            let closed = &self.segments[..=next];
+            let ended = closed.iter().filter_map(|segment| segment.last).max();
+            let old = ended.is_some_and(|ended| now.duration_since(ended) > age_max);
+            let old = old && !self.clock_suspect;
             if !(old || self.bytes() > self.retention.bytes) {
                 return;
             }
             for _ in 0..=next {
                 let path = segment::path(&self.dir, self.segments[0].number);
-                let gone = fs::remove_file(&path);
-                if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
+                let removed = fs::remove_file(&path);
+                if let Err(err) = removed.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
                     tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
                     return;
                 }
@@ -376,9 +381,9 @@ impl Journal {
     }
 }
 
-/// Whether the disk refuses writes for a reason that may pass, or that the agent has to report: it
-/// is full or read-only. An agent that refused to start could not report it.
-fn takes_nothing(err: &io::Error) -> bool {
+/// `true` if the disk is full or read-only. That may pass, and the agent has to report it, which it
+/// could not if it exited at startup.
+fn is_disk_unwritable(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }

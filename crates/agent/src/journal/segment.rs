@@ -66,39 +66,39 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<u64>> {
 }
 
 /// Reads a segment record by record.
-pub(crate) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<ReadSegment> {
+pub(crate) fn read(path: &Path, mut visit: impl FnMut(Record)) -> io::Result<ReadSegment> {
     #[derive(serde::Deserialize)]
     struct OnlyVersion {
         v: u32,
     }
     let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
-    let mut seen = ReadSegment::default();
+    let mut segment = ReadSegment::default();
     let mut line = Vec::new();
     loop {
         line.clear();
         let length = read_line(&mut reader, &mut line)?;
         if length == 0 {
-            return Ok(seen);
+            return Ok(segment);
         }
         if line.last() != Some(&b'\n') && length <= LINE_BYTES_MAX as u64 {
-            seen.torn_bytes = length;
-            return Ok(seen);
+            segment.torn_bytes = length;
+            return Ok(segment);
         }
-        let first = seen.whole_bytes == 0;
-        seen.whole_bytes += length;
+        let first = segment.whole_bytes == 0;
+        segment.whole_bytes += length;
         match serde_json::from_slice::<Record>(&line) {
             Ok(record) if is_readable(record.v) => {
                 if first {
-                    seen.snapshot_bytes = record.snapshot.is_some().then_some(length);
+                    segment.snapshot_bytes = record.snapshot.is_some().then_some(length);
                 }
-                seen.first = seen.first.or(Some(record.at));
-                seen.last = Some(record.at);
-                take(record);
+                segment.first = segment.first.or(Some(record.at));
+                segment.last = Some(record.at);
+                visit(record);
             }
-            Ok(record) => seen.newer = Some(record.v),
+            Ok(record) => segment.newer = Some(record.v),
             Err(_) => match serde_json::from_slice::<OnlyVersion>(&line) {
-                Ok(OnlyVersion { v }) if v > VERSION => seen.newer = Some(v),
-                _ => seen.damaged += 1,
+                Ok(OnlyVersion { v }) if v > VERSION => segment.newer = Some(v),
+                _ => segment.damaged += 1,
             },
         }
     }

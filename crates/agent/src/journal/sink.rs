@@ -37,7 +37,7 @@ pub enum SinkError {
         err: io::Error,
     },
     /// The file has other content.
-    #[error("`{}` is not empty and no sink's: nothing was changed in it", path.display())]
+    #[error("`{}` is not a sink file: it was left unchanged", path.display())]
     Foreign { path: PathBuf },
     #[error("failed to write to the sink `{}`", path.display())]
     Write {
@@ -49,13 +49,13 @@ pub enum SinkError {
 
 /// Cursor: a record, and the number of its changes already written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-struct Place {
+struct SinkCursor {
     seq: u64,
     n: usize,
 }
 
 #[derive(Serialize)]
-struct Line<'c> {
+struct SinkLine<'c> {
     v: u32,
     seq: u64,
     n: usize,
@@ -69,7 +69,7 @@ pub struct Sink {
     path: PathBuf,
     file: File,
     bytes: u64,
-    place: Place,
+    cursor: SinkCursor,
     dirty: bool,
 }
 
@@ -80,29 +80,29 @@ impl Sink {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        let Tail { bytes, place, is_ours } = tail(&mut file).map_err(failed)?;
-        if !is_ours {
+        let Tail { bytes, cursor, is_sink } = tail(&mut file).map_err(failed)?;
+        if !is_sink {
             return Err(SinkError::Foreign { path: path.to_owned() });
         }
         file.set_len(bytes).map_err(failed)?;
-        if let Some(Place { seq, .. }) = place.filter(|place| place.seq > last) {
-            tracing::warn!(seq, last, "the sink is ahead of the journal and begins anew");
+        if let Some(SinkCursor { seq, .. }) = cursor.filter(|cursor| cursor.seq > last) {
+            tracing::warn!(seq, last, "the sink is ahead of the journal; writing a new start line");
         }
-        let place = place.filter(|place| place.seq <= last);
+        let cursor = cursor.filter(|cursor| cursor.seq <= last);
         let mut sink = Self {
             path: path.to_owned(),
             file,
             bytes,
-            place: place.unwrap_or(Place { seq: from, n: usize::MAX }),
+            cursor: cursor.unwrap_or(SinkCursor { seq: from, n: usize::MAX }),
             dirty: false,
         };
-        if place.is_none() {
+        if cursor.is_none() {
             sink.write(format!("{START}{from}}}\n").as_bytes())?;
         }
         Ok(sink)
     }
 
-    /// Whether the path now names another file.
+    /// `true` if the path now names another file, as after log rotation.
     pub fn was_moved(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
@@ -113,24 +113,24 @@ impl Sink {
     /// For tests: makes writes fail.
     #[cfg(test)]
     pub(crate) fn break_file(&mut self) {
-        self.file = File::open(&self.path).expect("it was open");
+        self.file = File::open(&self.path).expect("the file exists");
     }
 
     /// The last record that was at least partly written.
     pub fn seq(&self) -> u64 {
-        self.place.seq
+        self.cursor.seq
     }
 
     /// Writes a record, except for changes already written.
-    pub fn pass(&mut self, record: &Record) -> Result<(), SinkError> {
+    pub fn write_record(&mut self, record: &Record) -> Result<(), SinkError> {
         let mut bytes = Vec::new();
-        let mut place = self.place;
+        let mut cursor = self.cursor;
         for (at, change) in record.changes.iter().enumerate() {
-            let next = Place { seq: record.seq, n: at + 1 };
-            if next <= self.place {
+            let next = SinkCursor { seq: record.seq, n: at + 1 };
+            if next <= self.cursor {
                 continue;
             }
-            let line = Line {
+            let line = SinkLine {
                 v: VERSION,
                 seq: record.seq,
                 n: at + 1,
@@ -141,11 +141,11 @@ impl Sink {
             serde_json::to_writer(&mut bytes, &line)
                 .map_err(|err| SinkError::Write { path: self.path.clone(), err: err.into() })?;
             bytes.push(b'\n');
-            place = next;
+            cursor = next;
         }
         if !bytes.is_empty() {
             self.write(&bytes)?;
-            self.place = place;
+            self.cursor = cursor;
         }
         Ok(())
     }
@@ -168,14 +168,14 @@ struct Tail {
     /// Bytes up to the end of the last complete line.
     bytes: u64,
     /// The cursor in that line.
-    place: Option<Place>,
-    /// Whether it is a sink file, even one torn in its first line.
-    is_ours: bool,
+    cursor: Option<SinkCursor>,
+    /// `true` if it is a sink file, even one torn in its first line.
+    is_sink: bool,
 }
 
 fn tail(file: &mut File) -> io::Result<Tail> {
     #[derive(Deserialize)]
-    struct Known {
+    struct LinePosition {
         seq: Option<u64>,
         n: Option<usize>,
         start: Option<u64>,
@@ -187,16 +187,16 @@ fn tail(file: &mut File) -> io::Result<Tail> {
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let first = &bytes[..bytes.len().min(START.len())];
-    let is_begun = end == 0 && from == 0 && START.as_bytes().starts_with(first);
+    let is_torn_start = end == 0 && from == 0 && START.as_bytes().starts_with(first);
     bytes.truncate(end);
-    let place = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| {
-        let known: Known = serde_json::from_slice(line).ok()?;
-        match known {
-            Known { seq: Some(seq), n: Some(n), .. } => Some(Place { seq, n }),
-            Known { start: Some(seq), .. } => Some(Place { seq, n: usize::MAX }),
-            Known { .. } => None,
+    let cursor = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let position: LinePosition = serde_json::from_slice(line).ok()?;
+        match position {
+            LinePosition { seq: Some(seq), n: Some(n), .. } => Some(SinkCursor { seq, n }),
+            LinePosition { start: Some(seq), .. } => Some(SinkCursor { seq, n: usize::MAX }),
+            LinePosition { .. } => None,
         }
     });
-    let is_ours = place.is_some() || is_begun;
-    Ok(Tail { bytes: from + end as u64, place, is_ours })
+    let is_sink = cursor.is_some() || is_torn_start;
+    Ok(Tail { bytes: from + end as u64, cursor, is_sink })
 }

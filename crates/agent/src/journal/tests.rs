@@ -51,7 +51,7 @@ fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Chang
 }
 
 #[test]
-fn what_was_flushed_is_there_again() {
+fn flushed_records_are_restored() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 10, vec![Change::Opened(finding(1, 1)), Change::Opened(finding(2, 1))]);
@@ -74,8 +74,8 @@ fn what_was_flushed_is_there_again() {
 }
 
 #[test]
-fn what_the_driver_told_is_there_again_in_the_same_boot() {
-    let told = |value| {
+fn recovery_reports_are_restored_in_the_same_boot() {
+    let reports = |value| {
         let (subject, signal) = (Subject::Node, farrier_fleet::health::Signal::NodeDriverLoaded);
         vec![LastTold { subject, signal, value }]
     };
@@ -85,30 +85,30 @@ fn what_the_driver_told_is_there_again_in_the_same_boot() {
     let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
     write(&mut journal, 1, 1, Vec::new());
     let good = journal.file.replace(full);
-    journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), told(1.0));
+    journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), reports(1.0));
     for turn in 0..2000 {
-        let told = if turn == 7 { told(0.0) } else { Vec::new() };
-        journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), told);
+        let update = if turn == 7 { reports(0.0) } else { Vec::new() };
+        journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), update);
     }
     assert!(journal.flush(at(2), &Failpoint::default()).is_err());
     journal.file = good;
     journal.flush(at(3), &Failpoint::default()).unwrap();
-    assert_eq!(journal.durable().saved().told, told(0.0));
+    assert_eq!(journal.durable().saved().told, reports(0.0));
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, told(0.0));
+    assert_eq!(journal.durable().saved().told, reports(0.0));
     journal.rotate(at(4)).unwrap();
     write(&mut journal, 4, 2, Vec::new());
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, told(0.0));
+    assert_eq!(journal.durable().saved().told, reports(0.0));
     journal.note(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
     journal.flush(at(5), &Failpoint::default()).unwrap();
     assert_eq!(journal.durable().saved().told, []);
 }
 
 #[test]
-fn a_line_cut_anywhere_costs_only_itself() {
+fn a_torn_line_loses_only_its_own_record() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 10, vec![Change::Opened(finding(1, 1))]);
@@ -150,7 +150,7 @@ fn a_damaged_line_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_newer_form_is_refused() {
+fn a_newer_format_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = segment::path(folder.path(), 1);
     fs::write(&path, "{\"v\":3,\"something\":\"else\"}\n").unwrap();
@@ -159,42 +159,42 @@ fn a_newer_form_is_refused() {
 }
 
 #[test]
-fn the_form_of_version_1_reads() {
+fn format_version_1_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_1.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (fold, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = look(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
-    assert_eq!(fold.open[&7].count, 3);
-    assert_eq!(fold.kernel_cursor("2b4c"), Some(912));
+    assert_eq!(state.open[&7].count, 3);
+    assert_eq!(state.kernel_cursor("2b4c"), Some(912));
     // In that version an Xid from NVML was a kernel log line.
     assert!(
-        matches!(&fold.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
+        matches!(&state.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
     );
     // An agent that continues the journal appends its own version.
     let mut journal = open(folder.path());
     journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
     journal.flush(at(1), &Failpoint::default()).unwrap();
     drop(journal);
-    let (fold, recovery) = look(folder.path()).unwrap();
-    assert_eq!((recovery, fold.open.len()), (Recovery::default(), 3));
+    let (state, recovery) = look(folder.path()).unwrap();
+    assert_eq!((recovery, state.open.len()), (Recovery::default(), 3));
 }
 
 #[test]
-fn the_form_of_version_2_reads() {
+fn format_version_2_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_2.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (fold, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = look(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
-    let [Evidence::Nvml { xid, .. }] = &fold.open[&8].evidence[..] else {
-        panic!("{:?}", fold.open[&8].evidence);
+    let [Evidence::Nvml { xid, .. }] = &state.open[&8].evidence[..] else {
+        panic!("{:?}", state.open[&8].evidence);
     };
     assert_eq!((xid.code, xid.gpu.0.as_str(), xid.index), (79, "GPU-0005", Some(5)));
 }
 
 #[test]
-fn one_agent_has_the_folder() {
+fn one_agent_locks_the_directory() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path());
     let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
@@ -204,7 +204,7 @@ fn one_agent_has_the_folder() {
 }
 
 #[test]
-fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
+fn retention_is_bounded_in_bytes_and_days_and_keeps_open_findings() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
     let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
@@ -232,7 +232,7 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
 }
 
 #[test]
-fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
+fn a_new_segment_that_could_not_be_opened_is_used_by_the_next_write() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -249,7 +249,7 @@ fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
 }
 
 #[test]
-fn a_large_state_is_not_written_whole_with_every_record() {
+fn a_large_snapshot_is_not_rewritten_with_every_record() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
     let large = |id| Change::Opened(Finding { text: "x".repeat(40_000), ..finding(id, 1) });
@@ -262,12 +262,12 @@ fn a_large_state_is_not_written_whole_with_every_record() {
     drop(journal);
     let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
     write(&mut journal, 3, 1, vec![Change::Opened(finding(6, 99))]);
-    assert_eq!(journal.segments.last().unwrap().number, 2, "nor after a start");
+    assert_eq!(journal.segments.last().unwrap().number, 2, "nor after a restart");
     assert_eq!(durable.open.len(), journal.durable().open.len());
 }
 
 #[test]
-fn a_state_that_no_line_can_hold_survives_a_start() {
+fn a_state_larger_than_the_line_limit_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
     for id in 1..=18 {
@@ -282,7 +282,7 @@ fn a_state_that_no_line_can_hold_survives_a_start() {
 }
 
 #[test]
-fn a_damaged_snapshot_does_not_end_retention() {
+fn a_damaged_snapshot_does_not_stop_retention() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
     let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
@@ -307,7 +307,7 @@ fn a_damaged_snapshot_does_not_end_retention() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_loses_nothing() {
+fn no_record_is_lost_while_the_disk_is_full() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -335,7 +335,7 @@ fn a_disk_that_takes_nothing_loses_nothing() {
 }
 
 #[test]
-fn a_write_that_failed_half_way_leaves_no_half_line() {
+fn a_partial_write_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -349,7 +349,7 @@ fn a_write_that_failed_half_way_leaves_no_half_line() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_at_the_start_is_tried_again() {
+fn a_disk_that_is_full_at_startup_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -360,8 +360,8 @@ fn a_disk_that_takes_nothing_at_the_start_is_tried_again() {
     assert!(journal.is_open());
     drop(journal);
     assert_eq!(open(folder.path()).durable().open.len(), 2);
-    assert!(takes_nothing(&io::Error::from(io::ErrorKind::StorageFull)));
-    assert!(!takes_nothing(&io::Error::from(io::ErrorKind::PermissionDenied)));
+    assert!(is_disk_unwritable(&io::Error::from(io::ErrorKind::StorageFull)));
+    assert!(!is_disk_unwritable(&io::Error::from(io::ErrorKind::PermissionDenied)));
 }
 
 fn sunk(path: &Path) -> Vec<(u64, u64)> {
@@ -371,7 +371,7 @@ fn sunk(path: &Path) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn the_sink_gets_each_change_once_wherever_it_was_cut() {
+fn the_sink_gets_each_change_once_wherever_it_was_torn() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sink.jsonl");
     let mut journal = open(folder.path());
@@ -384,7 +384,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
         records.extend(journal.flush(at(1), &Failpoint::default()).unwrap());
     }
     for record in &records {
-        sink.pass(record).unwrap();
+        sink.write_record(record).unwrap();
     }
     let whole = sunk(&path);
     assert_eq!(whole.len(), 8);
@@ -394,14 +394,14 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
         fs::write(&path, &bytes[..cut]).unwrap();
         let mut sink = Sink::open(&path, 4, 4).unwrap();
         for record in &records {
-            sink.pass(record).unwrap();
+            sink.write_record(record).unwrap();
         }
         assert_eq!(sunk(&path), whole, "cut at {cut}");
     }
 }
 
 #[test]
-fn a_file_that_is_no_sink_is_left_as_it_is() {
+fn a_file_that_is_not_a_sink_is_left_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -423,7 +423,7 @@ fn a_file_that_is_no_sink_is_left_as_it_is() {
 }
 
 #[test]
-fn a_new_sink_begins_where_the_journal_is() {
+fn a_new_sink_starts_at_the_end_of_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sink.jsonl");
     let mut journal = open(folder.path());
@@ -442,7 +442,7 @@ fn a_new_sink_begins_where_the_journal_is() {
     drop(Sink::open(&path, 2, 2).unwrap());
     let mut sink = Sink::open(&path, 3, 3).unwrap();
     for record in &records {
-        sink.pass(record).unwrap();
+        sink.write_record(record).unwrap();
     }
     assert_eq!(sunk(&path), [(3, 1)]);
     assert!(!sink.was_moved());
@@ -451,7 +451,7 @@ fn a_new_sink_begins_where_the_journal_is() {
 }
 
 #[test]
-fn a_clock_that_jumped_does_not_end_the_history() {
+fn a_clock_step_does_not_expire_the_history() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     let day = 86_400;
@@ -463,17 +463,17 @@ fn a_clock_that_jumped_does_not_end_the_history() {
     let year = 365 * day;
     write(&mut journal, year, 1, vec![Change::Updated(finding(1, 2))]);
     assert!(journal.segments.len() > before, "the jump alone deletes nothing");
-    journal.doubt_clock(true);
+    journal.set_clock_suspect(true);
     write(&mut journal, year + 1, 1, vec![Change::Updated(finding(1, 3))]);
-    assert!(journal.segments.len() > before, "nor what comes while the clock is doubted");
+    assert!(journal.segments.len() > before, "nor a write while the clock is suspect");
     write(&mut journal, 9 * day, 1, vec![Change::Updated(finding(1, 4))]);
-    journal.doubt_clock(false);
+    journal.set_clock_suspect(false);
     write(&mut journal, 9 * day + 1, 1, vec![Change::Updated(finding(1, 5))]);
-    assert!(journal.segments.len() > before, "the clock was taken back in time");
+    assert!(journal.segments.len() > before, "the clock was corrected in time");
 }
 
 #[test]
-fn what_waited_long_is_written_in_lines_that_can_be_read() {
+fn merged_records_stay_below_the_line_limit() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
@@ -485,7 +485,7 @@ fn what_waited_long_is_written_in_lines_that_can_be_read() {
     }
     journal.file = good;
     let written = journal.flush(at(3), &Failpoint::default()).unwrap();
-    assert!(written.windows(2).all(|two| two[0].seq < two[1].seq), "numbers grow");
+    assert!(written.windows(2).all(|two| two[0].seq < two[1].seq), "sequence numbers increase");
     let durable = journal.durable().clone();
     assert_eq!((durable.open.len(), durable.kernel_seq), (1101, Some(1099)));
     drop(journal);

@@ -13,14 +13,14 @@ const VERSION: u32 = 1;
 
 /// Maximum GPUs remembered after they left the list. No node has more, and replaced GPUs need not
 /// be remembered forever.
-const GONE_MAX: usize = 32;
+const DELISTED_MAX: usize = 32;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Form {
+struct InventoryFile {
     v: u32,
     boot: String,
     gpus: Vec<GpuIdentity>,
-    /// Listed once, but not now.
+    /// GPUs that were listed before, but are not now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<GpuIdentity>,
     /// Those of `gone` that left the list during this boot.
@@ -34,33 +34,35 @@ pub struct Inventory {
     path: PathBuf,
     boot: String,
     gpus: Vec<GpuIdentity>,
-    gone: Vec<GpuIdentity>,
-    left: Vec<GpuUuid>,
+    /// Listed before, but not now. Newest last.
+    delisted: Vec<GpuIdentity>,
+    /// Those of `delisted` that left the list during this boot.
+    delisted_this_boot: Vec<GpuUuid>,
 }
 
 impl Inventory {
     /// Reads the file. From an earlier boot, only the identities are kept: addresses may have
     /// changed.
     pub fn open(state_dir: &Path, boot: &str) -> Self {
-        let mut kept = Self::last(state_dir);
-        if kept.boot != boot {
-            boot.clone_into(&mut kept.boot);
-            let before = std::mem::take(&mut kept.gpus);
-            kept.retire(before);
-            kept.left.clear();
+        let mut inventory = Self::last(state_dir);
+        if inventory.boot != boot {
+            boot.clone_into(&mut inventory.boot);
+            let before = std::mem::take(&mut inventory.gpus);
+            inventory.delist(before);
+            inventory.delisted_this_boot.clear();
         }
-        kept
+        inventory
     }
 
     /// Reads the file, whichever boot wrote it.
     pub fn last(state_dir: &Path) -> Self {
         let path = state_dir.join("inventory.json");
-        let kept =
-            fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Form>(&bytes).ok());
-        let kept = kept.filter(|kept| kept.v == VERSION);
-        let (boot, gpus, gone, left) =
-            kept.map(|kept| (kept.boot, kept.gpus, kept.gone, kept.left)).unwrap_or_default();
-        Self { path, boot, gpus, gone, left }
+        let bytes = fs::read(&path).ok();
+        let file = bytes.and_then(|bytes| serde_json::from_slice::<InventoryFile>(&bytes).ok());
+        let file = file.filter(|file| file.v == VERSION);
+        let (boot, gpus, delisted, delisted_this_boot) =
+            file.map(|file| (file.boot, file.gpus, file.gone, file.left)).unwrap_or_default();
+        Self { path, boot, gpus, delisted, delisted_this_boot }
     }
 
     /// Empty if no GPUs are known.
@@ -68,48 +70,58 @@ impl Inventory {
         &self.gpus
     }
 
-    /// GPUs that were listed once, but are not now.
-    pub fn gone(&self) -> &[GpuIdentity] {
-        &self.gone
+    /// GPUs that were listed before, but are not now.
+    pub fn delisted(&self) -> &[GpuIdentity] {
+        &self.delisted
     }
 
     /// GPUs that left the list during this boot. As far as is known, their addresses are still
     /// theirs.
-    pub fn left(&self) -> Vec<GpuIdentity> {
-        self.gone.iter().filter(|gpu| self.left.contains(&gpu.uuid)).cloned().collect()
+    pub fn delisted_this_boot(&self) -> Vec<GpuIdentity> {
+        self.delisted
+            .iter()
+            .filter(|gpu| self.delisted_this_boot.contains(&gpu.uuid))
+            .cloned()
+            .collect()
     }
 
     /// Stores the enumerated GPUs if they changed.
-    pub(super) fn keep(&mut self, gpus: &[GpuIdentity]) {
+    pub(super) fn store(&mut self, gpus: &[GpuIdentity]) {
         if gpus.is_empty() || self.gpus == gpus {
             return;
         }
         let before = std::mem::replace(&mut self.gpus, gpus.to_vec());
-        self.retire(before);
-        let (boot, gpus, gone) = (self.boot.clone(), self.gpus.clone(), self.gone.clone());
-        let form = Form { v: VERSION, boot, gpus, gone, left: self.left.clone() };
-        let part = self.path.with_extension("part");
-        let written = serde_json::to_vec(&form)
+        self.delist(before);
+        let file = InventoryFile {
+            v: VERSION,
+            boot: self.boot.clone(),
+            gpus: self.gpus.clone(),
+            gone: self.delisted.clone(),
+            left: self.delisted_this_boot.clone(),
+        };
+        let temporary = self.path.with_extension("part");
+        let written = serde_json::to_vec(&file)
             .map_err(std::io::Error::from)
-            .and_then(|bytes| fs::write(&part, bytes))
-            .and_then(|()| fs::rename(&part, &self.path));
+            .and_then(|bytes| fs::write(&temporary, bytes))
+            .and_then(|()| fs::rename(&temporary, &self.path));
         if let Err(err) = written {
-            tracing::debug!(%err, "the inventory is not kept");
+            tracing::debug!(%err, "failed to store the inventory");
         }
     }
 
-    /// Moves GPUs that are no longer listed to `gone`, newest last.
-    fn retire(&mut self, before: Vec<GpuIdentity>) {
-        let is_in =
-            |list: &[GpuIdentity], gpu: &GpuIdentity| list.iter().any(|it| it.uuid == gpu.uuid);
-        self.gone.retain(|gpu| !is_in(&before, gpu) && !is_in(&self.gpus, gpu));
+    /// Moves GPUs that are no longer listed to `delisted`.
+    fn delist(&mut self, before: Vec<GpuIdentity>) {
+        let is_in = |list: &[GpuIdentity], gpu: &GpuIdentity| {
+            list.iter().any(|other| other.uuid == gpu.uuid)
+        };
+        self.delisted.retain(|gpu| !is_in(&before, gpu) && !is_in(&self.gpus, gpu));
         let leaving: Vec<GpuIdentity> =
             before.into_iter().filter(|gpu| !is_in(&self.gpus, gpu)).collect();
-        self.left.extend(leaving.iter().map(|gpu| gpu.uuid.clone()));
-        self.gone.extend(leaving);
-        let surplus = self.gone.len().saturating_sub(GONE_MAX);
-        self.gone.drain(..surplus);
-        self.left.retain(|uuid| self.gone.iter().any(|gpu| gpu.uuid == *uuid));
+        self.delisted_this_boot.extend(leaving.iter().map(|gpu| gpu.uuid.clone()));
+        self.delisted.extend(leaving);
+        let surplus = self.delisted.len().saturating_sub(DELISTED_MAX);
+        self.delisted.drain(..surplus);
+        self.delisted_this_boot.retain(|uuid| self.delisted.iter().any(|gpu| gpu.uuid == *uuid));
     }
 }
 
@@ -128,21 +140,27 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_no_longer_listed_keeps_its_name_also_after_a_reboot() {
+    fn a_delisted_gpu_keeps_its_identity_across_a_reboot() {
         let folder = tempfile::tempdir().unwrap();
         let mut inventory = Inventory::open(folder.path(), "first");
-        inventory.keep(&[gpu(0), gpu(1), gpu(2)]);
-        inventory.keep(&[gpu(0), gpu(2)]);
-        assert_eq!(inventory.gone(), [gpu(1)]);
+        inventory.store(&[gpu(0), gpu(1), gpu(2)]);
+        inventory.store(&[gpu(0), gpu(2)]);
+        assert_eq!(inventory.delisted(), [gpu(1)]);
         let inventory = Inventory::open(folder.path(), "first");
-        assert_eq!((inventory.gpus(), inventory.gone()), (&[gpu(0), gpu(2)][..], &[gpu(1)][..]));
-        assert_eq!(inventory.left(), [gpu(1)]);
+        assert_eq!(
+            (inventory.gpus(), inventory.delisted()),
+            (&[gpu(0), gpu(2)][..], &[gpu(1)][..])
+        );
+        assert_eq!(inventory.delisted_this_boot(), [gpu(1)]);
         // Their current addresses are unknown until NVML answers.
         let mut inventory = Inventory::open(folder.path(), "second");
-        assert_eq!((inventory.gpus(), inventory.gone()), (&[][..], &[gpu(1), gpu(0), gpu(2)][..]));
-        assert_eq!(inventory.left(), []);
-        inventory.keep(&[gpu(0), gpu(1), gpu(2)]);
-        assert_eq!(inventory.gone(), []);
+        assert_eq!(
+            (inventory.gpus(), inventory.delisted()),
+            (&[][..], &[gpu(1), gpu(0), gpu(2)][..])
+        );
+        assert_eq!(inventory.delisted_this_boot(), []);
+        inventory.store(&[gpu(0), gpu(1), gpu(2)]);
+        assert_eq!(inventory.delisted(), []);
         assert_eq!(Inventory::last(folder.path()).gpus().len(), 3);
     }
 }

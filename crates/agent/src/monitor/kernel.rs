@@ -9,10 +9,10 @@ use farrier_fleet::health::{EventSource, KernelEvent, Moment};
 use jiff::{SignedDuration, Timestamp};
 
 /// A message has at most nine lines (`farrier_facts::decode`), so its first line is among these.
-const LINES_KEPT: usize = 32;
+const LINES_MAX: usize = 32;
 
 /// Maximum length of a line in a finding. The driver's own lines are shorter.
-const SHOWN_CHARS: usize = 400;
+const LINE_CHARS_MAX: usize = 400;
 
 /// How long to wait for the rest of a multi-line message. The kernel prints the lines of one
 /// message within milliseconds.
@@ -25,16 +25,16 @@ pub(super) struct KernelReader {
     /// Boot time of the node, if the log's clock is not the agent's own.
     started: Option<Timestamp>,
     /// The most recent lines.
-    lines: VecDeque<Line>,
+    lines: VecDeque<LogLine>,
     /// The last record before the first one in `lines`.
     before: Option<u64>,
-    fed_ms: i64,
+    last_record_ms: i64,
     /// Records read so far.
     pub(super) records: u64,
 }
 
 #[derive(Debug)]
-struct Line {
+struct LogLine {
     number: u64,
     seq: u64,
     since_boot_us: u64,
@@ -52,9 +52,9 @@ impl KernelReader {
             decoder: Decoder::new(facts),
             boot: boot.to_owned(),
             started,
-            lines: VecDeque::with_capacity(LINES_KEPT + 1),
+            lines: VecDeque::with_capacity(LINES_MAX + 1),
             before: after,
-            fed_ms: 0,
+            last_record_ms: 0,
             records: 0,
         }
     }
@@ -68,7 +68,7 @@ impl KernelReader {
         events: &mut Vec<KernelEvent>,
     ) {
         self.records += 1;
-        self.fed_ms = now.steady_ms;
+        self.last_record_ms = now.steady_ms;
         let mut line = Vec::with_capacity(text.len() + 1);
         for byte in text {
             // One record is one line: escape a newline as syslog does.
@@ -77,40 +77,43 @@ impl KernelReader {
                 byte => line.push(*byte),
             }
         }
-        let kept = line[..line.len().min(4 * SHOWN_CHARS)].to_vec();
+        let text = line[..line.len().min(4 * LINE_CHARS_MAX)].to_vec();
         let number = self.decoder.lines() + 1;
-        self.lines.push_back(Line { number, seq, since_boot_us, text: kept });
-        if self.lines.len() > LINES_KEPT {
+        self.lines.push_back(LogLine { number, seq, since_boot_us, text });
+        if self.lines.len() > LINES_MAX {
             self.before = self.lines.pop_front().map(|line| line.seq);
         }
         line.push(b'\n');
-        let mut found = Vec::new();
-        self.decoder.feed(&line, |event| found.push(event));
-        events.extend(found.into_iter().map(|event| self.event(now, event)));
+        let mut decoded = Vec::new();
+        self.decoder.feed(&line, |event| decoded.push(event));
+        events.extend(decoded.into_iter().map(|event| self.event(now, event)));
     }
 
     /// Emits a message that is still incomplete after the wait.
-    pub(super) fn settle(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
-        if self.decoder.pending_since_line().is_some() && now.steady_ms - self.fed_ms >= WAIT_MS {
-            let mut found = Vec::new();
-            self.decoder.finish(|event| found.push(event));
-            events.extend(found.into_iter().map(|event| self.event(now, event)));
+    pub(super) fn flush_incomplete(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
+        if self.decoder.pending_since_line().is_some()
+            && now.steady_ms - self.last_record_ms >= WAIT_MS
+        {
+            let mut decoded = Vec::new();
+            self.decoder.finish(|event| decoded.push(event));
+            events.extend(decoded.into_iter().map(|event| self.event(now, event)));
         }
     }
 
     /// The last record whose events have all been emitted.
     pub(super) fn cursor(&self) -> Option<u64> {
-        let Some(waits) = self.decoder.pending_since_line() else {
+        let Some(incomplete) = self.decoder.pending_since_line() else {
             return self.lines.back().map(|line| line.seq).or(self.before);
         };
-        let before = self.lines.iter().rev().find(|line| line.number < waits);
+        let before = self.lines.iter().rev().find(|line| line.number < incomplete);
         before.map(|line| line.seq).or(self.before)
     }
 
     fn event(&self, now: Moment, event: decode::Event) -> KernelEvent {
         let line = self.lines.iter().find(|line| line.number == event.line);
         let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
-        let line = line.map(|line| decode::printable(&line.text, SHOWN_CHARS)).unwrap_or_default();
+        let line =
+            line.map(|line| decode::printable(&line.text, LINE_CHARS_MAX)).unwrap_or_default();
         let source = EventSource::KernelLog { line };
         KernelEvent { event, source, boot: self.boot.clone(), at }
     }
@@ -143,7 +146,7 @@ mod tests {
         Moment { steady_ms, wall }
     }
 
-    fn shown(event: &KernelEvent) -> &str {
+    fn line_text(event: &KernelEvent) -> &str {
         match &event.source {
             EventSource::KernelLog { line } => line,
             EventSource::Nvml(xid) => panic!("{xid}"),
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_of_the_moment_at_which_it_was_printed() {
+    fn an_event_has_the_time_at_which_its_line_was_printed() {
         let mut reader = reader();
         assert_eq!(reader.cursor(), Some(6));
         let mut events = Vec::new();
@@ -164,14 +167,14 @@ mod tests {
         reader.record(at(60_000), 8, 90_000_000, line, &mut events);
         assert_eq!(events.len(), 2);
         assert_eq!(events[0].at, at(20_000));
-        assert_eq!(events[1].at, at(60_000), "nothing is in the future");
+        assert_eq!(events[1].at, at(60_000), "no event is in the future");
         assert_eq!(events[0].event.xid, Some(79));
-        assert_eq!(shown(&events[0]).as_bytes(), line);
+        assert_eq!(line_text(&events[0]).as_bytes(), line);
         assert_eq!(reader.cursor(), Some(8));
     }
 
     #[test]
-    fn the_place_stays_before_a_message_that_waits_for_its_end() {
+    fn the_cursor_stays_before_an_incomplete_message() {
         let mut reader = reader();
         let mut events = Vec::new();
         reader.record(at(1000), 7, 1_000_000, b"something else", &mut events);
@@ -179,26 +182,26 @@ mod tests {
         reader.record(at(1000), 8, 1_000_000, first, &mut events);
         assert!(events.is_empty());
         assert_eq!(reader.cursor(), Some(7));
-        reader.settle(at(1500), &mut events);
+        reader.flush_incomplete(at(1500), &mut events);
         assert!(events.is_empty());
-        reader.settle(at(2000), &mut events);
+        reader.flush_incomplete(at(2000), &mut events);
         assert_eq!(events.len(), 1);
         assert_eq!(reader.cursor(), Some(8));
-        assert_eq!(shown(&events[0]).as_bytes(), first, "not that of the line that ended it");
+        assert_eq!(line_text(&events[0]).as_bytes(), first, "not the line that ended it");
     }
 
     #[test]
-    fn a_long_line_is_kept_in_part() {
+    fn a_long_line_is_truncated() {
         let mut reader = reader();
         let mut events = Vec::new();
         let line = format!("NVRM: Xid (PCI:0000:17:00): 13, {}", "x".repeat(5000));
         reader.record(at(1000), 7, 1_000_000, line.as_bytes(), &mut events);
-        assert_eq!(shown(&events[0]).chars().count(), SHOWN_CHARS + 1);
-        assert!(shown(&events[0]).ends_with("xx…"), "{}", shown(&events[0]));
+        assert_eq!(line_text(&events[0]).chars().count(), LINE_CHARS_MAX + 1);
+        assert!(line_text(&events[0]).ends_with("xx…"), "{}", line_text(&events[0]));
     }
 
     #[test]
-    fn a_record_of_several_lines_is_one_line() {
+    fn a_multi_line_record_is_one_line() {
         let mut reader = reader();
         let mut events = Vec::new();
         let text = b"first\nNVRM: Xid (PCI:0000:17:00): 48, pid=1, x\nthird";

@@ -135,7 +135,7 @@ pub struct Report {
 pub struct SkippedCheck {
     /// Code of the check.
     pub code: String,
-    /// What could not be read.
+    /// The reading that is missing, and why.
     pub why: String,
 }
 
@@ -151,10 +151,10 @@ pub struct ConfigRejected {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlUnavailable {
     /// The probe has not reported since the agent started.
-    #[error("it has not answered yet")]
+    #[error("no answer yet")]
     NotYet,
-    /// This machine's own library would report other GPUs than those of the watched root.
-    #[error("another root is watched and no NVML library was named")]
+    /// This machine's own library would report other GPUs than those of the monitored root.
+    #[error("another root is monitored and no NVML library is configured")]
     NoLibraryNamed,
     /// A call has not returned by its deadline.
     #[error("a call has not returned for {after_s} s: {during} ({stuck} stuck)")]
@@ -167,13 +167,13 @@ pub enum NvmlUnavailable {
         stuck: u32,
     },
     /// The child process that calls NVML has died.
-    #[error("the child that asks it died: {0}")]
+    #[error("the child process that calls it died: {0}")]
     Died(String),
     /// The library is not installed, or cannot be loaded.
-    #[error("there is no library: {0}")]
+    #[error("failed to load the library: {0}")]
     NoLibrary(String),
     /// The library returned this at initialisation.
-    #[error("it refused to start: {0}")]
+    #[error("refused to start: {0}")]
     Refused(NvmlStatus),
 }
 
@@ -181,27 +181,27 @@ pub enum NvmlUnavailable {
 pub enum CollectorMessage {
     Report(Report),
     /// NVML does not answer for some or all GPUs. Reports may still arrive for the others.
-    NvmlBlind {
+    NvmlUnavailable {
         why: NvmlUnavailable,
     },
     /// NVML answers for all GPUs again.
-    NvmlBack,
+    NvmlRecovered,
     Kernel(KernelLog),
     /// The coherence check ran.
     Checked {
         /// Failed checks.
         items: Vec<CheckItem>,
         /// Checks that could not be evaluated.
-        unseen: Vec<SkippedCheck>,
+        skipped: Vec<SkippedCheck>,
     },
     /// Heartbeat of a collector that has nothing to report.
-    Alive(Collector),
+    Heartbeat(Collector),
     /// A thread ended without a stop request, and these collectors with it.
     Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
     /// The configuration on disk is invalid. The old one stays in force.
-    ConfigBad(ConfigRejected),
+    ConfigRejected(ConfigRejected),
     /// A person repaired the node. The order executor got this from the server.
     Repaired(RepairNote),
     /// The agent is shutting down.

@@ -1,18 +1,18 @@
-//! The health monitor's loop: one thread takes collector messages, runs the rule engine, writes the
-//! journal, and only then publishes.
+//! The health monitor's loop: one thread handles collector messages, runs the rule engine, writes
+//! the journal, and only then publishes.
 //!
 //! ```text
 //! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ pending (≤ 1/s) ─> Journal ─ fsync ─┐
 //!    ^ bounded: the kernel buffers the overflow                          sink <─ Published <──┘
 //! ```
 
-mod intake;
+mod handle;
 mod inventory;
 mod kernel;
 mod message;
 mod pending;
+mod publish;
 mod self_monitor;
-mod show;
 mod sink_forwarder;
 mod xid_dedup;
 
@@ -57,12 +57,12 @@ pub trait Clock: Send {
 
 /// Identity of the node. Constant while the agent runs.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct NodeIdentity {
     pub hostname: String,
     /// The kernel's boot id.
     pub boot: String,
     /// Boot time of the node, if its kernel log does not use this machine's clock.
-    pub node_started: Option<Timestamp>,
+    pub node_boot_time: Option<Timestamp>,
 }
 
 /// The health monitor. Its thread is the only one that touches these fields.
@@ -70,24 +70,24 @@ pub struct HealthMonitor {
     clock: Box<dyn Clock>,
     engine: Engine,
     journal: Journal,
-    passing: SinkForwarder,
+    sink_forwarder: SinkForwarder,
     kernel: KernelReader,
     inventory: Inventory,
-    own: SelfMonitor,
-    told: XidDedup,
+    self_monitor: SelfMonitor,
+    xid_dedup: XidDedup,
     pending: Pending,
     published: Published,
-    board: Arc<JobRegistry>,
-    crash: Failpoint,
-    place: Place,
+    registry: Arc<JobRegistry>,
+    failpoint: Failpoint,
+    node: NodeIdentity,
     config: Config,
     started: Moment,
     /// The next turn is the last one.
-    leaving: bool,
+    stopping: bool,
     values: Values,
-    shown_values: Arc<Values>,
+    published_values: Arc<Values>,
     coverage: Arc<Coverage>,
-    unseen: Option<Arc<Vec<SkippedCheck>>>,
+    skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     cost: Cost,
     ticks: u64,
     facts: &'static FactSet,
@@ -96,17 +96,17 @@ pub struct HealthMonitor {
     repair_watch: Option<RepairWatch>,
 }
 
-pub struct Parts {
+pub struct MonitorParts {
     pub clock: Box<dyn Clock>,
     pub rules: Rules,
     pub journal: Journal,
-    /// GPUs seen since this boot.
+    /// GPUs enumerated since this boot.
     pub inventory: Inventory,
     pub published: Published,
-    pub board: Arc<JobRegistry>,
-    /// Where a test makes the agent crash.
-    pub crash: Failpoint,
-    pub place: Place,
+    pub registry: Arc<JobRegistry>,
+    /// Crashes the agent where a test asks for it.
+    pub failpoint: Failpoint,
+    pub node: NodeIdentity,
     pub config: Config,
     pub facts: &'static FactSet,
     /// Watches for repair notes that another process writes. `None` if this process executes
@@ -116,67 +116,67 @@ pub struct Parts {
 
 impl HealthMonitor {
     /// Resumes from the state that the journal holds.
-    pub fn new(parts: Parts) -> Self {
-        let Parts {
+    pub fn new(parts: MonitorParts) -> Self {
+        let MonitorParts {
             clock,
             rules,
             journal,
             inventory,
             published,
-            board,
-            crash,
-            place,
+            registry,
+            failpoint,
+            node,
             config,
             facts,
             repair_watch,
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
-        engine.know(inventory.gpus(), &inventory.left());
-        let fold = journal.durable();
+        engine.know(inventory.gpus(), &inventory.delisted_this_boot());
+        let durable = journal.durable();
         let note = repair_note::read(&config.state_dir);
-        let mut saved = fold.saved();
-        saved.remembered.retain(|it| note.as_ref().is_none_or(|note| it.at > note.at));
-        let mut changes = engine.restore(saved, &place.boot, now);
+        let mut saved = durable.saved();
+        saved.remembered.retain(|event| note.as_ref().is_none_or(|note| event.at > note.at));
+        let mut changes = engine.restore(saved, &node.boot, now);
         // The previous agent may have died before it journaled the findings that the repair
         // cleared.
         if let Some(note) = &note {
             changes.extend(engine.repaired(note.at, &note.what, now));
         }
-        let after = fold.kernel_cursor(&place.boot);
-        let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
+        let after = durable.kernel_cursor(&node.boot);
+        let kernel = KernelReader::new(decode_facts(facts), &node.boot, node.node_boot_time, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
-        board.counted(now, inventory.gpus());
+        registry.set_gpus(now, inventory.gpus());
         // Jobs that connect after a restart also get the findings that are still open.
         for finding in engine.findings() {
-            board.finding(now, finding, None);
+            registry.finding(now, finding, None);
         }
-        let passing = SinkForwarder::new(config.sink.file.clone(), fold.seq);
-        let mut own = SelfMonitor::new(&config, now);
+        let sink_forwarder = SinkForwarder::new(config.sink.file.clone(), durable.seq);
+        let mut self_monitor = SelfMonitor::new(&config, now);
         if !journal.is_open() {
-            own.writable = Err(WriteError::NotOpen);
+            self_monitor.writable = Err(WriteError::NotOpen);
         }
         Self {
-            own,
-            told: XidDedup::default(),
+            self_monitor,
+            xid_dedup: XidDedup::default(),
             engine,
             journal,
-            passing,
+            sink_forwarder,
             kernel,
             inventory,
             pending,
             published,
-            board,
-            crash,
-            place,
+            registry,
+            failpoint,
+            node,
             config,
             started: now,
-            leaving: false,
+            stopping: false,
             values: Values::default(),
-            shown_values: Arc::default(),
+            published_values: Arc::default(),
             coverage: Arc::default(),
-            unseen: None,
+            skipped_checks: None,
             cost: Cost::default(),
             ticks: 0,
             clock,
@@ -190,25 +190,25 @@ impl HealthMonitor {
     pub fn run(mut self, inbox: &Receiver<CollectorMessage>) {
         let mut next_ms = self.clock.now().steady_ms;
         let mut messages = Vec::new();
-        let mut going = true;
-        while going {
-            let left_ms = next_ms - self.clock.now().steady_ms;
-            let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
-            match inbox.recv_timeout(left) {
+        let mut running = true;
+        while running {
+            let wait_ms = next_ms - self.clock.now().steady_ms;
+            let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
+            match inbox.recv_timeout(wait) {
                 Ok(first) => {
                     messages.push(first);
                     messages.extend(inbox.try_iter().take(BATCH_MAX - 1));
                 }
                 Err(RecvTimeoutError::Timeout) => (),
-                Err(RecvTimeoutError::Disconnected) => going = false,
+                Err(RecvTimeoutError::Disconnected) => running = false,
             }
-            going &= !messages.iter().any(|seen| matches!(seen, CollectorMessage::Stop));
+            running &= !messages.iter().any(|message| matches!(message, CollectorMessage::Stop));
             let now = self.clock.now();
-            let tick = now.steady_ms >= next_ms || !going;
+            let tick = now.steady_ms >= next_ms || !running;
             if tick {
                 next_ms = now.steady_ms + TICK_MS;
             }
-            self.leaving = !going;
+            self.stopping = !running;
             self.turn(now, messages.drain(..), tick);
         }
         tracing::info!(seq = self.journal.durable().seq, "stopped");
@@ -222,106 +222,108 @@ impl HealthMonitor {
         tick: bool,
     ) {
         let mut batch = Batch::default();
-        let saw = self.own.sees();
-        self.look_at_clock(now);
-        for seen in messages {
-            self.take(now, seen, &mut batch);
+        let readable = self.self_monitor.readable_sources();
+        self.check_clock(now);
+        for message in messages {
+            self.handle(now, message, &mut batch);
         }
-        self.take_told(now, &mut batch);
+        self.add_nvml_xids(now, &mut batch);
         if tick {
-            self.look_at_itself(now, &mut batch);
+            self.check_self(now, &mut batch);
         }
         if batch != Batch::default() {
             let has_kernel = !batch.kernel.is_empty();
-            self.crash.reach_with(Point::Observed, has_kernel);
+            self.failpoint.reach_with(Point::Observed, has_kernel);
             let decision = self.engine.observe(now, &batch);
-            self.crash.reach_with(Point::Decided, has_kernel);
+            self.failpoint.reach_with(Point::Decided, has_kernel);
             self.pending.add(decision.changes, decision.remembered);
         }
         let changed = self.write(now);
         // Losing or regaining NVML or the kernel log is published at once, like a finding.
-        let whole = tick || saw != self.own.sees();
-        if whole || changed {
-            self.publish(now, whole);
+        let refresh = tick || readable != self.self_monitor.readable_sources();
+        if refresh || changed {
+            self.publish(now, refresh);
             if changed {
-                self.crash.reach(Point::Published);
+                self.failpoint.reach(Point::Published);
             }
         }
-        self.passing.pass_on(now, &self.journal);
+        self.sink_forwarder.forward(now, &self.journal);
         if changed {
-            self.crash.reach(Point::Sunk);
+            self.failpoint.reach(Point::Sunk);
         }
     }
 
-    /// Writes what is due. Returns whether new records are on disk.
+    /// Writes what is due. Returns `true` if a write was due.
     fn write(&mut self, now: Moment) -> bool {
         // After a failed write, retry on a timer and not with every line of a storm.
-        let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
-        let due =
-            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_rest_due(now));
+        let may_write = self.self_monitor.writable.is_ok() || self.pending.may_retry(now);
+        let due = may_write
+            && (self.pending.is_due(now, self.journal.durable()) || self.is_housekeeping_due(now));
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
-            // Tell jobs before the write: a checkpoint is more urgent than a record, and a hung
+            // Notify jobs before the write: a checkpoint is more urgent than a record, and a hung
             // disk may never return. Each change is sent once, even if its record fails.
             for change in &changes {
-                self.tell_jobs(change);
+                self.notify_jobs(change);
             }
-            let told = self.engine.take_told();
-            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered, told);
+            let recovery_reports = self.engine.take_told();
+            let boot = &self.node.boot;
+            self.journal.note(now.wall, boot, cursor, changes, remembered, recovery_reports);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;
         }
-        self.pending.tried(now);
-        match self.journal.flush(now.wall, &self.crash) {
+        self.pending.record_attempt(now);
+        match self.journal.flush(now.wall, &self.failpoint) {
             Ok(records) => {
-                if self.own.writable.is_err() {
-                    tracing::info!("findings can be written again");
+                if self.self_monitor.writable.is_err() {
+                    tracing::info!("findings are written to disk again");
                 }
-                self.own.writable = Ok(());
+                self.self_monitor.writable = Ok(());
                 for change in records.iter().flat_map(|record| &record.changes) {
                     log(change);
                 }
-                self.passing.keep(records);
+                self.sink_forwarder.enqueue(records);
             }
             Err(err) => {
-                if self.own.writable.is_ok() {
-                    tracing::error!(why = %err, "findings cannot be written to disk");
+                if self.self_monitor.writable.is_ok() {
+                    tracing::error!(%err, "failed to write findings to disk");
                 }
-                self.own.writable = Err(err.into());
+                self.self_monitor.writable = Err(err.into());
             }
         }
         due
     }
 
-    /// Whether a record is due without findings: for a kernel log cursor that moved, or at shutdown
-    /// for the driver's recovery reports.
-    fn is_rest_due(&self, now: Moment) -> bool {
+    /// `true` if a record is due without findings: for a kernel log cursor that moved, or at
+    /// shutdown for the driver's recovery reports.
+    fn is_housekeeping_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =
-            cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
-        let is_place_due = moved && (self.leaving || self.pending.is_place_due(now, self.started));
-        is_place_due || self.leaving && self.engine.has_told()
+            cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.node.boot);
+        let is_cursor_due =
+            moved && (self.stopping || self.pending.is_cursor_due(now, self.started));
+        is_cursor_due || self.stopping && self.engine.has_told()
     }
 
-    fn tell_jobs(&self, change: &Change) {
+    fn notify_jobs(&self, change: &Change) {
         let finding = change.finding();
         if matches!(change, Change::Cleared(_)) {
-            self.board.cleared(finding);
+            self.registry.cleared(finding);
         } else {
-            self.board.finding(self.clock.now(), finding, self.values.processes.as_deref());
+            self.registry.finding(self.clock.now(), finding, self.values.processes.as_deref());
         }
     }
 
     fn reload(&mut self, now: Moment, config: &Config) {
         // `config::read` has already validated the rules.
         let Ok(rules) = Rules::configured(&config.rules) else { return };
-        self.own.config = Ok(());
+        self.self_monitor.config = Ok(());
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());
-        self.journal.retain(config.retention);
-        self.passing.reload(config.sink.file.clone(), now, &self.journal);
+        self.journal.set_retention(config.retention);
+        self.sink_forwarder.reload(config.sink.file.clone(), now, &self.journal);
         self.config = config.clone();
     }
 }

@@ -9,13 +9,13 @@ use farrier_fleet::health::{Change, Finding, Moment};
 use crate::journal::Fold;
 use farrier_fleet::health::Remembered;
 
-/// How long a mere count may wait, and the retry interval after a failed write.
+/// How long a recurrence may wait for its write, and the retry interval after a failed write.
 const WAIT_MS: i64 = 1000;
 
 /// How often a moved kernel log cursor is written when there are no findings. Without this, an
 /// agent that restarts on a healthy node with a busy log would report lines as lost that it had
 /// already read.
-const PLACE_MS: i64 = 300_000;
+const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
@@ -45,32 +45,32 @@ impl Pending {
         self.remembered.extend(remembered);
     }
 
-    /// Whether a write is due.
     pub(super) fn is_due(&self, now: Moment, durable: &Fold) -> bool {
         if self.changes.is_empty() && self.remembered.is_empty() {
             return false;
         }
-        let mere_count = |change: &Change| match change {
+        let is_recurrence = |change: &Change| match change {
             Change::Updated(finding) => {
-                durable.open.get(&finding.id).is_some_and(|kept| says_the_same(kept, finding))
+                let stored = durable.open.get(&finding.id);
+                stored.is_some_and(|stored| is_mere_recurrence(stored, finding))
             }
             Change::Opened(_) | Change::Cleared(_) => false,
         };
-        !self.changes.iter().all(mere_count) || self.may_retry(now)
+        !self.changes.iter().all(is_recurrence) || self.may_retry(now)
     }
 
-    /// Whether a moved kernel log cursor is worth a record of its own.
-    pub(super) fn is_place_due(&self, now: Moment, started: Moment) -> bool {
-        now.steady_ms - self.written_ms.unwrap_or(started.steady_ms) >= PLACE_MS
+    /// `true` if a moved kernel log cursor is worth a record of its own.
+    pub(super) fn is_cursor_due(&self, now: Moment, started: Moment) -> bool {
+        now.steady_ms - self.written_ms.unwrap_or(started.steady_ms) >= CURSOR_MS
     }
 
-    /// Whether the retry interval has passed.
+    /// `true` if the retry interval has passed.
     pub(super) fn may_retry(&self, now: Moment) -> bool {
         self.written_ms.is_none_or(|written| now.steady_ms - written >= WAIT_MS)
     }
 
     /// Records a write attempt.
-    pub(super) fn tried(&mut self, now: Moment) {
+    pub(super) fn record_attempt(&mut self, now: Moment) {
         self.written_ms = Some(now.steady_ms);
     }
 
@@ -80,8 +80,8 @@ impl Pending {
     }
 }
 
-/// Whether two states of a finding differ only in count, time or process.
-pub(super) fn says_the_same(left: &Finding, right: &Finding) -> bool {
-    (left.severity, left.action, left.action_by, &left.cleared)
-        == (right.severity, right.action, right.action_by, &right.cleared)
+/// `true` if two states of a finding differ only in count, time or process.
+pub(super) fn is_mere_recurrence(before: &Finding, after: &Finding) -> bool {
+    (before.severity, before.action, before.action_by, &before.cleared)
+        == (after.severity, after.action, after.action_by, &after.cleared)
 }

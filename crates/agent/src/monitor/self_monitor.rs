@@ -15,7 +15,7 @@ use crate::config::{Config, Tiers, duration};
 const STEP_S: f64 = 2.0;
 
 /// For this long after a step, and after startup, the wall clock may not expire anything.
-const DOUBT_MS: i64 = 60_000;
+const SUSPECT_MS: i64 = 60_000;
 
 /// A collector stalls after this many periods, but not before `OVERDUE_MS_MIN`: a busy node is
 /// sometimes late.
@@ -29,21 +29,21 @@ pub struct CollectorState {
     pub period_s: f64,
     /// Seconds since the last message. `None` if there was none.
     pub age_s: Option<f64>,
-    /// Whether its last message is overdue.
+    /// `true` if its last message is overdue, or its thread has ended.
     pub stalled: bool,
 }
 
 /// A source that the agent cannot read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoverageLoss {
-    /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
+    /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `monitor`, `agent`.
     pub what: String,
     pub why: String,
 }
 
 #[derive(Debug)]
 pub(super) enum KernelLogState {
-    Untried,
+    NotTried,
     Read,
     Unreadable {
         /// The reader's error text, for `farrier status`.
@@ -51,11 +51,11 @@ pub(super) enum KernelLogState {
     },
 }
 
-/// Why findings are not on disk.
+/// Why findings cannot be written to disk.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
     /// The journal could not be opened for writing.
-    #[error("the disk takes nothing")]
+    #[error("the disk is full or read-only")]
     NotOpen,
     #[error(transparent)]
     Write(#[from] io::Error),
@@ -70,20 +70,20 @@ pub(super) struct SelfMonitor {
     last: Option<Moment>,
     stepped_s: f64,
     stepped_ms: Option<i64>,
-    heard_ms: BTreeMap<Collector, i64>,
+    heartbeat_ms: BTreeMap<Collector, i64>,
     /// Collectors whose thread has ended.
     pub(super) ended: BTreeSet<Collector>,
     /// Why NVML does not answer. While this is set, its collectors are not also reported as
     /// stalled.
-    pub(super) nvml_blind: Option<NvmlUnavailable>,
-    /// `NvmlBlind` arrived, and no `NvmlBack` since.
-    pub(super) nvml_is_ill: bool,
+    pub(super) nvml_unavailable: Option<NvmlUnavailable>,
+    /// `CollectorMessage::NvmlUnavailable` arrived, and no `NvmlRecovered` since.
+    pub(super) nvml_failed: bool,
     pub(super) kernel_log: KernelLogState,
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), WriteError>,
-    /// What is wrong with the file on disk, while the previous configuration stays in force.
+    /// The problem of the file on disk, while the previous configuration stays in force.
     pub(super) config: Result<(), ConfigRejected>,
-    pub(super) sink_good: bool,
+    pub(super) sink_ok: bool,
     pub(super) messages_dropped: u64,
     pub(super) findings_dropped: u64,
 }
@@ -98,22 +98,22 @@ impl SelfMonitor {
             last: None,
             stepped_s: 0.0,
             stepped_ms: None,
-            heard_ms: BTreeMap::new(),
+            heartbeat_ms: BTreeMap::new(),
             ended: BTreeSet::new(),
-            nvml_blind: Some(NvmlUnavailable::NotYet),
-            nvml_is_ill: false,
-            kernel_log: KernelLogState::Untried,
+            nvml_unavailable: Some(NvmlUnavailable::NotYet),
+            nvml_failed: false,
+            kernel_log: KernelLogState::NotTried,
             lines_lost: 0,
             writable: Ok(()),
             config: Ok(()),
-            sink_good: true,
+            sink_ok: true,
             messages_dropped: 0,
             findings_dropped: 0,
         }
     }
 
-    pub(super) fn heard(&mut self, collector: Collector, now: Moment) {
-        self.heard_ms.insert(collector, now.steady_ms);
+    pub(super) fn record_heartbeat(&mut self, collector: Collector, now: Moment) {
+        self.heartbeat_ms.insert(collector, now.steady_ms);
     }
 
     /// Compares wall and steady time. Returns the size of a step in seconds.
@@ -130,9 +130,9 @@ impl SelfMonitor {
         Some(step_s)
     }
 
-    /// Whether the wall clock stepped recently, or the agent just started.
-    pub(super) fn doubts_clock(&self, now: Moment) -> bool {
-        now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < DOUBT_MS
+    /// `true` if the wall clock stepped recently, or the agent just started.
+    pub(super) fn is_clock_suspect(&self, now: Moment) -> bool {
+        now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < SUSPECT_MS
     }
 
     /// The signals about the agent itself.
@@ -149,10 +149,10 @@ impl SelfMonitor {
             (Signal::AgentFindingsDropped, count(self.findings_dropped)),
             (Signal::AgentCollectorsStalled, count(stalled as u64)),
             (Signal::AgentConfigGood, flag(self.config.is_ok())),
-            (Signal::AgentSinkGood, flag(self.sink_good)),
+            (Signal::AgentSinkGood, flag(self.sink_ok)),
         ];
         match &self.kernel_log {
-            KernelLogState::Untried => {}
+            KernelLogState::NotTried => {}
             KernelLogState::Read => values.push((Signal::AgentKernelLog, flag(true))),
             KernelLogState::Unreadable { .. } => {
                 values.push((Signal::AgentKernelLog, flag(false)));
@@ -177,9 +177,9 @@ impl SelfMonitor {
     }
 
     fn collector(&self, collector: Collector, now: Moment) -> CollectorState {
-        let heard = self.heard_ms.get(&collector);
+        let last_ms = self.heartbeat_ms.get(&collector);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
-        let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
+        let age_s = last_ms.map(|last_ms| (now.steady_ms - last_ms) as f64 / 1000.0);
         CollectorState {
             name: collector.to_string(),
             period_s: collector.period(&self.tiers).as_secs_f64(),
@@ -196,29 +196,29 @@ impl SelfMonitor {
     fn is_stalled(&self, collector: Collector, now: Moment) -> bool {
         let period = collector.period(&self.tiers);
         let period_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / PERIODS);
-        let heard = self.heard_ms.get(&collector).copied();
-        let silent_ms = now.steady_ms - heard.unwrap_or(self.started_ms);
+        let last_ms = self.heartbeat_ms.get(&collector).copied();
+        let silent_ms = now.steady_ms - last_ms.unwrap_or(self.started_ms);
         let deadline_ms = if collector.is_nvml() { self.nvml_deadline_ms } else { 0 };
         let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN) + deadline_ms;
-        let explained = collector.is_nvml() && self.nvml_blind.is_some();
+        let explained = collector.is_nvml() && self.nvml_unavailable.is_some();
         (overdue || self.ended.contains(&collector)) && !explained
     }
 
-    /// Whether NVML and the kernel log are readable.
-    pub(super) fn sees(&self) -> (bool, bool) {
-        (self.nvml_blind.is_none(), matches!(self.kernel_log, KernelLogState::Read))
+    /// For NVML and the kernel log: `true` if readable.
+    pub(super) fn readable_sources(&self) -> (bool, bool) {
+        (self.nvml_unavailable.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }
 
     /// The sources that the agent cannot read now.
-    pub(super) fn blindness(&self, now: Moment) -> Vec<CoverageLoss> {
-        let mut blind = Vec::new();
+    pub(super) fn coverage_losses(&self, now: Moment) -> Vec<CoverageLoss> {
+        let mut losses = Vec::new();
         let mut add =
-            |what: &str, why: String| blind.push(CoverageLoss { what: what.to_owned(), why });
-        if let Some(why) = &self.nvml_blind {
+            |what: &str, why: String| losses.push(CoverageLoss { what: what.to_owned(), why });
+        if let Some(why) = &self.nvml_unavailable {
             add("nvml", format!("NVML: {why}"));
         }
         match &self.kernel_log {
-            KernelLogState::Untried => {
+            KernelLogState::NotTried => {
                 add("kernel-log", "the kernel log has not been read yet".to_owned());
             }
             KernelLogState::Unreadable { why } => add("kernel-log", why.clone()),
@@ -227,11 +227,12 @@ impl SelfMonitor {
         if let Err(err) = &self.writable {
             add("journal", format!("findings cannot be written to disk: {err}"));
         }
-        let stalled: Vec<String> = self.stalled(now).map(|it| it.to_string()).collect();
+        let stalled: Vec<String> =
+            self.stalled(now).map(|collector| collector.to_string()).collect();
         if !stalled.is_empty() {
-            add("collectors", format!("nothing is heard from {}", stalled.join(", ")));
+            add("collectors", format!("no messages from {}", stalled.join(", ")));
         }
-        blind
+        losses
     }
 }
 
@@ -246,65 +247,65 @@ mod tests {
         Moment { steady_ms, wall }
     }
 
-    fn own() -> SelfMonitor {
+    fn self_monitor() -> SelfMonitor {
         SelfMonitor::new(&Config::default(), at(0, 0))
     }
 
     #[test]
-    fn a_step_of_the_clock_is_seen_either_way_and_drift_is_not() {
-        let mut own = own();
-        assert_eq!(own.compare_clocks(at(0, 0)), None);
-        assert_eq!(own.compare_clocks(at(1000, 1500)), None);
-        assert!(!own.doubts_clock(at(60_000, 60_000)), "it has run for a minute");
-        assert_eq!(own.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
-        assert!(own.doubts_clock(at(61_999, 3_662_500)));
-        assert!(!own.doubts_clock(at(62_000, 3_662_501)));
-        assert_eq!(own.compare_clocks(at(3000, 3500)), Some(-3600.0));
-        let steps = own.samples(at(3000, 3500)).into_iter();
+    fn a_clock_step_is_detected_in_both_directions_and_drift_is_ignored() {
+        let mut monitor = self_monitor();
+        assert_eq!(monitor.compare_clocks(at(0, 0)), None);
+        assert_eq!(monitor.compare_clocks(at(1000, 1500)), None);
+        assert!(!monitor.is_clock_suspect(at(60_000, 60_000)), "the agent has run for a minute");
+        assert_eq!(monitor.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
+        assert!(monitor.is_clock_suspect(at(61_999, 3_662_500)));
+        assert!(!monitor.is_clock_suspect(at(62_000, 3_662_501)));
+        assert_eq!(monitor.compare_clocks(at(3000, 3500)), Some(-3600.0));
+        let steps = monitor.samples(at(3000, 3500)).into_iter();
         let mut steps = steps.filter(|sample| sample.signal == Signal::AgentClockSteps);
         assert_eq!(steps.next().unwrap().reading, Reading::Value(7200.0));
     }
 
     #[test]
-    fn a_collector_is_stalled_after_three_periods_unless_it_is_known_why() {
-        let mut own = own();
-        let stalled = |own: &SelfMonitor, now: Moment| -> Vec<String> {
-            let states = own.collectors(now).into_iter();
+    fn a_collector_stalls_after_three_periods_unless_nvml_is_unavailable() {
+        let mut monitor = self_monitor();
+        let stalled = |monitor: &SelfMonitor, now: Moment| -> Vec<String> {
+            let states = monitor.collectors(now).into_iter();
             states.filter(|state| state.stalled).map(|state| state.name).collect()
         };
-        own.heard(Collector::HostFast, at(5000, 0));
-        assert!(stalled(&own, at(3000, 0)).is_empty());
-        assert!(stalled(&own, at(8000, 0)).is_empty());
-        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
-        assert_eq!(own.blindness(at(8001, 0)).len(), 3);
-        own.nvml_blind = None;
-        own.heard(Collector::NvmlFast, at(1, 0));
+        monitor.record_heartbeat(Collector::HostFast, at(5000, 0));
+        assert!(stalled(&monitor, at(3000, 0)).is_empty());
+        assert!(stalled(&monitor, at(8000, 0)).is_empty());
+        assert_eq!(stalled(&monitor, at(8001, 0)), ["host-fast"]);
+        assert_eq!(monitor.coverage_losses(at(8001, 0)).len(), 3);
+        monitor.nvml_unavailable = None;
+        monitor.record_heartbeat(Collector::NvmlFast, at(1, 0));
         // A hung call is reported as such at its deadline.
-        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
-        assert_eq!(stalled(&own, at(8002, 0)), ["nvml-fast", "host-fast"]);
+        assert_eq!(stalled(&monitor, at(8001, 0)), ["host-fast"]);
+        assert_eq!(stalled(&monitor, at(8002, 0)), ["nvml-fast", "host-fast"]);
     }
 
     #[test]
-    fn the_kernel_log_and_the_check_have_a_pulse_and_a_thread_that_ended_is_stalled() {
-        let mut own = own();
-        own.nvml_blind = None;
+    fn collectors_without_heartbeat_or_thread_are_stalled() {
+        let mut monitor = self_monitor();
+        monitor.nvml_unavailable = None;
         for collector in Collector::ALL {
-            own.heard(collector, at(1_000_000, 0));
+            monitor.record_heartbeat(collector, at(1_000_000, 0));
         }
-        let stalled = |own: &SelfMonitor, now: i64| -> Vec<String> {
-            let states = own.collectors(at(now, 0)).into_iter();
+        let stalled = |monitor: &SelfMonitor, now: i64| -> Vec<String> {
+            let states = monitor.collectors(at(now, 0)).into_iter();
             states.filter(|state| state.stalled).map(|state| state.name).collect()
         };
-        assert!(stalled(&own, 1_001_000).is_empty());
-        own.ended.insert(Collector::Check);
-        assert_eq!(stalled(&own, 1_001_000), ["check"]);
-        own.ended.clear();
-        let late = stalled(&own, 1_031_000);
+        assert!(stalled(&monitor, 1_001_000).is_empty());
+        monitor.ended.insert(Collector::Check);
+        assert_eq!(stalled(&monitor, 1_001_000), ["check"]);
+        monitor.ended.clear();
+        let late = stalled(&monitor, 1_031_000);
         assert!(late.contains(&"kernel".to_owned()) && !late.contains(&"check".to_owned()));
-        assert!(stalled(&own, 1_181_000).contains(&"check".to_owned()));
+        assert!(stalled(&monitor, 1_181_000).contains(&"check".to_owned()));
         let hours = 3 * 3_600_000;
-        assert!(!stalled(&own, 1_000_000 + hours).contains(&"host-rare".to_owned()));
-        let late = stalled(&own, 1_000_000 + hours + 60_000);
+        assert!(!stalled(&monitor, 1_000_000 + hours).contains(&"host-rare".to_owned()));
+        let late = stalled(&monitor, 1_000_000 + hours + 60_000);
         assert!(["host-rare", "nvml-rare"].iter().all(|name| late.contains(&(*name).to_owned())));
     }
 }

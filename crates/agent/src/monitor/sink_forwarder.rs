@@ -9,16 +9,16 @@ use super::Chain;
 use crate::journal::{Journal, JournalError, Record, Sink, SinkError};
 
 /// Records buffered for a failing sink. Beyond this the forwarder re-reads the journal.
-const KEPT_MAX: usize = 256;
+const BUFFERED_MAX: usize = 256;
 
 /// Retry interval of a failed sink. A reload also retries.
 const RETRY_MS: i64 = 60_000;
 
 #[derive(Debug, thiserror::Error)]
-enum PassError {
+enum ForwardError {
     #[error(transparent)]
     Sink(#[from] SinkError),
-    #[error("failed to read again what the sink lacks")]
+    #[error("failed to read the sink's backlog from the journal")]
     Journal(#[from] JournalError),
 }
 
@@ -29,11 +29,11 @@ pub(super) struct SinkForwarder {
     path: Option<PathBuf>,
     sink: Option<Sink>,
     /// Records on disk that the sink has not accepted.
-    unsunk: Vec<Record>,
+    buffered: Vec<Record>,
     /// The backlog exceeds the buffer and has to be read from the journal.
     behind: bool,
     /// The record at which the sink failed. The journal is not read until the sink accepts it.
-    refused: Option<Record>,
+    rejected: Option<Record>,
     /// A new sink file starts after this record.
     from: u64,
     failed_ms: Option<i64>,
@@ -47,96 +47,96 @@ impl SinkForwarder {
             behind: path.is_some(),
             path,
             sink: None,
-            unsunk: Vec::new(),
-            refused: None,
+            buffered: Vec::new(),
+            rejected: None,
             from: seq,
             failed_ms: None,
             retry_now: false,
         }
     }
 
-    /// Whether the sink works, or none is configured.
-    pub(super) fn is_good(&self) -> bool {
+    /// `true` if the sink works, or none is configured.
+    pub(super) fn is_ok(&self) -> bool {
         self.failed_ms.is_none()
     }
 
     /// Buffers records that are now on disk.
-    pub(super) fn keep(&mut self, records: Vec<Record>) {
+    pub(super) fn enqueue(&mut self, records: Vec<Record>) {
         if self.path.is_none() || self.behind {
             return;
         }
-        self.unsunk.extend(records.into_iter().filter(|record| !record.changes.is_empty()));
-        if self.unsunk.len() > KEPT_MAX && !self.is_good() {
-            self.refused = self.unsunk.drain(..).next();
+        self.buffered.extend(records.into_iter().filter(|record| !record.changes.is_empty()));
+        if self.buffered.len() > BUFFERED_MAX && !self.is_ok() {
+            self.rejected = self.buffered.drain(..).next();
             self.behind = true;
         }
     }
 
     /// Forwards the backlog, unless the sink failed within the retry interval.
-    pub(super) fn pass_on(&mut self, now: Moment, journal: &Journal) {
+    pub(super) fn forward(&mut self, now: Moment, journal: &Journal) {
         let too_soon = self.failed_ms.is_some_and(|failed| now.steady_ms - failed < RETRY_MS);
         if too_soon && !self.retry_now {
             return;
         }
         self.retry_now = false;
-        match self.pass(journal) {
+        match self.try_forward(journal) {
             Ok(()) => {
                 if self.failed_ms.take().is_some() {
-                    tracing::info!("the sink takes again what it is given");
+                    tracing::info!("the sink accepts records again");
                 }
             }
             Err(err) => {
                 if self.failed_ms.replace(now.steady_ms).is_none() {
-                    tracing::error!(err = %Chain(&err), "the sink takes nothing");
+                    tracing::error!(err = %Chain(&err), "the sink rejects records");
                 }
             }
         }
     }
 
-    fn pass(&mut self, journal: &Journal) -> Result<(), PassError> {
+    fn try_forward(&mut self, journal: &Journal) -> Result<(), ForwardError> {
         let Some(path) = &self.path else { return Ok(()) };
         let sink = match &mut self.sink {
             Some(sink) => sink,
             none => none.insert(Sink::open(path, self.from, journal.durable().seq)?),
         };
         if self.behind {
-            if let Some(refused) = &self.refused {
-                sink.pass(refused)?;
+            if let Some(rejected) = &self.rejected {
+                sink.write_record(rejected)?;
             }
-            let mut passed = Ok(());
-            let owed = sink.seq();
-            let refused = &mut self.refused;
-            journal.each(|record| {
-                if record.seq >= owed && passed.is_ok() {
-                    passed = sink.pass(record);
-                    *refused = passed.is_err().then(|| record.clone());
+            let mut result = Ok(());
+            let first = sink.seq();
+            let rejected = &mut self.rejected;
+            journal.for_each(|record| {
+                if record.seq >= first && result.is_ok() {
+                    result = sink.write_record(record);
+                    *rejected = result.is_err().then(|| record.clone());
                 }
             })?;
-            passed?;
+            result?;
             self.behind = false;
-            self.unsunk.clear();
+            self.buffered.clear();
             return Ok(());
         }
-        let mut taken = 0;
-        let mut passed = Ok(());
-        for record in &self.unsunk {
-            passed = sink.pass(record);
-            if passed.is_err() {
+        let mut accepted = 0;
+        let mut result = Ok(());
+        for record in &self.buffered {
+            result = sink.write_record(record);
+            if result.is_err() {
                 break;
             }
-            taken += 1;
+            accepted += 1;
         }
-        self.unsunk.drain(..taken);
-        Ok(passed?)
+        self.buffered.drain(..accepted);
+        Ok(result?)
     }
 
     /// Applies a reload: reopens a file that was rotated, and retries a failed sink.
     pub(super) fn reload(&mut self, path: Option<PathBuf>, now: Moment, journal: &Journal) {
         let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
         if moved || self.path != path {
-            self.pass_on(now, journal);
+            self.forward(now, journal);
             let durable = journal.durable().seq;
-            self.from = match (&self.sink, self.unsunk.first()) {
+            self.from = match (&self.sink, self.buffered.first()) {
                 (Some(sink), _) if self.behind => sink.seq(),
                 (_, Some(first)) => first.seq - 1,
                 // A sink that was just configured does not get earlier records.
@@ -144,8 +144,8 @@ impl SinkForwarder {
                 (_, None) => durable,
             };
             self.sink = None;
-            self.refused = None;
-            self.unsunk = Vec::new();
+            self.rejected = None;
+            self.buffered = Vec::new();
             self.behind = path.is_some();
             if path.is_none() {
                 self.failed_ms = None;
@@ -156,8 +156,8 @@ impl SinkForwarder {
     }
 
     #[cfg(test)]
-    pub(super) fn kept(&self) -> usize {
-        self.unsunk.len()
+    pub(super) fn buffered(&self) -> usize {
+        self.buffered.len()
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use crate::journal::tests::finding;
 
     #[test]
-    fn a_sink_that_takes_nothing_costs_no_reading_of_the_journal() {
+    fn a_failing_sink_does_not_re_read_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("state");
         let mut journal = Journal::open(&dir, Retention { days: 90, bytes: 1 << 20 }).unwrap();
@@ -182,20 +182,20 @@ mod tests {
             journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
         }
         journal.flush(at, &Failpoint::default()).unwrap();
-        let mut passing = SinkForwarder::new(Some(folder.path().join("sink.jsonl")), 0);
+        let mut forwarder = SinkForwarder::new(Some(folder.path().join("sink.jsonl")), 0);
         let path = folder.path().join("sink.jsonl");
-        passing.sink = Some(Sink::open(&path, 0, 3).unwrap());
+        forwarder.sink = Some(Sink::open(&path, 0, 3).unwrap());
         // The file is opened read-only, so that writes fail.
-        passing.sink.as_mut().unwrap().break_file();
-        assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));
-        assert_eq!(passing.refused.as_ref().map(|record| record.seq), Some(1));
+        forwarder.sink.as_mut().unwrap().break_file();
+        assert!(matches!(forwarder.try_forward(&journal), Err(ForwardError::Sink(_))));
+        assert_eq!(forwarder.rejected.as_ref().map(|record| record.seq), Some(1));
         // Reading the journal now would fail: its directory is moved.
         let aside = folder.path().join("aside");
         std::fs::rename(&dir, &aside).unwrap();
-        assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));
+        assert!(matches!(forwarder.try_forward(&journal), Err(ForwardError::Sink(_))));
         std::fs::rename(&aside, &dir).unwrap();
-        passing.sink = None;
-        passing.pass(&journal).unwrap();
+        forwarder.sink = None;
+        forwarder.try_forward(&journal).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.matches("\"opened\"").count(), 3, "{text}");
     }

@@ -7,23 +7,23 @@ use farrier_fleet::health::{GpuUuid, Moment};
 
 /// Matching window. Both reports usually come within a second of each other; a busy node may be
 /// late.
-const APART_MS: i64 = 5000;
+const MATCH_MS: i64 = 5000;
 
 /// How long after lost lines an Xid that only NVML reports counts.
 const LOST_MS: i64 = 60_000;
 
 /// How long to wait for the state of a log that has not been tried.
-const PATIENCE_MS: i64 = 60_000;
+const NOT_TRIED_WAIT_MS: i64 = 60_000;
 
 /// Maximum waiting Xids; the oldest are dropped first. A storm of one Xid needs no more.
-const WAITING_MAX: usize = 256;
+const UNMATCHED_MAX: usize = 256;
 
 pub(super) type Xid = (GpuUuid, u64);
 
 /// State of the kernel log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
-    Untried,
+    NotTried,
     Read,
     Unreadable,
 }
@@ -31,44 +31,44 @@ pub(super) enum Log {
 /// Unmatched Xids of both sources, with their times.
 #[derive(Debug, Default)]
 pub(super) struct XidDedup {
-    by_nvml: VecDeque<(i64, Xid)>,
-    by_log: VecDeque<(i64, Xid)>,
+    from_nvml: VecDeque<(i64, Xid)>,
+    from_log: VecDeque<(i64, Xid)>,
     lost_ms: Option<i64>,
 }
 
 impl XidDedup {
     /// Records an Xid from NVML.
-    pub(super) fn nvml(&mut self, now: Moment, xid: Xid) {
-        if !cancel(&mut self.by_log, &xid) {
-            push(&mut self.by_nvml, now, xid);
+    pub(super) fn add_nvml(&mut self, now: Moment, xid: Xid) {
+        if !take_match(&mut self.from_log, &xid) {
+            push(&mut self.from_nvml, now, xid);
         }
     }
 
     /// Records an Xid from the kernel log.
-    pub(super) fn log(&mut self, now: Moment, xid: Xid) {
-        if !cancel(&mut self.by_nvml, &xid) {
-            push(&mut self.by_log, now, xid);
+    pub(super) fn add_log(&mut self, now: Moment, xid: Xid) {
+        if !take_match(&mut self.from_nvml, &xid) {
+            push(&mut self.from_log, now, xid);
         }
     }
 
     /// Records that kernel log lines were lost.
-    pub(super) fn lost(&mut self, now: Moment) {
+    pub(super) fn record_lost_lines(&mut self, now: Moment) {
         self.lost_ms = Some(now.steady_ms);
     }
 
     /// Takes the Xids that only NVML reported and that count.
-    pub(super) fn due(&mut self, now: Moment, log: Log) -> Vec<Xid> {
+    pub(super) fn take_due(&mut self, now: Moment, log: Log) -> Vec<Xid> {
         let mut due = Vec::new();
         let lost_ms = self.lost_ms;
-        self.by_log.retain(|(at, _)| now.steady_ms - at < APART_MS);
-        self.by_nvml.retain(|(at, xid)| {
+        self.from_log.retain(|(at, _)| now.steady_ms - at < MATCH_MS);
+        self.from_nvml.retain(|(at, xid)| {
             let age_ms = now.steady_ms - at;
             let near_loss =
-                lost_ms.is_some_and(|lost| (lost - APART_MS..=lost + LOST_MS).contains(at));
+                lost_ms.is_some_and(|lost| (lost - MATCH_MS..=lost + LOST_MS).contains(at));
             let (stays, counts) = match log {
                 Log::Unreadable => (false, true),
-                Log::Untried => (age_ms < PATIENCE_MS, true),
-                Log::Read => (age_ms < APART_MS, near_loss),
+                Log::NotTried => (age_ms < NOT_TRIED_WAIT_MS, true),
+                Log::Read => (age_ms < MATCH_MS, near_loss),
             };
             if !stays && counts {
                 due.push(xid.clone());
@@ -79,15 +79,15 @@ impl XidDedup {
     }
 }
 
-fn cancel(told: &mut VecDeque<(i64, Xid)>, xid: &Xid) -> bool {
-    let place = told.iter().position(|(_, other)| other == xid);
-    place.is_some_and(|place| told.remove(place).is_some())
+fn take_match(unmatched: &mut VecDeque<(i64, Xid)>, xid: &Xid) -> bool {
+    let index = unmatched.iter().position(|(_, other)| other == xid);
+    index.is_some_and(|index| unmatched.remove(index).is_some())
 }
 
-fn push(told: &mut VecDeque<(i64, Xid)>, now: Moment, xid: Xid) {
-    told.push_back((now.steady_ms, xid));
-    if told.len() > WAITING_MAX {
-        told.pop_front();
+fn push(unmatched: &mut VecDeque<(i64, Xid)>, now: Moment, xid: Xid) {
+    unmatched.push_back((now.steady_ms, xid));
+    if unmatched.len() > UNMATCHED_MAX {
+        unmatched.pop_front();
     }
 }
 
@@ -106,47 +106,47 @@ mod tests {
     }
 
     #[test]
-    fn the_log_outranks_nvml_whoever_comes_first() {
-        let mut told = XidDedup::default();
-        told.lost(at(0));
-        told.nvml(at(100), xid(79));
-        told.log(at(200), xid(79));
-        told.log(at(300), xid(48));
-        told.nvml(at(400), xid(48));
-        assert!(told.due(at(10_000), Log::Read).is_empty());
+    fn the_log_wins_over_nvml_in_either_order() {
+        let mut dedup = XidDedup::default();
+        dedup.record_lost_lines(at(0));
+        dedup.add_nvml(at(100), xid(79));
+        dedup.add_log(at(200), xid(79));
+        dedup.add_log(at(300), xid(48));
+        dedup.add_nvml(at(400), xid(48));
+        assert!(dedup.take_due(at(10_000), Log::Read).is_empty());
     }
 
     #[test]
-    fn around_lost_lines_nvml_is_believed_and_otherwise_not() {
-        let mut told = XidDedup::default();
-        told.nvml(at(0), xid(79));
-        assert!(told.due(at(10_000), Log::Read).is_empty(), "nothing was lost");
-        told.lost(at(20_000));
-        told.nvml(at(19_000), xid(48));
-        told.nvml(at(70_000), xid(63));
-        assert!(told.due(at(21_000), Log::Read).is_empty(), "the log may still bring it");
-        assert_eq!(told.due(at(75_000), Log::Read), [xid(48), xid(63)]);
-        told.nvml(at(90_000), xid(94));
-        assert!(told.due(at(99_000), Log::Read).is_empty(), "the loss is long ago");
+    fn an_xid_that_only_nvml_reports_counts_only_around_lost_lines() {
+        let mut dedup = XidDedup::default();
+        dedup.add_nvml(at(0), xid(79));
+        assert!(dedup.take_due(at(10_000), Log::Read).is_empty(), "nothing was lost");
+        dedup.record_lost_lines(at(20_000));
+        dedup.add_nvml(at(19_000), xid(48));
+        dedup.add_nvml(at(70_000), xid(63));
+        assert!(dedup.take_due(at(21_000), Log::Read).is_empty(), "the log may still report it");
+        assert_eq!(dedup.take_due(at(75_000), Log::Read), [xid(48), xid(63)]);
+        dedup.add_nvml(at(90_000), xid(94));
+        assert!(dedup.take_due(at(99_000), Log::Read).is_empty(), "the loss was long ago");
     }
 
     #[test]
-    fn before_the_log_is_known_they_wait() {
-        let mut told = XidDedup::default();
-        told.nvml(at(0), xid(79));
-        assert!(told.due(at(10_000), Log::Untried).is_empty());
-        assert_eq!(told.due(at(11_000), Log::Unreadable), [xid(79)]);
-        told.nvml(at(12_000), xid(79));
-        assert_eq!(told.due(at(72_000), Log::Untried), [xid(79)]);
+    fn xids_of_nvml_wait_for_the_state_of_the_log() {
+        let mut dedup = XidDedup::default();
+        dedup.add_nvml(at(0), xid(79));
+        assert!(dedup.take_due(at(10_000), Log::NotTried).is_empty());
+        assert_eq!(dedup.take_due(at(11_000), Log::Unreadable), [xid(79)]);
+        dedup.add_nvml(at(12_000), xid(79));
+        assert_eq!(dedup.take_due(at(72_000), Log::NotTried), [xid(79)]);
     }
 
     #[test]
-    fn a_storm_is_bounded() {
-        let mut told = XidDedup::default();
+    fn unmatched_xids_are_bounded() {
+        let mut dedup = XidDedup::default();
         for number in 0..10_000 {
-            told.nvml(at(0), xid(number));
-            told.log(at(0), xid(100_000 + number));
+            dedup.add_nvml(at(0), xid(number));
+            dedup.add_log(at(0), xid(100_000 + number));
         }
-        assert_eq!((told.by_nvml.len(), told.by_log.len()), (WAITING_MAX, WAITING_MAX));
+        assert_eq!((dedup.from_nvml.len(), dedup.from_log.len()), (UNMATCHED_MAX, UNMATCHED_MAX));
     }
 }

@@ -14,20 +14,20 @@ pub trait Actuator: Send + Sync {
     /// The current boot id.
     fn boot(&self) -> Result<String, ActuatorError>;
 
-    /// Resets an idle GPU. The process that makes the change must keep `alive` open while it runs:
-    /// the lock on it tells a restarted agent that the change is still in progress.
-    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError>;
+    /// Resets an idle GPU. The process that makes the change must keep `lock` open while it runs:
+    /// the file lock tells a restarted agent that the change is still in progress.
+    fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError>;
 
     /// Requests a reboot. The node may go down before this returns.
-    fn reboot(&self, alive: File) -> Result<(), ActuatorError>;
+    fn reboot(&self, lock: File) -> Result<(), ActuatorError>;
 
     /// State of a service.
     fn service(&self, unit: &str) -> Result<Service, ActuatorError>;
 
-    fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError>;
+    fn restart_service(&self, unit: &str, lock: File) -> Result<(), ActuatorError>;
 
     /// Applies a profile. Idempotent. Returns a summary.
-    fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError>;
+    fn tune(&self, profile: &str, lock: File) -> Result<String, ActuatorError>;
 }
 
 /// State of a service.
@@ -43,47 +43,48 @@ pub struct Service {
 /// Inspects the node.
 pub trait Inspector: Send + Sync {
     /// Reads the state of a GPU now.
-    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, InspectorError>;
+    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuHealth, InspectorError>;
 
-    /// GPU processes as seen after `since`. An error means unknown, not idle.
-    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, InspectorError>;
+    /// GPU processes, from a reading after `since`. An error means unknown, not idle.
+    fn processes(&self, since: Timestamp) -> Result<Vec<GpuProcess>, InspectorError>;
 
     /// An open finding that keeps the node out of service. An error means unknown, not healthy.
-    fn finding_against(&self) -> Result<Option<String>, InspectorError>;
+    fn blocking_finding(&self) -> Result<Option<String>, InspectorError>;
 
-    /// Runs the checks of a verification level. Stops early when `wanted` returns false.
-    fn prove(&self, level: VerificationLevel, wanted: &dyn Fn() -> bool) -> Proof;
+    /// Runs the checks of a verification level. Stops early when `is_active` returns false.
+    fn verify(&self, level: VerificationLevel, is_active: &dyn Fn() -> bool) -> VerificationReport;
 
     /// Runs `farrier diag` on the GPUs.
-    fn examine(&self, level: u8, minutes: u32, wanted: &dyn Fn() -> bool) -> Proof;
+    fn run_diag(&self, level: u8, minutes: u32, is_active: &dyn Fn() -> bool)
+    -> VerificationReport;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct GpuProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
-    /// Its command, as far as known.
+    /// `unknown` if it could not be read.
     pub command: String,
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for GpuProcess {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "process {} ({}) on {}", self.pid, self.command, self.gpu)
     }
 }
 
-/// State of a GPU.
+/// Health of a GPU with regard to a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuSeen {
-    /// What still requires a reset or worse. Empty if nothing does.
-    pub wrong: Vec<String>,
+pub struct GpuHealth {
+    /// Faults that require a reset or worse.
+    pub reset_reasons: Vec<String>,
     /// A summary for the evidence.
-    pub text: String,
+    pub summary: String,
 }
 
 /// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Proof {
+pub struct VerificationReport {
     pub passed: Vec<String>,
     pub failed: Vec<String>,
     /// Checks without a result. They do not count as passed.
@@ -92,8 +93,8 @@ pub struct Proof {
     pub is_final: bool,
 }
 
-impl Proof {
-    /// Whether every check has a result and none failed.
+impl VerificationReport {
+    /// `true` if every check has a result and none failed.
     pub fn has_passed(&self) -> bool {
         self.failed.is_empty() && self.unknown.is_empty() && !self.passed.is_empty()
     }

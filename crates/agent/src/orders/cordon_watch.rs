@@ -13,10 +13,10 @@ use tokio::sync::{Notify, watch};
 use super::executor::OrderExecutor;
 
 /// A read asks the scheduler, which may start a process and query its controller.
-const EVERY: Duration = Duration::from_secs(15);
+const INTERVAL: Duration = Duration::from_secs(15);
 /// Interval during an external cordon. Between its removal and the server's own cordon, the node
 /// accepts work.
-const EVERY_WHILE_THEIRS: Duration = Duration::from_secs(2);
+const INTERVAL_WHILE_EXTERNAL: Duration = Duration::from_secs(2);
 
 /// Signals that an order status changed.
 #[derive(Debug, Clone)]
@@ -28,38 +28,38 @@ pub struct Woken(Receiver<()>);
 
 /// Creates a connected pair.
 pub fn wake() -> (Wake, Woken) {
-    let (ring, heard) = sync_channel(1);
-    (Wake(ring), Woken(heard))
+    let (sender, receiver) = sync_channel(1);
+    (Wake(sender), Woken(receiver))
 }
 
 impl Wake {
     /// Never blocks: one pending wake-up is enough.
     pub fn ring(&self) {
         if let Err(TrySendError::Disconnected(())) = self.0.try_send(()) {
-            tracing::debug!("nobody looks at the node's mark any more");
+            tracing::debug!("the cordon watch has ended");
         }
     }
 }
 
-/// Watches the cordon on its own thread, and rings `bell` for the uplink.
+/// Watches the cordon on its own thread, and notifies the uplink through `changed`.
 pub fn spawn(
-    desk: OrderExecutor,
+    executor: OrderExecutor,
     woken: Woken,
-    bell: Arc<Notify>,
+    changed: Arc<Notify>,
 ) -> io::Result<watch::Receiver<Cordon>> {
-    let (tell, told) = watch::channel(Cordon::Unknown);
-    let look = move || {
-        while !desk.is_stopping() {
-            let cordon = desk.cordon();
-            tell.send_if_modified(|last| std::mem::replace(last, cordon.clone()) != cordon);
-            bell.notify_one();
-            let is_theirs = matches!(cordon, Cordon::External { .. });
-            let every = if is_theirs { EVERY_WHILE_THEIRS } else { EVERY };
-            if woken.0.recv_timeout(every) == Err(RecvTimeoutError::Disconnected) {
+    let (sender, receiver) = watch::channel(Cordon::Unknown);
+    let watch_cordon = move || {
+        while !executor.is_stopping() {
+            let cordon = executor.cordon();
+            sender.send_if_modified(|last| std::mem::replace(last, cordon.clone()) != cordon);
+            changed.notify_one();
+            let is_external = matches!(cordon, Cordon::External { .. });
+            let interval = if is_external { INTERVAL_WHILE_EXTERNAL } else { INTERVAL };
+            if woken.0.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
     };
-    std::thread::Builder::new().name("mark".to_owned()).spawn(look)?;
-    Ok(told)
+    std::thread::Builder::new().name("cordon".to_owned()).spawn(watch_cordon)?;
+    Ok(receiver)
 }

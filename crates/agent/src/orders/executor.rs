@@ -18,7 +18,7 @@ use super::ledger::OrderLedger;
 use super::ledger::{ActiveOrder, JournalRecord};
 use super::repair_note::RepairNote;
 use super::scheduler::{Scheduler, SchedulerError};
-use super::submit::{self, Limits, Verdict};
+use super::submit::{self, Admission, Limits};
 use super::task::Task;
 use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
@@ -32,12 +32,13 @@ pub struct NodePaths {
     pub nvml: Option<PathBuf>,
 }
 
-pub struct Parts {
+/// Dependencies and settings of an [`OrderExecutor`].
+pub struct ExecutorParts {
     /// Directory of the order journal.
     pub state_dir: PathBuf,
     pub limits: Limits,
-    pub hands: Box<dyn Actuator>,
-    pub eyes: Arc<dyn Inspector>,
+    pub actuator: Box<dyn Actuator>,
+    pub inspector: Arc<dyn Inspector>,
     pub scheduler: Box<dyn Scheduler>,
     /// This machine's clock.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -46,7 +47,7 @@ pub struct Parts {
     pub paths: NodePaths,
     /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,
-    /// Where a test makes the agent crash.
+    /// Failpoint at which a test makes the agent crash.
     pub crash: Failpoint,
     /// Called when [`OrderExecutor::outstanding`] has a new status.
     pub wake: Box<dyn Fn() + Send + Sync>,
@@ -64,8 +65,8 @@ pub struct OrderExecutor {
 pub(super) struct Inner {
     pub(super) state_dir: PathBuf,
     pub(super) limits: Limits,
-    pub(super) hands: Box<dyn Actuator>,
-    pub(super) eyes: Arc<dyn Inspector>,
+    pub(super) actuator: Box<dyn Actuator>,
+    pub(super) inspector: Arc<dyn Inspector>,
     pub(super) scheduler: Box<dyn Scheduler>,
     pub(super) paths: NodePaths,
     pub(super) outbox: Option<Outbox>,
@@ -73,24 +74,24 @@ pub(super) struct Inner {
     pub(super) poll: Duration,
     wake: Box<dyn Fn() + Send + Sync>,
     pub(super) repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
-    books: Mutex<OrderState>,
+    state: Mutex<OrderState>,
     changed: Condvar,
     stop: AtomicBool,
 }
 
 struct OrderState {
-    book: OrderJournal,
+    journal: OrderJournal,
     crash: Failpoint,
 }
 
 impl OrderExecutor {
     /// Opens the journal. [`Self::spawn`] resumes an order that was accepted but has not ended.
-    pub fn open(parts: Parts) -> Result<Self, OrdersError> {
-        let Parts {
+    pub fn open(parts: ExecutorParts) -> Result<Self, OrdersError> {
+        let ExecutorParts {
             state_dir,
             limits,
-            hands,
-            eyes,
+            actuator,
+            inspector,
             scheduler,
             now,
             poll,
@@ -100,23 +101,23 @@ impl OrderExecutor {
             wake,
             repaired,
         } = parts;
-        let book = OrderJournal::open(&state_dir)?;
-        if let Some(current) = &book.ledger().current {
-            let (generation, what) = (current.order.generation, &current.order.kind);
-            tracing::info!(generation, %what, begun = current.begun.len(), "an order is carried on");
+        let journal = OrderJournal::open(&state_dir)?;
+        if let Some(current) = &journal.ledger().current {
+            let (generation, kind) = (current.order.generation, &current.order.kind);
+            tracing::info!(generation, %kind, started = current.begun.len(), "resuming order");
         }
         // Remove artifacts of orders that have ended. Without a server the bundle is the result and
         // stays.
         if outbox.is_some() {
-            let current = book.ledger().current.as_ref().map(|it| it.order.generation);
+            let current = journal.ledger().current.as_ref().map(|active| active.order.generation);
             artifact::clear(&state_dir, current);
         }
-        let books = Mutex::new(OrderState { book, crash });
+        let state = Mutex::new(OrderState { journal, crash });
         let inner = Inner {
             state_dir,
             limits,
-            hands,
-            eyes,
+            actuator,
+            inspector,
             scheduler,
             paths,
             outbox,
@@ -124,7 +125,7 @@ impl OrderExecutor {
             poll,
             wake,
             repaired,
-            books,
+            state,
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
         };
@@ -134,9 +135,9 @@ impl OrderExecutor {
     /// Starts the thread that executes orders. It is never joined: the next start resumes what it
     /// leaves.
     pub fn spawn(&self) -> io::Result<()> {
-        let desk = self.clone();
+        let executor = self.clone();
         let thread = std::thread::Builder::new().name("orders".to_owned());
-        thread.spawn(move || desk.run()).map(drop)
+        thread.spawn(move || executor.run()).map(drop)
     }
 
     /// Stops before the next step.
@@ -152,29 +153,30 @@ impl OrderExecutor {
 
     /// Submits an order. `now` is the server's time, which leases use. `Accepted` means that the
     /// order is on disk. Idempotent: the same order gets the same status.
-    pub fn offer(&self, order: &Order, now: Timestamp) -> OrderStatus {
-        let boot = self.inner.hands.boot();
-        let mut books = self.inner.lock();
-        books.crash.reach(Point::OrderOffered);
-        let known = boot.as_ref().map(String::as_str);
-        let verdict = submit::judge(books.book.ledger(), &self.inner.limits, order, known, now);
+    pub fn submit(&self, order: &Order, now: Timestamp) -> OrderStatus {
+        let boot = self.inner.actuator.boot();
+        let mut state = self.inner.lock();
+        state.crash.reach(Point::OrderOffered);
+        let boot_id = boot.as_ref().map(String::as_str);
+        let admission =
+            submit::admit(state.journal.ledger(), &self.inner.limits, order, boot_id, now);
         let at = (self.inner.now)();
         let generation = order.generation;
-        match verdict {
-            Verdict::Known(answer) => answer,
-            Verdict::Strange(why) => {
-                tracing::warn!(generation, what = %order.kind, %why, "an order is refused");
-                OrderStatus::Refused { reason: why }
+        match admission {
+            Admission::Duplicate(status) => status,
+            Admission::Rejected(reason) => {
+                tracing::warn!(generation, kind = %order.kind, %reason, "order refused");
+                OrderStatus::Refused { reason }
             }
-            Verdict::Refused(why) => {
-                tracing::warn!(generation, what = %order.kind, %why, "an order is refused");
-                let answer = OrderStatus::Refused { reason: why };
+            Admission::Refused(reason) => {
+                tracing::warn!(generation, kind = %order.kind, %reason, "order refused");
+                let answer = OrderStatus::Refused { reason };
                 let order = Box::new(order.clone());
                 let written =
-                    books.write(at, JournalRecord::Answered { order, answer: answer.clone() });
-                written.map_or_else(|err| unwritten(&err), |()| answer)
+                    state.write(at, JournalRecord::Answered { order, answer: answer.clone() });
+                written.map_or_else(|err| journal_failed(&err), |()| answer)
             }
-            Verdict::Accepted => {
+            Admission::Accepted => {
                 let current = ActiveOrder {
                     order: order.clone(),
                     boot: boot.unwrap_or_default(),
@@ -182,20 +184,20 @@ impl OrderExecutor {
                     skew_ms: i64::try_from(now.duration_since(at).as_millis()).unwrap_or(0),
                     begun: Vec::new(),
                 };
-                match books.accept(at, current) {
+                match state.accept(at, current) {
                     Ok(()) => {
-                        tracing::info!(generation, what = %order.kind, reason = %order.reason, "an order is accepted");
-                        let is_alone = books.book.ledger().answers.is_empty();
-                        drop(books);
+                        tracing::info!(generation, kind = %order.kind, reason = %order.reason, "order accepted");
+                        let is_only_status = state.journal.ledger().answers.is_empty();
+                        drop(state);
                         self.inner.changed.notify_all();
                         // The previous order may just have been superseded, and so has a status
                         // too.
-                        if !is_alone {
+                        if !is_only_status {
                             (self.inner.wake)();
                         }
                         OrderStatus::Accepted
                     }
-                    Err(err) => unwritten(&err),
+                    Err(err) => journal_failed(&err),
                 }
             }
         }
@@ -203,50 +205,50 @@ impl OrderExecutor {
 
     /// Every status that the server has not acknowledged, including that of the active order.
     pub fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
-        let books = self.inner.lock();
-        let ledger = books.book.ledger();
-        let mut answers: Vec<(u64, OrderStatus)> = ledger
+        let state = self.inner.lock();
+        let ledger = state.journal.ledger();
+        let mut statuses: Vec<(u64, OrderStatus)> = ledger
             .answers
             .iter()
             .map(|(generation, answer)| (*generation, answer.clone()))
             .collect();
-        let current = ledger.current.as_ref().map(|it| it.order.generation);
-        answers.extend(current.map(|generation| (generation, OrderStatus::Accepted)));
-        answers
+        let current = ledger.current.as_ref().map(|active| active.order.generation);
+        statuses.extend(current.map(|generation| (generation, OrderStatus::Accepted)));
+        statuses
     }
 
     /// Generation of the last order accepted or refused. Only higher ones are accepted.
     pub fn last_order(&self) -> u64 {
-        self.inner.lock().book.ledger().generation
+        self.inner.lock().journal.ledger().generation
     }
 
     /// Sets the enrolment of this session. After a re-enrolment, generations start over.
-    pub fn enrolled(&self, enrolment: &str) {
-        let mut books = self.inner.lock();
-        if books.book.ledger().enrolment.as_deref() == Some(enrolment) {
+    pub fn set_enrolment(&self, enrolment: &str) {
+        let mut state = self.inner.lock();
+        if state.journal.ledger().enrolment.as_deref() == Some(enrolment) {
             return;
         }
-        let (at, last) = ((self.inner.now)(), books.book.ledger().generation);
-        let written = books.write(at, JournalRecord::Enrolled { enrolment: enrolment.to_owned() });
+        let (at, last) = ((self.inner.now)(), state.journal.ledger().generation);
+        let written = state.write(at, JournalRecord::Enrolled { enrolment: enrolment.to_owned() });
         match written {
-            Ok(()) if books.book.ledger().generation != last => {
-                tracing::info!(last, "the node re-enrolled: order numbers start over");
+            Ok(()) if state.journal.ledger().generation != last => {
+                tracing::info!(last, "the node re-enrolled: order generations start over");
             }
             Ok(()) => {}
             // The next session retries the write.
-            Err(err) => tracing::warn!(%err, "that the node enrolled is not on disk"),
+            Err(err) => tracing::warn!(%err, "failed to persist the enrolment"),
         }
     }
 
     /// The active order, for `farrier status`. `None` while the journal is being written, which can
     /// take as long as the disk hangs.
     pub fn at_hand(&self) -> Option<OrdersStatus> {
-        let books = match self.inner.books.try_lock() {
-            Ok(books) => books,
+        let state = match self.inner.state.try_lock() {
+            Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let ledger = books.book.ledger();
+        let ledger = state.journal.ledger();
         let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
             generation: current.order.generation,
             what: current.order.kind.clone(),
@@ -257,24 +259,24 @@ impl OrderExecutor {
         Some(OrdersStatus::On { in_hand, unacknowledged: ledger.answers.len() })
     }
 
-    /// The server has persisted the final status of an order. Acknowledgements of `Accepted` do not
-    /// come here.
-    pub fn acknowledged(&self, generation: u64) {
-        let mut books = self.inner.lock();
-        if !books.book.ledger().answers.contains_key(&generation) {
+    /// Drops the final status of an order that the server has persisted. Not called for
+    /// acknowledgements of `Accepted`.
+    pub fn acknowledge(&self, generation: u64) {
+        let mut state = self.inner.lock();
+        if !state.journal.ledger().answers.contains_key(&generation) {
             return;
         }
         let at = (self.inner.now)();
-        if let Err(err) = books.write(at, JournalRecord::Acknowledged { generation }) {
+        if let Err(err) = state.write(at, JournalRecord::Acknowledged { generation }) {
             // The status is sent, and acknowledged, again.
-            tracing::warn!(%err, generation, "that an answer was acknowledged is not on disk");
+            tracing::warn!(%err, generation, "failed to persist order acknowledgement");
         }
     }
 
-    /// Whether the node accepts new work. Read at startup, after each status, and periodically.
+    /// The cordon state of the node. Read at startup, after each status, and periodically.
     pub fn cordon(&self) -> Cordon {
-        self.inner.cordon().unwrap_or_else(|why| {
-            tracing::debug!(%why, "whether the node takes new work is not known");
+        self.inner.cordon().unwrap_or_else(|err| {
+            tracing::debug!(%err, "failed to read the cordon state");
             Cordon::Unknown
         })
     }
@@ -282,39 +284,39 @@ impl OrderExecutor {
     /// Executes orders until stopped.
     pub fn run(&self) {
         while let Some(current) = self.inner.next() {
-            self.carry_out(current);
+            self.execute_order(current);
         }
     }
 
-    /// Executes one order if there is one. Returns whether there was.
+    /// Executes the active order. Returns `false` if there is none.
     #[cfg(test)]
     pub(super) fn step(&self) -> bool {
-        let current = self.inner.lock().book.ledger().current.clone();
-        current.map(|current| self.carry_out(current)).is_some()
+        let current = self.inner.lock().journal.ledger().current.clone();
+        current.map(|current| self.execute_order(current)).is_some()
     }
 
-    fn carry_out(&self, current: ActiveOrder) {
+    fn execute_order(&self, current: ActiveOrder) {
         let order = current.order.clone();
         let mut task = Task::new(&self.inner, current);
-        let Some(answer) = execute::carry(&mut task) else { return };
-        let (generation, what) = (order.generation, &order.kind);
+        let Some(answer) = execute::run(&mut task) else { return };
+        let (generation, kind) = (order.generation, &order.kind);
         match &answer {
             OrderStatus::Done { evidence } => {
-                tracing::info!(generation, %what, %evidence, "order done");
+                tracing::info!(generation, %kind, %evidence, "order done");
             }
             OrderStatus::Failed { reason } => {
-                tracing::error!(generation, %what, %reason, "order failed")
+                tracing::error!(generation, %kind, %reason, "order failed")
             }
             OrderStatus::Refused { reason } => {
-                tracing::warn!(generation, %what, %reason, "order refused");
+                tracing::warn!(generation, %kind, %reason, "order refused");
             }
             OrderStatus::Accepted => {}
         }
-        let note = JournalRecord::Answered { order: Box::new(order.clone()), answer };
+        let record = JournalRecord::Answered { order: Box::new(order.clone()), answer };
         // Never report a status that is not on disk: a restarted agent might act again.
-        while let Err(err) = self.inner.write_current(generation, note.clone()) {
-            tracing::error!(%err, generation, "the answer to an order cannot be written to disk");
-            if !self.inner.is_wanted(generation) {
+        while let Err(err) = self.inner.write_current(generation, record.clone()) {
+            tracing::error!(%err, generation, "failed to journal the order status, retrying");
+            if !self.inner.is_active(generation) {
                 return;
             }
             self.inner.pause(generation, self.inner.poll);
@@ -325,32 +327,32 @@ impl OrderExecutor {
 
     #[cfg(test)]
     pub(super) fn ledger(&self) -> OrderLedger {
-        self.inner.lock().book.ledger().clone()
+        self.inner.lock().journal.ledger().clone()
     }
 
     #[cfg(test)]
     pub(super) fn fill_disk(&self, full: bool) {
-        self.inner.lock().book.fill_disk(full);
+        self.inner.lock().journal.fill_disk(full);
     }
 }
 
-fn unwritten(err: &io::Error) -> OrderStatus {
-    OrderStatus::Refused { reason: format!("the journal of orders cannot be written: {err}") }
+fn journal_failed(err: &io::Error) -> OrderStatus {
+    OrderStatus::Refused { reason: format!("failed to write the order journal: {err}") }
 }
 
 impl OrderState {
-    fn write(&mut self, at: Timestamp, note: JournalRecord) -> io::Result<()> {
-        self.book.write(at, note, &self.crash)
+    fn write(&mut self, at: Timestamp, record: JournalRecord) -> io::Result<()> {
+        self.journal.write(at, record, &self.crash)
     }
 
     fn accept(&mut self, at: Timestamp, current: ActiveOrder) -> io::Result<()> {
         // The server sent this order, so it no longer waits for the previous one.
-        if let Some(before) = &self.book.ledger().current {
-            let why = format!("order {} came before it had ended", current.order.generation);
-            let order = Box::new(before.order.clone());
+        if let Some(previous) = &self.journal.ledger().current {
+            let reason = format!("superseded by order {}", current.order.generation);
+            let order = Box::new(previous.order.clone());
             self.write(
                 at,
-                JournalRecord::Answered { order, answer: OrderStatus::Failed { reason: why } },
+                JournalRecord::Answered { order, answer: OrderStatus::Failed { reason } },
             )?;
         }
         self.write(at, JournalRecord::Accepted(Box::new(current)))
@@ -359,7 +361,7 @@ impl OrderState {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, OrderState> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -372,41 +374,41 @@ impl Inner {
 
     /// Waits for the next order. `None` at shutdown.
     fn next(&self) -> Option<ActiveOrder> {
-        let mut books = self.lock();
+        let mut state = self.lock();
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            if let Some(current) = &books.book.ledger().current {
+            if let Some(current) = &state.journal.ledger().current {
                 return Some(current.clone());
             }
-            books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Whether the order is still active.
-    pub(super) fn is_wanted(&self, generation: u64) -> bool {
+    /// `true` if the order is the active one and the agent is not stopping.
+    pub(super) fn is_active(&self, generation: u64) -> bool {
         self.lock().is_current(generation) && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sleeps, or returns early if the order is no longer wanted.
+    /// Sleeps, or returns early if the order is no longer active.
     pub(super) fn pause(&self, generation: u64, time: Duration) {
-        let books = self.lock();
-        let wanted = |books: &mut OrderState| {
-            books.is_current(generation) && !self.stop.load(Ordering::Relaxed)
+        let state = self.lock();
+        let is_active = |state: &mut OrderState| {
+            state.is_current(generation) && !self.stop.load(Ordering::Relaxed)
         };
-        drop(self.changed.wait_timeout_while(books, time, wanted));
+        drop(self.changed.wait_timeout_while(state, time, is_active));
     }
 
     /// Journals a step of an order. Returns false, and writes nothing, if the order is no longer
     /// active.
-    pub(super) fn write_current(&self, generation: u64, note: JournalRecord) -> io::Result<bool> {
-        let mut books = self.lock();
-        if !books.is_current(generation) {
+    pub(super) fn write_current(&self, generation: u64, record: JournalRecord) -> io::Result<bool> {
+        let mut state = self.lock();
+        if !state.is_current(generation) {
             return Ok(false);
         }
         let at = self.now();
-        books.write(at, note).map(|()| true)
+        state.write(at, record).map(|()| true)
     }
 
     pub(super) fn reach(&self, point: Point) {
@@ -415,14 +417,14 @@ impl Inner {
 
     /// The cordon, from the scheduler and the journal.
     pub(super) fn cordon(&self) -> Result<Cordon, SchedulerError> {
-        let mark = self.lock().book.ledger().mark.clone();
+        let mark = self.lock().journal.ledger().mark.clone();
         self.scheduler.state(mark.as_deref())
     }
 }
 
 impl OrderState {
     fn is_current(&self, generation: u64) -> bool {
-        let current = self.book.ledger().current.as_ref();
-        current.is_some_and(|it| it.order.generation == generation)
+        let current = self.journal.ledger().current.as_ref();
+        current.is_some_and(|active| active.order.generation == generation)
     }
 }

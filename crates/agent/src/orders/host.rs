@@ -16,17 +16,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::actuator::Inspector;
-use super::scheduler::{Job, MarkAction, OWNER, Scheduler, SchedulerError, whose};
+use super::scheduler::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_cordon};
 
 /// File name of the cordon in the state directory.
 pub(crate) const MARK: &str = "cordon.json";
 
 /// Upper bound: a cordon is two lines of text.
-const MARK_BYTES_MAX: u64 = 64 << 10;
+const CORDON_BYTES_MAX: u64 = 64 << 10;
 
 /// The file's content. Unknown fields of other owners are ignored.
 #[derive(Debug, Serialize, Deserialize)]
-struct Mark {
+struct CordonFile {
     owner: String,
     #[serde(default)]
     reason: String,
@@ -36,19 +36,19 @@ struct Mark {
 
 pub struct HostScheduler {
     path: PathBuf,
-    eyes: Arc<dyn Inspector>,
+    inspector: Arc<dyn Inspector>,
 }
 
 impl HostScheduler {
     /// Keeps the cordon file in `state_dir`.
-    pub fn new(state_dir: &Path, eyes: Arc<dyn Inspector>) -> Self {
-        Self { path: state_dir.join(MARK), eyes }
+    pub fn new(state_dir: &Path, inspector: Arc<dyn Inspector>) -> Self {
+        Self { path: state_dir.join(MARK), inspector }
     }
 
-    fn read(&self) -> Result<Option<Mark>, SchedulerError> {
-        let failed = |err| self.failed(MarkAction::Read, err);
+    fn read(&self) -> Result<Option<CordonFile>, SchedulerError> {
+        let failed = |err| self.failed(CordonFileAction::Read, err);
         match fs::metadata(&self.path) {
-            Ok(meta) if meta.len() > MARK_BYTES_MAX => return Ok(Some(self.unreadable())),
+            Ok(meta) if meta.len() > CORDON_BYTES_MAX => return Ok(Some(self.unreadable())),
             Ok(_) => {}
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(None),
             Err(err) => return Err(failed(err)),
@@ -63,19 +63,19 @@ impl HostScheduler {
     }
 
     /// An unreadable file counts as an external cordon.
-    fn unreadable(&self) -> Mark {
-        let reason = format!("`{}` is no mark that reads", self.path.display());
-        Mark { owner: "somebody".to_owned(), reason, since: None }
+    fn unreadable(&self) -> CordonFile {
+        let reason = format!("`{}` does not parse", self.path.display());
+        CordonFile { owner: "unknown".to_owned(), reason, since: None }
     }
 
-    fn write(&self, mark: &Mark) -> io::Result<()> {
+    fn write(&self, cordon: &CordonFile) -> io::Result<()> {
         let part = self.path.with_extension("part");
         match fs::remove_file(&part) {
             Err(err) if err.kind() != ErrorKind::NotFound => return Err(err),
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
-        let mut bytes = serde_json::to_vec(mark)?;
+        let mut bytes = serde_json::to_vec(cordon)?;
         bytes.push(b'\n');
         file.write_all(&bytes)?;
         file.sync_all()?;
@@ -85,8 +85,8 @@ impl HostScheduler {
         self.sync()
     }
 
-    fn failed(&self, action: MarkAction, err: io::Error) -> SchedulerError {
-        SchedulerError::Mark { action, path: self.path.clone(), err }
+    fn failed(&self, action: CordonFileAction, err: io::Error) -> SchedulerError {
+        SchedulerError::CordonFile { action, path: self.path.clone(), err }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -96,38 +96,43 @@ impl HostScheduler {
 
 impl Scheduler for HostScheduler {
     fn name(&self) -> &'static str {
-        "the host"
+        "host"
     }
 
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
-        let mark = self.read()?;
-        Ok(mark.map_or(Cordon::None, |mark| {
-            whose(mark.owner == OWNER, &mark.owner, &mark.reason, ours)
+        let file = self.read()?;
+        Ok(file.map_or(Cordon::None, |file| {
+            classify_cordon(file.owner == OWNER, &file.owner, &file.reason, ours)
         }))
     }
 
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
         let since = Some(Timestamp::now());
-        let mark = Mark { owner: OWNER.to_owned(), reason: reason.to_owned(), since };
-        self.write(&mark).map_err(|err| self.failed(MarkAction::Write, err))
+        let cordon = CordonFile { owner: OWNER.to_owned(), reason: reason.to_owned(), since };
+        self.write(&cordon).map_err(|err| self.failed(CordonFileAction::Write, err))
     }
 
     fn uncordon(&self) -> Result<(), SchedulerError> {
-        let gone = fs::remove_file(&self.path);
-        let gone =
-            gone.or_else(|err| if err.kind() == ErrorKind::NotFound { Ok(()) } else { Err(err) });
-        gone.and_then(|()| self.sync()).map_err(|err| self.failed(MarkAction::Remove, err))
+        let removed = fs::remove_file(&self.path).or_else(|err| match err.kind() {
+            ErrorKind::NotFound => Ok(()),
+            _ => Err(err),
+        });
+        removed.and_then(|()| self.sync()).map_err(|err| self.failed(CordonFileAction::Remove, err))
     }
 
     fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
-        let held = self.eyes.processes(since)?;
-        let mut jobs: Vec<Job> = held
+        let processes = self.inspector.processes(since)?;
+        let mut jobs: Vec<Job> = processes
             .iter()
-            .map(|held| Job { id: held.pid.to_string(), text: held.to_string(), is_ending: false })
+            .map(|process| Job {
+                id: process.pid.to_string(),
+                text: process.to_string(),
+                is_ending: false,
+            })
             .collect();
         jobs.sort();
         // A process on several GPUs is one job.
-        jobs.dedup_by(|one, other| one.id == other.id);
+        jobs.dedup_by(|second, first| second.id == first.id);
         Ok(jobs)
     }
 

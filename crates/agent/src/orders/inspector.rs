@@ -15,7 +15,7 @@ use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 use jiff::{SignedDuration, Timestamp};
 
-use super::actuator::{GpuSeen, Held, Inspector, Proof};
+use super::actuator::{GpuHealth, GpuProcess, Inspector, VerificationReport};
 use super::node_error::InspectorError;
 use super::run_diag;
 use crate::collect::check::{COHERENCE, today};
@@ -27,7 +27,7 @@ use crate::status::Status;
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The agent's status, or why it is unavailable.
-pub type Known = Box<dyn Fn() -> Result<Status, InspectorError> + Send + Sync>;
+pub type StatusSource = Box<dyn Fn() -> Result<Status, InspectorError> + Send + Sync>;
 
 /// Inspector of a node that an agent monitors.
 pub struct NodeInspector {
@@ -40,12 +40,17 @@ pub struct NodeInspector {
     is_live: bool,
     program: PathBuf,
     facts: &'static FactSet,
-    known: Known,
+    status: StatusSource,
 }
 
 impl NodeInspector {
     /// Uses the paths of this configuration. `program` is the binary whose `probe nvml` calls NVML.
-    pub fn new(config: &Config, program: PathBuf, facts: &'static FactSet, known: Known) -> Self {
+    pub fn new(
+        config: &Config,
+        program: PathBuf,
+        facts: &'static FactSet,
+        status: StatusSource,
+    ) -> Self {
         Self {
             root: config.root.clone(),
             nvml: config.nvml.clone(),
@@ -55,16 +60,17 @@ impl NodeInspector {
             is_live: config.is_live(),
             program,
             facts,
-            known,
+            status,
         }
     }
 
-    fn ask(&self) -> NvmlReading {
+    fn read_nvml(&self) -> NvmlReading {
         let library = match &self.nvml {
             Some(path) => path.clone(),
             None if self.is_live => nvml::LIBRARY.into(),
             None => {
-                let why = "another root is watched and no NVML library was named".to_owned();
+                let why =
+                    "the agent monitors another root, and no NVML library is configured".to_owned();
                 return NvmlReading::NotAsked { why };
             }
         };
@@ -75,70 +81,82 @@ impl NodeInspector {
 
     /// Evaluates the node's files and NVML as `farrier check` does: the coherence or the device
     /// items.
-    fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
+    fn check_node(&self, reading: &NvmlReading, devices: bool, report: &mut VerificationReport) {
         let root = Root::unrecorded(&self.root);
-        let seen = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
-        let report = node::evaluate(self.facts, &seen, today(), false);
-        let mut right = 0;
-        for item in report.items.into_iter().filter(|item| is_judged(item, devices)) {
+        let observed = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
+        let check = node::evaluate(self.facts, &observed, today(), false);
+        let mut passed = 0;
+        for item in check.items.into_iter().filter(|item| is_relevant(item, devices)) {
             match item.verdict {
-                Verdict::Unknown => proof.unknown.push(said(&item)),
-                Verdict::Blocked => proof.failed.push(said(&item)),
-                Verdict::Caveat if is_unfit(item.code) => proof.failed.push(said(&item)),
-                Verdict::Ok | Verdict::Caveat => right += 1,
+                Verdict::Unknown => report.unknown.push(describe(&item)),
+                Verdict::Blocked => report.failed.push(describe(&item)),
+                Verdict::Caveat if is_unfit(item.code) => report.failed.push(describe(&item)),
+                Verdict::Ok | Verdict::Caveat => passed += 1,
             }
         }
-        if right > 0 {
-            let what = if devices { "GPUs" } else { "driver, kernel and packages" };
-            proof.passed.push(format!("{right} items of the node's check on {what} are right"));
+        if passed > 0 {
+            let area = if devices { "GPUs" } else { "driver, kernel and packages" };
+            report.passed.push(format!("{passed} checks of {area} passed"));
         }
     }
 }
 
 impl Inspector for NodeInspector {
-    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, InspectorError> {
-        let reading = self.ask();
+    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuHealth, InspectorError> {
+        let reading = self.read_nvml();
         let Some(nvml) = reading.answered() else {
             return Err(InspectorError::NvmlSilent(Box::new(reading)));
         };
-        let status = (self.known)().ok();
-        let known = status.iter().flat_map(|it| &it.gpus).find(|it| it.identity.uuid == *gpu);
-        gpu_seen(nvml, gpu, known.map(|it| it.identity.index))
+        let status = (self.status)().ok();
+        let mut gpus = status.iter().flat_map(|status| &status.gpus);
+        let index = gpus.find(|listed| listed.identity.uuid == *gpu).map(|gpu| gpu.identity.index);
+        gpu_health(nvml, gpu, index)
     }
 
-    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, InspectorError> {
-        processes(&(self.known)()?, since)
+    fn processes(&self, since: Timestamp) -> Result<Vec<GpuProcess>, InspectorError> {
+        processes(&(self.status)()?, since)
     }
 
-    fn finding_against(&self) -> Result<Option<String>, InspectorError> {
-        let status = (self.known)()?;
-        let mut found = status.findings.iter().map(|it| &it.finding);
-        Ok(found.find(|it| affects_service(it)).map(|it| format!("{} {}", it.severity, it.code)))
+    fn blocking_finding(&self) -> Result<Option<String>, InspectorError> {
+        let status = (self.status)()?;
+        let mut findings = status.findings.iter().map(|open| &open.finding);
+        let blocking = findings.find(|finding| affects_service(finding));
+        Ok(blocking.map(|finding| format!("{} {}", finding.severity, finding.code)))
     }
 
-    fn prove(&self, level: VerificationLevel, wanted: &dyn Fn() -> bool) -> Proof {
-        let mut proof = Proof::default();
+    fn verify(&self, level: VerificationLevel, is_active: &dyn Fn() -> bool) -> VerificationReport {
+        let mut report = VerificationReport::default();
         match level {
-            VerificationLevel::V0 => self.checked(&self.ask(), false, &mut proof),
+            VerificationLevel::V0 => self.check_node(&self.read_nvml(), false, &mut report),
             VerificationLevel::V1 => {
-                let reading = self.ask();
-                // The agent's findings say most, so they come first.
-                match (self.known)() {
-                    Ok(status) => watched(&status, &mut proof),
-                    Err(err) => proof.unknown.push(err.to_string()),
+                let reading = self.read_nvml();
+                // The agent's findings carry the most information, so they come first.
+                match (self.status)() {
+                    Ok(status) => add_findings(&status, &mut report),
+                    Err(err) => report.unknown.push(err.to_string()),
                 }
-                self.checked(&reading, true, &mut proof);
-                counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
+                self.check_node(&reading, true, &mut report);
+                check_gpu_count(
+                    &reading,
+                    (self.status)().ok().as_ref(),
+                    self.gpus_expected,
+                    &mut report,
+                );
             }
-            VerificationLevel::V2 => return self.examine(1, 0, wanted),
-            VerificationLevel::V3 => return self.examine(2, 0, wanted),
+            VerificationLevel::V2 => return self.run_diag(1, 0, is_active),
+            VerificationLevel::V3 => return self.run_diag(2, 0, is_active),
         }
-        proof
+        report
     }
 
-    fn examine(&self, level: u8, minutes: u32, wanted: &dyn Fn() -> bool) -> Proof {
+    fn run_diag(
+        &self,
+        level: u8,
+        minutes: u32,
+        is_active: &dyn Fn() -> bool,
+    ) -> VerificationReport {
         let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
-        run_diag::examined(&self.program, (level, minutes), &self.history, nvml, cuda, wanted)
+        run_diag::run(&self.program, (level, minutes), &self.history, nvml, cuda, is_active)
     }
 }
 
@@ -168,11 +186,12 @@ const UNFIT: [&str; 6] = [
     "row-remap-pending",
 ];
 
-fn is_judged(item: &Item, devices: bool) -> bool {
+fn is_relevant(item: &Item, devices: bool) -> bool {
     // Jobs bring their own Python.
-    let of_jobs = ["framework-", "python-", "cuda-"];
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| item.code.starts_with(prefix));
-    !begins(&of_jobs) && begins(&DEVICES) == devices
+    let job_items = ["framework-", "python-", "cuda-"];
+    let has_prefix =
+        |prefixes: &[&str]| prefixes.iter().any(|prefix| item.code.starts_with(prefix));
+    !has_prefix(&job_items) && has_prefix(&DEVICES) == devices
 }
 
 fn is_unfit(code: &str) -> bool {
@@ -180,15 +199,15 @@ fn is_unfit(code: &str) -> bool {
 }
 
 /// The first sentence of an item. `farrier check` on the node prints the remedy.
-fn said(item: &Item) -> String {
+fn describe(item: &Item) -> String {
     format!("{} [{}]", first_sentence(&item.text), item.code)
 }
 
 /// The subject of a finding, under the name that operators use.
-fn named(status: &Status, subject: &Subject) -> String {
+fn describe_subject(status: &Status, subject: &Subject) -> String {
     let known =
-        subject.gpu().and_then(|gpu| status.gpus.iter().find(|it| it.identity.uuid == *gpu));
-    let Some(gpu) = known.map(|it| &it.identity) else { return subject.to_string() };
+        subject.gpu().and_then(|uuid| status.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid));
+    let Some(gpu) = known.map(|gpu| &gpu.identity) else { return subject.to_string() };
     let at = gpu.pci.as_ref().map(|pci| format!(" at {pci}")).unwrap_or_default();
     match subject {
         Subject::Link { link, .. } => format!("link {link} of GPU {}{at}", gpu.index),
@@ -197,109 +216,115 @@ fn named(status: &Status, subject: &Subject) -> String {
 }
 
 /// Adds the agent's open findings and coverage gaps.
-fn watched(status: &Status, proof: &mut Proof) {
+fn add_findings(status: &Status, report: &mut VerificationReport) {
     if status.agent.is_none() {
-        proof.unknown.push("no agent watches the node".to_owned());
+        report.unknown.push("no agent monitors the node".to_owned());
     }
-    for found in status.findings.iter().map(|it| &it.finding).filter(|it| affects_service(it)) {
-        let detail =
-            if found.detail.is_empty() { String::new() } else { format!(" ({})", found.detail) };
-        let on = named(status, &found.subject);
-        proof.failed.push(format!("{} {}{detail} on {on}", found.severity, found.code));
+    let findings = status.findings.iter().map(|open| &open.finding);
+    for finding in findings.filter(|finding| affects_service(finding)) {
+        let detail = if finding.detail.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", finding.detail)
+        };
+        let subject = describe_subject(status, &finding.subject);
+        report.failed.push(format!("{} {}{detail} on {subject}", finding.severity, finding.code));
     }
-    proof.unknown.extend(status.not_seen.iter().map(|it| format!("{}: {}", it.what, it.why)));
-    let early = status.collectors.iter().filter(|it| it.age_s.is_none());
-    proof.unknown.extend(early.map(|it| format!("{} has not looked yet", it.name)));
-    let blind = status.rules_blind.iter();
-    proof.unknown.extend(blind.map(|(code, blind)| format!("{code} sees nothing: {}", blind.why)));
+    report.unknown.extend(status.not_seen.iter().map(|gap| format!("{}: {}", gap.what, gap.why)));
+    let early = status.collectors.iter().filter(|collector| collector.age_s.is_none());
+    report.unknown.extend(early.map(|collector| format!("no reading of {} yet", collector.name)));
+    let gaps = status.rules_blind.iter();
+    report.unknown.extend(gaps.map(|(code, gap)| format!("rule {code} cannot run: {}", gap.why)));
     if status.not_checked.is_none() {
-        proof.unknown.push("the node was not checked yet".to_owned());
+        report.unknown.push("the node has not been checked yet".to_owned());
     }
-    if proof.failed.is_empty() && proof.unknown.is_empty() {
-        proof
-            .passed
-            .push("the agent sees everything and has no finding against the node".to_owned());
+    if report.failed.is_empty() && report.unknown.is_empty() {
+        report.passed.push("no coverage gap and no finding that affects service".to_owned());
     }
 }
 
 /// Checks that the GPUs are those the agent knows, and as many as expected.
-fn counted(
+fn check_gpu_count(
     reading: &NvmlReading,
     status: Option<&Status>,
     expected: Option<u32>,
-    proof: &mut Proof,
+    report: &mut VerificationReport,
 ) {
     let Some(nvml) = reading.answered() else {
         // The check reports this too. Report it here as well, so that the verification cannot
         // pass if the check does not.
-        proof.unknown.extend(reading.failure_reason());
+        report.unknown.extend(reading.failure_reason());
         return;
     };
     let mut listed = Vec::new();
     for device in &nvml.devices {
         match &device.uuid {
             Reading::Value(uuid) => listed.push(uuid.as_str()),
-            Reading::Absent => proof.failed.push(format!("GPU {} has no UUID", device.index)),
+            Reading::Absent => report.failed.push(format!("GPU {} has no UUID", device.index)),
             Reading::Unreadable(why) => {
-                proof.failed.push(format!("who GPU {} is cannot be read: {why}", device.index));
+                report
+                    .failed
+                    .push(format!("failed to read the UUID of GPU {}: {why}", device.index));
             }
         }
     }
     if let Some(expected) = expected.filter(|expected| *expected as usize != listed.len()) {
-        proof.failed.push(format!("NVML lists {} GPUs, and {expected} are expected", listed.len()));
+        report.failed.push(format!("NVML lists {} GPUs, expected {expected}", listed.len()));
     }
-    for gpu in status.iter().flat_map(|it| &it.gpus) {
+    for gpu in status.iter().flat_map(|status| &status.gpus) {
         if !listed.contains(&gpu.identity.uuid.0.as_str()) {
             let text =
                 format!("NVML does not list GPU {}, {}", gpu.identity.index, gpu.identity.uuid);
-            proof.failed.push(text);
+            report.failed.push(text);
         }
     }
     if listed.is_empty() {
-        proof.failed.push("NVML lists no GPU".to_owned());
+        report.failed.push("NVML lists no GPU".to_owned());
     } else {
-        proof.passed.push(format!("NVML lists {} GPUs", listed.len()));
+        report.passed.push(format!("NVML lists {} GPUs", listed.len()));
     }
 }
 
 /// State of a GPU. One that waits for a reset may not return its UUID; then match by the index that
 /// the agent knows.
-fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, InspectorError> {
-    let is_it = |device: &&NvmlDevice| match &device.uuid {
+fn gpu_health(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuHealth, InspectorError> {
+    let is_same = |device: &&NvmlDevice| match &device.uuid {
         Reading::Value(uuid) => *uuid == gpu.0,
         Reading::Absent | Reading::Unreadable(_) => index == Some(device.index),
     };
-    let device = nvml.devices.iter().find(is_it);
+    let device = nvml.devices.iter().find(is_same);
     let device = device.ok_or_else(|| InspectorError::GpuNotListed { gpu: gpu.clone() })?;
-    let mut wrong = Vec::new();
+    let mut reset_reasons = Vec::new();
     if let Reading::Unreadable(why) = &device.handle {
-        wrong.push(format!("NVML cannot open it: {why}"));
+        reset_reasons.push(format!("NVML failed to open the GPU: {why}"));
     }
     match &device.recovery_action {
         Reading::Value(0) | Reading::Absent => {}
         Reading::Value(action) => {
-            wrong.push(format!("the driver asks for recovery action {action}"));
+            reset_reasons.push(format!("the driver requests recovery action {action}"));
         }
         Reading::Unreadable(why) => {
-            wrong.push(format!("its recovery action cannot be read: {why}"));
+            reset_reasons.push(format!("failed to read the recovery action: {why}"));
         }
     }
     match &device.remapped_rows {
         Reading::Value(rows) if rows.pending => {
-            wrong.push("a row of its memory waits to be remapped".to_owned());
+            reset_reasons.push("a row remapping is pending".to_owned());
         }
-        Reading::Unreadable(why) => wrong.push(format!("its memory rows cannot be read: {why}")),
+        Reading::Unreadable(why) => {
+            reset_reasons.push(format!("failed to read the remapped rows: {why}"))
+        }
         Reading::Value(_) | Reading::Absent => {}
     }
-    let text = "NVML opens it, and neither the driver nor its memory asks for a reset".to_owned();
-    Ok(GpuSeen { wrong, text })
+    let summary = "no recovery action and no row remapping is pending".to_owned();
+    Ok(GpuHealth { reset_reasons, summary })
 }
 
 /// Findings of GPUs that cannot run work, even if a process still has them open.
 const DEAD: [&str; 2] = ["gpu.lost", "gpu.reset-required"];
 
 /// GPU processes, from an agent reading newer than `since`.
-fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, InspectorError> {
+fn processes(status: &Status, since: Timestamp) -> Result<Vec<GpuProcess>, InspectorError> {
     if status.agent.is_none() {
         return Err(InspectorError::GpusNotWatched);
     }
@@ -307,26 +332,31 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, InspectorEr
         return Ok(Vec::new());
     }
     let name = Collector::NvmlMedium.to_string();
-    let age_s = status.collectors.iter().find(|it| it.name == name).and_then(|it| it.age_s);
-    let looked = status.at.zip(age_s).and_then(|(at, age_s)| {
+    let age_s = status
+        .collectors
+        .iter()
+        .find(|collector| collector.name == name)
+        .and_then(|collector| collector.age_s);
+    let read_at = status.at.zip(age_s).and_then(|(at, age_s)| {
         at.checked_sub(SignedDuration::try_from_secs_f64(age_s).ok()?).ok()
     });
-    if looked.is_none_or(|looked| looked <= since) {
+    if read_at.is_none_or(|read_at| read_at <= since) {
         return Err(InspectorError::ProcessesOutdated);
     }
     let is_dead = |gpu: &GpuUuid| {
-        let of = |finding: &Finding| matches!(&finding.subject, Subject::Gpu(uuid) if uuid == gpu);
-        let dead = |finding: &Finding| DEAD.contains(&finding.code.as_str()) && of(finding);
-        status.findings.iter().any(|it| dead(&it.finding))
+        let is_on_gpu =
+            |finding: &Finding| matches!(&finding.subject, Subject::Gpu(uuid) if uuid == gpu);
+        let dead = |finding: &Finding| DEAD.contains(&finding.code.as_str()) && is_on_gpu(finding);
+        status.findings.iter().any(|open| dead(&open.finding))
     };
-    let mut held = Vec::new();
+    let mut gpu_processes = Vec::new();
     for gpu in &status.gpus {
         let uuid = &gpu.identity.uuid;
         match &gpu.processes {
-            Some(processes) => held.extend(processes.iter().map(|it| Held {
+            Some(processes) => gpu_processes.extend(processes.iter().map(|process| GpuProcess {
                 gpu: uuid.clone(),
-                pid: it.pid,
-                command: it.command.clone().unwrap_or_else(|| "unknown".to_owned()),
+                pid: process.pid,
+                command: process.command.clone().unwrap_or_else(|| "unknown".to_owned()),
             })),
             None if is_dead(uuid) => {}
             None => {
@@ -334,7 +364,7 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, InspectorEr
             }
         }
     }
-    Ok(held)
+    Ok(gpu_processes)
 }
 
 #[cfg(test)]
@@ -356,7 +386,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inventory = Inventory::last(folder.path());
         let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
-        let unread = || Reading::Unreadable(ReadError::NotReadSince);
+        let unreadable = || Reading::Unreadable(ReadError::NotReadSince);
         status.at = Some(at(1000));
         status.not_seen.clear();
         status.not_checked = Some(Vec::new());
@@ -382,12 +412,12 @@ mod tests {
                 pci: None,
                 name: None,
             },
-            temperature_c: unread(),
-            power_w: unread(),
-            power_limit_w: unread(),
-            utilisation_ratio: unread(),
-            memory_used_bytes: unread(),
-            memory_total_bytes: unread(),
+            temperature_c: unreadable(),
+            power_w: unreadable(),
+            power_limit_w: unreadable(),
+            utilisation_ratio: unreadable(),
+            memory_used_bytes: unreadable(),
+            memory_total_bytes: unreadable(),
             processes: Some(Vec::new()),
             worst: None,
             readings: std::collections::BTreeMap::new(),
@@ -408,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_gpu_is_known_only_from_a_look_that_is_young_enough() {
+    fn gpu_processes_need_a_reading_newer_than_the_order() {
         let mut status = status();
         assert_eq!(processes(&status, at(994)).unwrap(), []);
         let err = processes(&status, at(995)).unwrap_err();
@@ -416,7 +446,7 @@ mod tests {
         status.gpus[0].processes = None;
         let err = processes(&status, at(900)).unwrap_err();
         assert!(matches!(err, InspectorError::ProcessesUnknown { index: 0 }), "{err:?}");
-        assert_eq!(err.to_string(), "who holds GPU 0 is not known");
+        assert_eq!(err.to_string(), "the processes on GPU 0 are unknown");
         for code in DEAD {
             status.findings = vec![finding(code, "fatal", "reboot-node")];
             assert_eq!(processes(&status, at(900)).unwrap(), [], "{code}");
@@ -424,44 +454,48 @@ mod tests {
         status.collectors[0].age_s = None;
         assert!(processes(&status, at(0)).is_err());
         status.driver_loaded = Some(false);
-        assert_eq!(processes(&status, at(0)).unwrap(), [], "without a driver nothing holds a GPU");
+        assert_eq!(
+            processes(&status, at(0)).unwrap(),
+            [],
+            "without a driver there is no GPU process"
+        );
         status.agent = None;
         let err = processes(&status, at(0)).unwrap_err();
         assert!(matches!(err, InspectorError::GpusNotWatched), "{err:?}");
     }
 
     #[test]
-    fn a_node_passes_only_where_all_is_seen_and_nothing_speaks_against_it() {
-        let judged = |change: &dyn Fn(&mut Status)| {
-            let (mut status, mut proof) = (status(), Proof::default());
+    fn a_node_passes_only_without_coverage_gaps_and_blocking_findings() {
+        let evaluate = |change: &dyn Fn(&mut Status)| {
+            let (mut status, mut report) = (status(), VerificationReport::default());
             change(&mut status);
-            watched(&status, &mut proof);
-            proof
+            add_findings(&status, &mut report);
+            report
         };
-        assert!(judged(&|_| ()).has_passed());
+        assert!(evaluate(&|_| ()).has_passed());
         let with = |severity: &'static str, action: &'static str| {
-            judged(&|status| status.findings = vec![finding("gpu.xid", severity, action)])
+            evaluate(&|status| status.findings = vec![finding("gpu.xid", severity, action)])
         };
         assert!(with("warning", "investigate").has_passed());
         assert_eq!(with("critical", "investigate").failed, ["critical gpu.xid on GPU 0"]);
         assert!(!with("warning", "reset-gpu").has_passed());
-        let blind = CoverageLoss { what: "kernel-log".to_owned(), why: "no".to_owned() };
+        let gap = CoverageLoss { what: "kernel-log".to_owned(), why: "no".to_owned() };
         assert_eq!(
-            judged(&|status| status.not_seen = vec![blind.clone()]).unknown,
+            evaluate(&|status| status.not_seen = vec![gap.clone()]).unknown,
             ["kernel-log: no"]
         );
-        assert!(!judged(&|status| status.not_checked = None).has_passed());
-        assert!(!judged(&|status| status.collectors[0].age_s = None).has_passed());
-        assert!(!judged(&|status| status.agent = None).has_passed());
-        assert!(!Proof::default().has_passed(), "nothing was seen");
+        assert!(!evaluate(&|status| status.not_checked = None).has_passed());
+        assert!(!evaluate(&|status| status.collectors[0].age_s = None).has_passed());
+        assert!(!evaluate(&|status| status.agent = None).has_passed());
+        assert!(!VerificationReport::default().has_passed(), "no check ran");
     }
 
     #[test]
-    fn gpus_that_are_missing_strange_or_too_few_do_not_pass() {
-        let counted = |reading: &NvmlReading, expected| {
-            let mut proof = Proof::default();
-            super::counted(reading, Some(&status()), expected, &mut proof);
-            proof
+    fn missing_unexpected_or_too_few_gpus_do_not_pass() {
+        let check = |reading: &NvmlReading, expected| {
+            let mut report = VerificationReport::default();
+            super::check_gpu_count(reading, Some(&status()), expected, &mut report);
+            report
         };
         let nvml = |devices: &[NvmlDevice]| {
             NvmlReading::Answered(Nvml {
@@ -472,27 +506,25 @@ mod tests {
                 devices: devices.to_vec(),
             })
         };
-        assert!(
-            counted(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(1)).has_passed()
-        );
-        let too_few = counted(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(2));
-        assert_eq!(too_few.failed, ["NVML lists 1 GPUs, and 2 are expected"]);
-        let other = counted(&nvml(&[device(Reading::Value("GPU-2".to_owned()))]), None);
+        assert!(check(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(1)).has_passed());
+        let too_few = check(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(2));
+        assert_eq!(too_few.failed, ["NVML lists 1 GPUs, expected 2"]);
+        let other = check(&nvml(&[device(Reading::Value("GPU-2".to_owned()))]), None);
         assert_eq!(other.failed, ["NVML does not list GPU 0, GPU-1"]);
         assert_eq!(
-            counted(&nvml(&[device(Reading::Unreadable(ReadError::unavailable("lost")))]), None)
+            check(&nvml(&[device(Reading::Unreadable(ReadError::unavailable("lost")))]), None)
                 .failed
                 .len(),
             3
         );
-        let silent = NvmlReading::Died { why: "of old age".to_owned() };
-        assert!(!counted(&silent, None).unknown.is_empty());
+        let failed = NvmlReading::Died { why: "of old age".to_owned() };
+        assert!(!check(&failed, None).unknown.is_empty());
     }
 
     #[test]
-    fn what_calls_for_a_reset_is_seen() {
+    fn reset_reasons_are_read_from_nvml() {
         let gpu = GpuUuid("GPU-1".to_owned());
-        let seen = |device: NvmlDevice, index| {
+        let health = |device: NvmlDevice, index| {
             let nvml = Nvml {
                 driver_version: Reading::Absent,
                 library_version: Reading::Absent,
@@ -500,25 +532,28 @@ mod tests {
                 count: Reading::Absent,
                 devices: vec![device],
             };
-            gpu_seen(&nvml, &gpu, index)
+            gpu_health(&nvml, &gpu, index)
         };
-        let own = device(Reading::Value("GPU-1".to_owned()));
-        assert_eq!(seen(own.clone(), None).unwrap().wrong, [""; 0]);
-        let asks = NvmlDevice { recovery_action: Reading::Value(1), ..own.clone() };
-        assert_eq!(seen(asks, None).unwrap().wrong, ["the driver asks for recovery action 1"]);
-        let blind = NvmlDevice {
+        let healthy = device(Reading::Value("GPU-1".to_owned()));
+        assert_eq!(health(healthy.clone(), None).unwrap().reset_reasons, [""; 0]);
+        let needs_reset = NvmlDevice { recovery_action: Reading::Value(1), ..healthy.clone() };
+        assert_eq!(
+            health(needs_reset, None).unwrap().reset_reasons,
+            ["the driver requests recovery action 1"]
+        );
+        let unreadable = NvmlDevice {
             recovery_action: Reading::Unreadable(ReadError::unavailable("no")),
-            ..own
+            ..healthy
         };
-        assert_eq!(seen(blind, None).unwrap().wrong.len(), 1);
+        assert_eq!(health(unreadable, None).unwrap().reset_reasons.len(), 1);
         // It does not return its UUID, but the agent knows its index.
-        let mute = NvmlDevice {
+        let without_uuid = NvmlDevice {
             handle: Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")),
             ..device(Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")))
         };
-        assert_eq!(seen(mute.clone(), Some(0)).unwrap().wrong.len(), 1);
-        assert!(seen(mute.clone(), Some(1)).is_err());
-        assert!(seen(mute, None).is_err());
+        assert_eq!(health(without_uuid.clone(), Some(0)).unwrap().reset_reasons.len(), 1);
+        assert!(health(without_uuid.clone(), Some(1)).is_err());
+        assert!(health(without_uuid, None).is_err());
     }
 
     fn device(uuid: Reading<String>) -> NvmlDevice {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::ledger::{JournalRecord, Line, OrderLedger, VERSION};
+use super::ledger::{JournalLine, JournalRecord, OrderLedger, VERSION};
 use crate::failpoint::{Failpoint, Point};
 
 /// File name in the state directory.
@@ -19,7 +19,7 @@ pub(crate) const FILE: &str = "orders.jsonl";
 pub(crate) const LOCK: &str = "orders.lock";
 
 /// Size at which the journal is compacted. An order and its steps take one to two kilobytes.
-const FOLD_BYTES: u64 = 64 << 10;
+const COMPACT_BYTES: u64 = 64 << 10;
 /// Sanity limit: compaction keeps the file far smaller.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -33,18 +33,18 @@ pub enum OrdersError {
         err: io::Error,
     },
     /// Another process executes orders here.
-    #[error("another process carries out orders with `{}`", path.display())]
+    #[error("another process executes orders with `{}`", path.display())]
     InUse {
         /// The lock file.
         path: PathBuf,
     },
     /// A damaged line: the steps taken are unknown.
-    #[error("line {line} of `{}` does not read: what was done for an order is not known", path.display())]
+    #[error("line {line} of `{}` is damaged: changes already made for an order are unknown", path.display())]
     Damaged { path: PathBuf, line: usize },
     /// The system refused a thread.
-    #[error("failed to start carrying out orders")]
+    #[error("failed to start the order thread")]
     Thread(#[source] io::Error),
-    #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
+    #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
     Newer {
         path: PathBuf,
         /// Version of the file format.
@@ -63,7 +63,7 @@ pub(super) struct OrderJournal {
     /// There may be a partial write after them.
     dirty: bool,
     /// Size at which to compact next.
-    fold_from: u64,
+    compact_from: u64,
     ledger: OrderLedger,
 }
 
@@ -84,17 +84,17 @@ impl OrderJournal {
         let file = OpenOptions::new().append(true).create(true).open(&path).map_err(failed)?;
         let (ledger, bytes) = read(&path)?;
         let length = file.metadata().map_err(failed)?.len();
-        let mut book = Self {
+        let mut journal = Self {
             path: path.clone(),
             file,
             _lock: lock,
             bytes,
             dirty: length > bytes,
-            fold_from: FOLD_BYTES,
+            compact_from: COMPACT_BYTES,
             ledger,
         };
-        book.mend().and_then(|()| sync_dir(dir)).map_err(failed)?;
-        Ok(book)
+        journal.truncate_partial_line().and_then(|()| sync_dir(dir)).map_err(failed)?;
+        Ok(journal)
     }
 
     pub(super) fn ledger(&self) -> &OrderLedger {
@@ -105,12 +105,12 @@ impl OrderJournal {
     pub(super) fn write(
         &mut self,
         at: Timestamp,
-        note: JournalRecord,
+        record: JournalRecord,
         crash: &Failpoint,
     ) -> io::Result<()> {
-        self.mend()?;
-        let line = Line { v: VERSION, at, note };
-        let bytes = encoded(&line)?;
+        self.truncate_partial_line()?;
+        let line = JournalLine { v: VERSION, at, note: record };
+        let bytes = encode(&line)?;
         self.dirty = true;
         if crash.is_due(Point::OrderHalfWritten) {
             self.file.write_all(&bytes[..bytes.len() / 2])?;
@@ -123,20 +123,20 @@ impl OrderJournal {
         self.bytes += bytes.len() as u64;
         self.ledger.apply(&line.note);
         crash.reach(Point::OrderSynced);
-        if self.bytes >= self.fold_from
-            && let Err(err) = self.fold(at)
+        if self.bytes >= self.compact_from
+            && let Err(err) = self.compact(at)
         {
             // Harmless: the file only keeps growing.
-            tracing::warn!(%err, "failed to fold the journal of orders");
-            self.fold_from = self.bytes + FOLD_BYTES;
+            tracing::warn!(%err, "failed to compact the order journal");
+            self.compact_from = self.bytes + COMPACT_BYTES;
         }
         Ok(())
     }
 
     /// Compacts the file into one line with the whole state.
-    fn fold(&mut self, at: Timestamp) -> io::Result<()> {
-        let note = JournalRecord::Whole(Box::new(self.ledger.clone()));
-        let bytes = encoded(&Line { v: VERSION, at, note })?;
+    fn compact(&mut self, at: Timestamp) -> io::Result<()> {
+        let record = JournalRecord::Whole(Box::new(self.ledger.clone()));
+        let bytes = encode(&JournalLine { v: VERSION, at, note: record })?;
         let part = self.path.with_extension("part");
         match fs::remove_file(&part) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
@@ -149,12 +149,12 @@ impl OrderJournal {
         // The rename succeeded: from here on this is the journal, even if a later step fails.
         self.file = file;
         self.bytes = bytes.len() as u64;
-        self.fold_from = self.bytes + FOLD_BYTES;
+        self.compact_from = self.bytes + COMPACT_BYTES;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
 
     /// Truncates what a failed or partial write left behind.
-    fn mend(&mut self) -> io::Result<()> {
+    fn truncate_partial_line(&mut self) -> io::Result<()> {
         if self.dirty {
             self.file.set_len(self.bytes)?;
             self.file.sync_all()?;
@@ -167,12 +167,12 @@ impl OrderJournal {
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
-        self.file = OpenOptions::new().append(true).open(path).expect("both are there");
+        self.file = OpenOptions::new().append(true).open(path).expect("both files exist");
         self.dirty = false;
     }
 }
 
-fn encoded(line: &Line) -> io::Result<Vec<u8>> {
+fn encode(line: &JournalLine) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(line)?;
     bytes.push(b'\n');
     Ok(bytes)
@@ -193,17 +193,17 @@ fn read(path: &Path) -> Result<(OrderLedger, u64), OrdersError> {
         return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
     let bytes = fs::read(path).map_err(failed)?;
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut ledger = OrderLedger::default();
-    for (number, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let version = serde_json::from_slice::<OnlyVersion>(line).ok().map(|it| it.v);
+    for (number, line) in bytes[..complete].split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let version = serde_json::from_slice::<OnlyVersion>(line).ok().map(|line| line.v);
         if let Some(version) = version.filter(|version| *version > VERSION) {
             return Err(OrdersError::Newer { path: path.to_owned(), version });
         }
-        let Ok(line) = serde_json::from_slice::<Line>(line) else {
+        let Ok(line) = serde_json::from_slice::<JournalLine>(line) else {
             return Err(OrdersError::Damaged { path: path.to_owned(), line: number + 1 });
         };
         ledger.apply(&line.note);
     }
-    Ok((ledger, whole as u64))
+    Ok((ledger, complete as u64))
 }

@@ -19,15 +19,15 @@ impl LastBytes {
         self.bytes.len()
     }
 
-    pub(super) fn push(&mut self, piece: &[u8]) {
-        self.bytes.extend_from_slice(piece);
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        self.bytes.extend_from_slice(chunk);
         // Not with every chunk: each drop moves all the bytes kept.
         if self.bytes.len() >= 2 * self.keep_bytes {
             self.drop_first(self.keep_bytes);
         }
     }
 
-    /// Takes the bytes, and the number of bytes dropped before them.
+    /// Removes and returns the bytes, and the number of bytes dropped before them.
     pub(super) fn take(&mut self) -> (Vec<u8>, u64) {
         if self.bytes.len() > self.keep_bytes || self.dropped_bytes > 0 {
             self.drop_first(self.keep_bytes);

@@ -14,7 +14,7 @@ pub(super) const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Line {
+pub(super) struct JournalLine {
     /// [`VERSION`].
     pub(super) v: u32,
     /// Written at, by this machine's clock.
@@ -71,7 +71,7 @@ pub(super) enum Effect {
     },
     ResetGpu {
         gpu: GpuUuid,
-        /// What required the reset. If it is gone afterwards, the reset happened.
+        /// Faults that required the reset. If they are gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
     /// The line holds the boot id before the reboot.
@@ -111,9 +111,9 @@ pub(super) struct ActiveOrder {
     pub(super) boot: String,
     /// Accepted at, by this machine's clock.
     pub(super) accepted: Timestamp,
-    /// How far the server's clock, which the lease uses, is ahead of ours.
+    /// Server time, which the lease uses, minus local time.
     pub(super) skew_ms: i64,
-    /// Changes started for it, oldest first.
+    /// Changes started for the order, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) begun: Vec<Started>,
 }
@@ -124,7 +124,7 @@ pub(super) struct ActiveOrder {
 pub(super) struct Started {
     pub(super) effect: Effect,
     pub(super) boot: String,
-    /// Whether its outcome is known.
+    /// `true` once its outcome is known.
     #[serde(default)]
     pub(super) ended: bool,
     /// Error, if it failed.
@@ -140,7 +140,7 @@ impl ActiveOrder {
     }
 
     /// The last change started.
-    pub(super) fn last_begun(&self) -> Option<&Started> {
+    pub(super) fn last_started(&self) -> Option<&Started> {
         self.begun.last()
     }
 }
@@ -168,8 +168,8 @@ pub(super) struct OrderLedger {
 }
 
 impl OrderLedger {
-    pub(super) fn apply(&mut self, note: &JournalRecord) {
-        match note {
+    pub(super) fn apply(&mut self, record: &JournalRecord) {
+        match record {
             JournalRecord::Whole(whole) => self.clone_from(whole),
             JournalRecord::Accepted(current) => {
                 self.generation = self.generation.max(current.order.generation);
@@ -179,21 +179,23 @@ impl OrderLedger {
                 if let Effect::Cordon { reason } = effect {
                     self.mark = Some(reason.clone());
                 }
-                if let Some(current) = self.of(*generation) {
+                if let Some(current) = self.active(*generation) {
                     let (effect, boot) = (effect.clone(), boot.clone());
                     current.begun.push(Started { effect, boot, ended: false, failed: None });
                 }
             }
-            JournalRecord::Ended { generation, failed } => self.ended(*generation, failed.as_ref()),
+            JournalRecord::Ended { generation, failed } => {
+                self.end_change(*generation, failed.as_ref())
+            }
             JournalRecord::Answered { order, answer } => {
                 self.generation = self.generation.max(order.generation);
                 self.answers.insert(order.generation, answer.clone());
-                if self.of(order.generation).is_some() {
+                if self.active(order.generation).is_some() {
                     self.current = None;
                 }
-                let newer =
-                    self.last.as_ref().is_none_or(|(it, _)| it.generation <= order.generation);
-                if newer {
+                let is_newest =
+                    self.last.as_ref().is_none_or(|(last, _)| last.generation <= order.generation);
+                if is_newest {
                     self.last = Some(((**order).clone(), answer.clone()));
                 }
             }
@@ -212,8 +214,8 @@ impl OrderLedger {
         }
     }
 
-    fn ended(&mut self, generation: u64, failed: Option<&FailureText>) {
-        let Some(current) = self.of(generation) else { return };
+    fn end_change(&mut self, generation: u64, failed: Option<&FailureText>) {
+        let Some(current) = self.active(generation) else { return };
         let Some(last) = current.begun.last_mut() else { return };
         last.ended = true;
         last.failed = failed.cloned();
@@ -222,8 +224,8 @@ impl OrderLedger {
         }
     }
 
-    fn of(&mut self, generation: u64) -> Option<&mut ActiveOrder> {
-        self.current.as_mut().filter(|it| it.order.generation == generation)
+    fn active(&mut self, generation: u64) -> Option<&mut ActiveOrder> {
+        self.current.as_mut().filter(|active| active.order.generation == generation)
     }
 }
 
@@ -232,16 +234,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_enrolment_counts_anew_and_the_first_that_is_known_does_not() {
+    fn generations_restart_with_another_enrolment_but_not_with_the_first() {
         let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
         let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
-            // The executor does not write the same one twice. If it did, only the generation would
-            // be lost.
+            // The executor does not write the same enrolment twice. If it did, only the
+            // generation would be lost.
             ledger.apply(&enrolled(name));
             assert_eq!(ledger.generation, generation, "{name}");
         }
-        let kept = serde_json::to_string(&ledger).unwrap();
-        assert_eq!(serde_json::from_str::<OrderLedger>(&kept).unwrap(), ledger);
+        let json = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<OrderLedger>(&json).unwrap(), ledger);
     }
 }

@@ -1,7 +1,7 @@
 //! Executes the server's orders, each at most once, and reports their status.
 //!
 //! ```text
-//! uplink ─ offer ─> judge ─ orders.jsonl (fsync) ─> Accepted
+//! uplink ─ submit ─> admit ─ orders.jsonl (fsync) ─> Accepted
 //!                               │
 //! thread `orders` <─────────────┘ inspect ─ precondition ─ started (fsync) ─ act ─ ended (fsync)
 //!                                      ─ inspect ─ answered (fsync)
@@ -11,7 +11,7 @@
 //! uplink <─ outstanding, until acknowledged
 //! ```
 //!
-//! Entry points: [`open`], [`OrderExecutor::spawn`], [`OrderExecutor::offer`]. `ledger.rs` defines
+//! Entry points: [`open`], [`OrderExecutor::spawn`], [`OrderExecutor::submit`]. `ledger.rs` defines
 //! the file's content, and `execute/` each kind of order. See `docs/orders.md`.
 
 mod actuator;
@@ -37,16 +37,16 @@ pub(crate) mod task;
 mod tests;
 mod tuner;
 
-pub use actuator::{Actuator, GpuSeen, Held, Inspector, Proof, Service};
-pub use executor::{NodePaths, OrderExecutor, Parts};
+pub use actuator::{Actuator, GpuHealth, GpuProcess, Inspector, Service, VerificationReport};
+pub use executor::{ExecutorParts, NodePaths, OrderExecutor};
 pub use host::HostScheduler;
-pub use inspector::{Known, NodeInspector};
+pub use inspector::{NodeInspector, StatusSource};
 pub use journal::OrdersError;
 pub use node_actuator::NodeActuator;
 pub use node_error::{ActuatorError, InspectorError};
 pub use process::ProcessError;
 pub use repair_note::{RepairNote, RepairWatch};
-pub use scheduler::{Job, MarkAction, Scheduler, SchedulerError};
+pub use scheduler::{CordonFileAction, Job, Scheduler, SchedulerError};
 pub use slurm::Slurm;
 pub use start::{ActuatorFactory, Start, open};
 pub use submit::Limits;

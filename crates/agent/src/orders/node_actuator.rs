@@ -20,9 +20,9 @@ use super::tuner::Tuner;
 const RESET_DEADLINE: Duration = Duration::from_secs(180);
 /// systemd allows a unit 90 s to start and as long to stop (`DefaultTimeoutStartSec`).
 const RESTART_DEADLINE: Duration = Duration::from_secs(200);
-const ASK_DEADLINE: Duration = Duration::from_secs(20);
+const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 /// How long to wait for the agent's own child: while it has NVML open, the GPU is in use.
-const HOLD_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -30,22 +30,22 @@ pub struct NodeActuator {
     root: PathBuf,
     nvidia_smi: OsString,
     systemctl: OsString,
-    hold: Option<Arc<ProbePause>>,
-    hold_patience: Duration,
+    pause: Option<Arc<ProbePause>>,
+    pause_timeout: Duration,
     is_live: bool,
     tuner: Tuner,
 }
 
 impl NodeActuator {
-    /// Refuses to change anything if the root is not `/`: that node is not this machine. `hold`
-    /// pauses the agent's own NVML probe.
-    pub fn new(root: &Path, hold: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
+    /// Refuses to change anything if the root is not `/`: that node is not this machine. `pause`
+    /// stops the agent's own NVML probe.
+    pub fn new(root: &Path, pause: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),
             nvidia_smi: "nvidia-smi".into(),
             systemctl: "systemctl".into(),
-            hold,
-            hold_patience: HOLD_PATIENCE,
+            pause,
+            pause_timeout: PAUSE_TIMEOUT,
             is_live: root == Path::new("/"),
             tuner,
         }
@@ -61,14 +61,14 @@ impl NodeActuator {
     fn change(
         &self,
         program: &OsStr,
-        words: &[&str],
+        args: &[&str],
         deadline: Duration,
-        alive: File,
+        lock: File,
     ) -> Result<(), ActuatorError> {
         if !self.is_live {
             return Err(ActuatorError::NotThisMachine);
         }
-        process::change(program, words, deadline, alive)?;
+        process::change(program, args, deadline, lock)?;
         Ok(())
     }
 }
@@ -78,34 +78,34 @@ impl Actuator for NodeActuator {
         boot(&Root::unrecorded(&self.root))
     }
 
-    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError> {
-        let _held = match &self.hold {
-            Some(hold) => {
-                Some(ProbePause::acquire(hold, self.hold_patience).ok_or(ActuatorError::NvmlHeld)?)
-            }
+    fn reset_gpu(&self, gpu: &GpuUuid, lock: File) -> Result<(), ActuatorError> {
+        let _paused = match &self.pause {
+            Some(pause) => Some(
+                ProbePause::acquire(pause, self.pause_timeout).ok_or(ActuatorError::NvmlHeld)?,
+            ),
             None => None,
         };
-        self.change(&self.nvidia_smi, &["--gpu-reset", "-i", &gpu.0], RESET_DEADLINE, alive)
+        self.change(&self.nvidia_smi, &["--gpu-reset", "-i", &gpu.0], RESET_DEADLINE, lock)
     }
 
-    fn reboot(&self, alive: File) -> Result<(), ActuatorError> {
-        self.change(&self.systemctl, &["reboot"], ASK_DEADLINE, alive)
+    fn reboot(&self, lock: File) -> Result<(), ActuatorError> {
+        self.change(&self.systemctl, &["reboot"], QUERY_DEADLINE, lock)
     }
 
     fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
-        let words = ["show", "--property=LoadState,ActiveState,SubState,InvocationID", "--", unit];
-        service(&process::run(&self.systemctl, words, ASK_DEADLINE)?)
+        let args = ["show", "--property=LoadState,ActiveState,SubState,InvocationID", "--", unit];
+        service(&process::run(&self.systemctl, args, QUERY_DEADLINE)?)
     }
 
-    fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError> {
-        self.change(&self.systemctl, &["restart", "--", unit], RESTART_DEADLINE, alive)
+    fn restart_service(&self, unit: &str, lock: File) -> Result<(), ActuatorError> {
+        self.change(&self.systemctl, &["restart", "--", unit], RESTART_DEADLINE, lock)
     }
 
-    fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError> {
+    fn tune(&self, profile: &str, lock: File) -> Result<String, ActuatorError> {
         if !self.is_live {
             return Err(ActuatorError::NotThisMachine);
         }
-        Ok(self.tuner.apply(profile, alive)?)
+        Ok(self.tuner.apply(profile, lock)?)
     }
 }
 
@@ -119,9 +119,12 @@ fn boot(root: &Root) -> Result<String, ActuatorError> {
 }
 
 /// Parses `systemctl show` (`org.freedesktop.systemd1(5)`). An invocation id is one run of a unit.
-fn service(told: &str) -> Result<Service, ActuatorError> {
+fn service(output: &str) -> Result<Service, ActuatorError> {
     let value = |key: &str| {
-        told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+        output
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .unwrap_or_default()
     };
     if value("LoadState") != "loaded" {
         return Err(ActuatorError::UnitNotLoaded { load_state: value("LoadState").to_owned() });
@@ -141,17 +144,20 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn a_service_is_as_systemd_says() {
-        let told = "LoadState=loaded\nActiveState=active\nSubState=running\nInvocationID=8c1d\n";
-        let seen = service(told).unwrap();
-        assert!(seen.is_active);
-        assert_eq!((seen.state.as_str(), seen.run.as_deref()), ("active (running)", Some("8c1d")));
-        let told = "LoadState=loaded\nActiveState=failed\nSubState=failed\nInvocationID=\n";
-        let seen = service(told).unwrap();
-        assert!(!seen.is_active && seen.run.is_none());
+    fn systemctl_show_is_parsed() {
+        let output = "LoadState=loaded\nActiveState=active\nSubState=running\nInvocationID=8c1d\n";
+        let parsed = service(output).unwrap();
+        assert!(parsed.is_active);
+        assert_eq!(
+            (parsed.state.as_str(), parsed.run.as_deref()),
+            ("active (running)", Some("8c1d"))
+        );
+        let output = "LoadState=loaded\nActiveState=failed\nSubState=failed\nInvocationID=\n";
+        let parsed = service(output).unwrap();
+        assert!(!parsed.is_active && parsed.run.is_none());
         let err = service("LoadState=not-found\nActiveState=inactive\n").unwrap_err();
         assert!(matches!(err, ActuatorError::UnitNotLoaded { .. }), "{err:?}");
-        assert_eq!(err.to_string(), "systemd does not know it (`not-found`)");
+        assert_eq!(err.to_string(), "systemd has not loaded the unit (`not-found`)");
         assert!(matches!(service(""), Err(ActuatorError::UnitNotLoaded { .. })));
         assert!(matches!(service("LoadState=loaded\n"), Err(ActuatorError::NoActiveState)));
     }
@@ -161,77 +167,78 @@ mod tests {
     }
 
     /// An actuator whose programs are one script that logs its arguments.
-    fn hands(folder: &Path, text: &str, hold: Option<Arc<ProbePause>>) -> NodeActuator {
+    fn actuator(folder: &Path, text: &str, pause: Option<Arc<ProbePause>>) -> NodeActuator {
         let calls = folder.join("calls");
         let text = format!("echo \"$@\" >> {}\n{text}", calls.display());
         let program = crate::orders::tests::script(folder, &text);
-        NodeActuator::new(Path::new("/"), hold, tuner()).with_programs(program.clone(), program)
+        NodeActuator::new(Path::new("/"), pause, tuner()).with_programs(program.clone(), program)
     }
 
     #[test]
-    fn programs_are_called_with_these_words_and_what_they_say_is_told() {
+    fn programs_get_these_arguments_and_their_errors_are_returned() {
         let folder = tempfile::tempdir().unwrap();
-        let alive = || File::create(folder.path().join("alive")).unwrap();
+        let lock = || File::create(folder.path().join("lock")).unwrap();
         let gpu = GpuUuid("GPU-1".to_owned());
-        let well = hands(folder.path(), "", None);
-        well.reset_gpu(&gpu, alive()).unwrap();
-        well.reboot(alive()).unwrap();
-        well.restart_service("nvidia-fabricmanager.service", alive()).unwrap();
+        let succeeding = actuator(folder.path(), "", None);
+        succeeding.reset_gpu(&gpu, lock()).unwrap();
+        succeeding.reboot(lock()).unwrap();
+        succeeding.restart_service("nvidia-fabricmanager.service", lock()).unwrap();
         let calls = std::fs::read_to_string(folder.path().join("calls")).unwrap();
         let calls: Vec<&str> = calls.lines().collect();
         assert_eq!(
             calls,
             ["--gpu-reset -i GPU-1", "reboot", "restart -- nvidia-fabricmanager.service"]
         );
-        let ill = hands(folder.path(), "echo 'GPU 00000000:1B:00.0 is in use' >&2; exit 19", None);
-        let err = ill.reset_gpu(&gpu, alive()).unwrap_err();
-        let ActuatorError::Process(ProcessError::Failed { how, said, .. }) = &err else {
+        let failing =
+            actuator(folder.path(), "echo 'GPU 00000000:1B:00.0 is in use' >&2; exit 19", None);
+        let err = failing.reset_gpu(&gpu, lock()).unwrap_err();
+        let ActuatorError::Process(ProcessError::Failed { status, output, .. }) = &err else {
             panic!("{err:?}")
         };
         assert_eq!(
-            (how.as_str(), said.as_str()),
+            (status.as_str(), output.as_str()),
             ("exit status: 19", "GPU 00000000:1B:00.0 is in use")
         );
-        assert!(err.to_string().ends_with(&format!(" failed ({how}): {said}")), "{err}");
+        assert!(err.to_string().ends_with(&format!(" failed ({status}): {output}")), "{err}");
         let show =
             "printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\nInvocationID=a\\n'";
-        let seen = hands(folder.path(), show, None).service("x.service").unwrap();
-        assert!(seen.is_active && seen.run.as_deref() == Some("a"), "{seen:?}");
-        assert_eq!(well.boot().unwrap().len(), 36, "a UUID");
+        let parsed = actuator(folder.path(), show, None).service("x.service").unwrap();
+        assert!(parsed.is_active && parsed.run.as_deref() == Some("a"), "{parsed:?}");
+        assert_eq!(succeeding.boot().unwrap().len(), 36, "a UUID");
     }
 
     #[test]
-    fn a_gpu_is_not_reset_while_the_agents_own_child_has_it() {
+    fn a_gpu_is_not_reset_while_the_agents_probe_has_it_open() {
         let folder = tempfile::tempdir().unwrap();
-        let alive = || File::create(folder.path().join("alive")).unwrap();
-        let hold = Arc::new(ProbePause::default());
-        let mut hands = hands(folder.path(), "", Some(Arc::clone(&hold)));
-        hands.hold_patience = Duration::from_millis(10);
-        let err = hands.reset_gpu(&GpuUuid("GPU-1".to_owned()), alive()).unwrap_err();
+        let lock = || File::create(folder.path().join("lock")).unwrap();
+        let pause = Arc::new(ProbePause::default());
+        let mut actuator = actuator(folder.path(), "", Some(Arc::clone(&pause)));
+        actuator.pause_timeout = Duration::from_millis(10);
+        let err = actuator.reset_gpu(&GpuUuid("GPU-1".to_owned()), lock()).unwrap_err();
         assert!(matches!(err, ActuatorError::NvmlHeld), "{err:?}");
         assert!(!folder.path().join("calls").exists());
     }
 
     #[test]
-    fn on_another_root_nothing_is_changed() {
+    fn nothing_is_changed_on_another_root() {
         let folder = tempfile::tempdir().unwrap();
-        let alive = || File::create(folder.path().join("alive")).unwrap();
+        let lock = || File::create(folder.path().join("lock")).unwrap();
         let called = folder.path().join("called");
         let program =
             crate::orders::tests::script(folder.path(), &format!("touch {}", called.display()));
-        let hands =
+        let actuator =
             NodeActuator::new(folder.path(), None, tuner()).with_programs(program.clone(), program);
         let gpu = GpuUuid("GPU-1".to_owned());
-        for refused in [
-            hands.reset_gpu(&gpu, alive()),
-            hands.reboot(alive()),
-            hands.restart_service("x.service", alive()),
-            hands.tune("training", alive()).map(drop),
+        for result in [
+            actuator.reset_gpu(&gpu, lock()),
+            actuator.reboot(lock()),
+            actuator.restart_service("x.service", lock()),
+            actuator.tune("training", lock()).map(drop),
         ] {
-            assert!(matches!(refused, Err(ActuatorError::NotThisMachine)), "{refused:?}");
+            assert!(matches!(result, Err(ActuatorError::NotThisMachine)), "{result:?}");
         }
         assert!(!called.exists());
-        let err = hands.boot().unwrap_err();
-        assert_eq!(err.to_string(), "`/proc/sys/kernel/random/boot_id` says nothing");
+        let err = actuator.boot().unwrap_err();
+        assert_eq!(err.to_string(), "`/proc/sys/kernel/random/boot_id` is absent or empty");
     }
 }

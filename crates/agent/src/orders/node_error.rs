@@ -18,25 +18,25 @@ pub enum ActuatorError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The root belongs to another machine or to a capture.
-    #[error("the node that is watched is not this machine: nothing is changed")]
+    #[error("the monitored root is not this machine: nothing was changed")]
     NotThisMachine,
     /// While the agent's child has NVML open, the GPU is in use.
-    #[error("the agent's own child does not let go of NVML: a call of it is stuck")]
+    #[error("the agent's NVML probe still has the GPU open: one of its calls hangs")]
     NvmlHeld,
     /// The file with the boot ID is absent or empty.
-    #[error("`{path}` says nothing")]
+    #[error("`{path}` is absent or empty")]
     BootIdEmpty { path: &'static str },
     /// The file with the boot ID cannot be read.
-    #[error("`{path}` cannot be read: {err}")]
+    #[error("failed to read `{path}`: {err}")]
     BootIdUnreadable { path: &'static str, err: ReadError },
     /// systemd has not loaded the unit.
-    #[error("systemd does not know it (`{load_state}`)")]
+    #[error("systemd has not loaded the unit (`{load_state}`)")]
     UnitNotLoaded {
         /// `LoadState` of `systemctl show`. Empty if there is none.
         load_state: String,
     },
     /// `systemctl show` prints no `ActiveState`.
-    #[error("systemd does not say how it is")]
+    #[error("systemctl shows no ActiveState")]
     NoActiveState,
     /// `farrier tune` did not set the profile.
     #[error(transparent)]
@@ -65,12 +65,12 @@ pub enum InspectorError {
     #[error("{}", Chain(&**.0))]
     Status(Box<dyn Error + Send + Sync>),
     /// The status comes from the journal: no agent is running.
-    #[error("no agent watches who holds the GPUs")]
+    #[error("no agent monitors GPU processes")]
     GpusNotWatched,
     /// The agent's last reading of GPU processes is older than the order.
-    #[error("who holds the GPUs has not been looked at since")]
+    #[error("no reading of GPU processes since the order started")]
     ProcessesOutdated,
     /// NVML does not list the processes of a GPU.
-    #[error("who holds GPU {index} is not known")]
+    #[error("the processes on GPU {index} are unknown")]
     ProcessesUnknown { index: u32 },
 }

@@ -16,9 +16,9 @@ use super::last_bytes::LastBytes;
 /// Maximum bytes of output kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Maximum characters of output in an error.
-const SAID_CHARS_MAX: usize = 300;
+const ERROR_CHARS_MAX: usize = 300;
 /// Polling interval for its exit.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 /// How long to wait after a kill. A process stuck in the kernel does not exit.
 const KILL_WAIT: Duration = Duration::from_millis(500);
 /// How long to wait for end of file after the exit: a child may hold the pipe open.
@@ -33,24 +33,24 @@ pub enum ProcessError {
     #[error("`{program}` has no exit status: {err}")]
     NoStatus { program: String, err: io::Error },
     /// It missed its deadline.
-    #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
-    Late { program: String, after: Duration },
-    /// Killed because the order is no longer wanted.
-    #[error("`{program}` was ended: nobody wants it any longer")]
-    Unwanted { program: String },
+    #[error("`{program}` timed out after {} s and was killed", .after.as_secs())]
+    TimedOut { program: String, after: Duration },
+    /// Killed because the order is no longer active.
+    #[error("`{program}` was killed: the order is no longer active")]
+    Cancelled { program: String },
     /// The output is incomplete. Missing output must not count as empty.
     #[error(
-        "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
+        "the output of `{program}` is incomplete: a child process still has it open, or it exceeds {OUTPUT_BYTES_MAX} bytes"
     )]
     Incomplete { program: String },
     /// It exited with an error.
-    #[error("`{program}` failed ({how}): {said}")]
+    #[error("`{program}` failed ({status}): {output}")]
     Failed {
         program: String,
         /// Its exit status or signal.
-        how: String,
+        status: String,
         /// Its output, shortened to one line.
-        said: String,
+        output: String,
     },
 }
 
@@ -58,29 +58,29 @@ pub enum ProcessError {
 pub(super) enum End {
     Exited(ExitStatus),
     /// It missed its deadline and was killed.
-    Late,
-    /// Killed because the order is no longer wanted.
-    Unwanted,
+    TimedOut,
+    /// Killed because the order is no longer active.
+    Cancelled,
 }
 
 /// A program that has exited, and its output.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct CompletedProcess {
     program: String,
     deadline: Duration,
     pub(super) end: End,
-    pub(super) stdout: Printed,
-    pub(super) stderr: Printed,
+    pub(super) stdout: CapturedOutput,
+    pub(super) stderr: CapturedOutput,
 }
 
 /// Output of a program.
 #[derive(Debug)]
-pub(super) struct Printed {
+pub(super) struct CapturedOutput {
     pub(super) bytes: Vec<u8>,
     /// Bytes dropped before them.
     pub(super) dropped_bytes: u64,
-    /// Whether it was read to end of file.
-    pub(super) is_whole: bool,
+    /// `true` if it was read to end of file.
+    pub(super) is_complete: bool,
 }
 
 /// Which part of an output longer than [`OUTPUT_BYTES_MAX`] to keep.
@@ -92,19 +92,19 @@ pub(super) enum Keep {
     Last,
 }
 
-impl Printed {
+impl CapturedOutput {
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
-impl Ran {
+impl CompletedProcess {
     fn status(&self) -> Result<ExitStatus, ProcessError> {
         let program = self.program.clone();
         match self.end {
             End::Exited(status) => Ok(status),
-            End::Late => Err(ProcessError::Late { program, after: self.deadline }),
-            End::Unwanted => Err(ProcessError::Unwanted { program }),
+            End::TimedOut => Err(ProcessError::TimedOut { program, after: self.deadline }),
+            End::Cancelled => Err(ProcessError::Cancelled { program }),
         }
     }
 
@@ -114,27 +114,28 @@ impl Ran {
             return Ok(());
         }
         // The pipe was closed at the limit.
-        if status.signal() == Some(Signal::PIPE.as_raw()) && !self.stdout.is_whole {
+        if status.signal() == Some(Signal::PIPE.as_raw()) && !self.stdout.is_complete {
             return Err(ProcessError::Incomplete { program: self.program.clone() });
         }
         let (err, out) = (self.stderr.text(), self.stdout.text());
-        let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
-        let said = said.unwrap_or("it said nothing").split_whitespace();
-        let said = said.collect::<Vec<_>>().join(" ").chars().take(SAID_CHARS_MAX).collect();
-        Err(ProcessError::Failed { program: self.program.clone(), how: status.to_string(), said })
+        let text = [err.trim(), out.trim()].into_iter().find(|text| !text.is_empty());
+        let words = text.unwrap_or("no output").split_whitespace();
+        let output = words.collect::<Vec<_>>().join(" ").chars().take(ERROR_CHARS_MAX).collect();
+        let (program, status) = (self.program.clone(), status.to_string());
+        Err(ProcessError::Failed { program, status, output })
     }
 
-    fn whole_stdout(&self) -> Result<String, ProcessError> {
-        let whole = self.stdout.is_whole.then(|| self.stdout.text());
-        whole.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
+    fn complete_stdout(&self) -> Result<String, ProcessError> {
+        let complete = self.stdout.is_complete.then(|| self.stdout.text());
+        complete.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
     /// Exit code, stdout and stderr, for any code. With codes 0 and 1 stdout holds the result and
     /// must be complete; with others stderr explains why there is none.
-    pub(super) fn ended(&self) -> Result<(Option<i32>, String, String), ProcessError> {
+    pub(super) fn result(&self) -> Result<(Option<i32>, String, String), ProcessError> {
         let code = self.status()?.code();
         let stdout = match code {
-            Some(0 | 1) => self.whole_stdout()?,
+            Some(0 | 1) => self.complete_stdout()?,
             _ => self.stdout.text(),
         };
         Ok((code, stdout, self.stderr.text()))
@@ -144,65 +145,70 @@ impl Ran {
 /// Runs a program to completion. Returns its complete output.
 pub(super) fn run<A: AsRef<OsStr>>(
     program: &OsStr,
-    words: impl IntoIterator<Item = A>,
+    args: impl IntoIterator<Item = A>,
     deadline: Duration,
 ) -> Result<String, ProcessError> {
-    let ran = whole(made(program, words), &Limits::of(deadline), &|| true)?;
-    ran.success()?;
-    ran.whole_stdout()
+    let completed =
+        run_command(build_command(program, args), &Limits::with_deadline(deadline), &|| true)?;
+    completed.success()?;
+    completed.complete_stdout()
 }
 
-/// Runs a program that makes a change to completion. It holds `alive` open as its stdin, and reads
+/// Runs a program that makes a change to completion. It holds `lock` open as its stdin, and reads
 /// nothing from it. It may leave behind a process that holds its output open.
 pub(super) fn change<A: AsRef<OsStr>>(
     program: &OsStr,
-    words: impl IntoIterator<Item = A>,
+    args: impl IntoIterator<Item = A>,
     deadline: Duration,
-    alive: File,
+    lock: File,
 ) -> Result<(), ProcessError> {
-    let mut command = made(program, words);
-    command.stdin(alive);
+    let mut command = build_command(program, args);
+    command.stdin(lock);
     // The output is used only for the error.
-    let limits = Limits { output_wait: KILL_WAIT, ..Limits::of(deadline) };
-    whole(command, &limits, &|| true)?.success()
+    let limits = Limits { output_wait: KILL_WAIT, ..Limits::with_deadline(deadline) };
+    run_command(command, &limits, &|| true)?.success()
 }
 
 /// Like `change`, but returns the exit code and the output.
-pub(super) fn change_and_tell<A: AsRef<OsStr>>(
+pub(super) fn change_with_output<A: AsRef<OsStr>>(
     program: &OsStr,
-    words: impl IntoIterator<Item = A>,
+    args: impl IntoIterator<Item = A>,
     deadline: Duration,
-    alive: File,
+    lock: File,
 ) -> Result<(Option<i32>, String, String), ProcessError> {
-    let mut command = made(program, words);
-    command.stdin(alive);
-    whole(command, &Limits::of(deadline), &|| true)?.ended()
+    let mut command = build_command(program, args);
+    command.stdin(lock);
+    run_command(command, &Limits::with_deadline(deadline), &|| true)?.result()
 }
 
-/// Runs a read-only program. When it is no longer wanted, its whole process group is killed.
-pub(super) fn while_wanted<A: AsRef<OsStr>>(
+/// Runs a read-only program. Kills its process group once `is_active` returns false.
+pub(super) fn run_cancellable<A: AsRef<OsStr>>(
     program: &OsStr,
-    words: impl IntoIterator<Item = A>,
+    args: impl IntoIterator<Item = A>,
     deadline: Duration,
     keep: Keep,
-    wanted: &dyn Fn() -> bool,
-) -> Result<Ran, ProcessError> {
-    let mut command = made(program, words);
+    is_active: &dyn Fn() -> bool,
+) -> Result<CompletedProcess, ProcessError> {
+    let mut command = build_command(program, args);
     command.process_group(0);
-    whole(command, &Limits { group: Group::ItsOwn, keep, ..Limits::of(deadline) }, wanted)
+    run_command(
+        command,
+        &Limits { group: Group::Own, keep, ..Limits::with_deadline(deadline) },
+        is_active,
+    )
 }
 
-fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) -> Command {
+fn build_command<A: AsRef<OsStr>>(program: &OsStr, args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program);
-    command.args(words).env("LC_ALL", "C");
+    command.args(args).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
-    Ours,
-    ItsOwn,
+    Inherited,
+    Own,
 }
 
 struct Limits {
@@ -214,16 +220,16 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(deadline: Duration) -> Self {
-        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours, keep: Keep::First }
+    fn with_deadline(deadline: Duration) -> Self {
+        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Inherited, keep: Keep::First }
     }
 }
 
-fn whole(
+fn run_command(
     mut command: Command,
     limits: &Limits,
-    wanted: &dyn Fn() -> bool,
-) -> Result<Ran, ProcessError> {
+    is_active: &dyn Fn() -> bool,
+) -> Result<CompletedProcess, ProcessError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let spawned = command.spawn();
     let mut child =
@@ -232,10 +238,10 @@ fn whole(
     drop(command);
     let out = Reader::start(child.stdout.take(), limits.keep);
     let err = Reader::start(child.stderr.take(), Keep::First);
-    let has_exited = wait(&child, limits.deadline, wanted);
+    let has_exited = wait(&child, limits.deadline, is_active);
     // Kill before reaping: until then the kernel cannot reuse its PID, which is also the group's
     // id.
-    if let (Group::ItsOwn, Some(pid)) = (limits.group, pid(&child)) {
+    if let (Group::Own, Some(pid)) = (limits.group, pid(&child)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
     let end = if has_exited {
@@ -246,11 +252,11 @@ fn whole(
         if wait(&child, KILL_WAIT, &|| true) {
             let _ = child.wait();
         }
-        if wanted() { End::Late } else { End::Unwanted }
+        if is_active() { End::TimedOut } else { End::Cancelled }
     };
     let output_wait = if has_exited { limits.output_wait } else { KILL_WAIT };
-    let (stdout, stderr) = (out.printed(output_wait), err.printed(output_wait));
-    Ok(Ran { program, deadline: limits.deadline, end, stdout, stderr })
+    let (stdout, stderr) = (out.finish(output_wait), err.finish(output_wait));
+    Ok(CompletedProcess { program, deadline: limits.deadline, end, stdout, stderr })
 }
 
 /// Reads in the background, so that neither a full pipe blocks the program nor endless output
@@ -262,15 +268,15 @@ struct Reader {
 }
 
 impl Reader {
-    fn start<R: Read + Send + 'static>(from: Option<R>, keep: Keep) -> Self {
+    fn start<R: Read + Send + 'static>(pipe: Option<R>, keep: Keep) -> Self {
         let (sender, ended) = channel();
         let output = Arc::new(Mutex::new(LastBytes::new(OUTPUT_BYTES_MAX)));
         let shared = Arc::clone(&output);
         std::thread::spawn(move || {
-            let Some(mut from) = from else { return };
-            let mut piece = [0; 16 << 10];
+            let Some(mut pipe) = pipe else { return };
+            let mut chunk = [0; 16 << 10];
             loop {
-                let count = match from.read(&mut piece) {
+                let count = match pipe.read(&mut chunk) {
                     Ok(0) => {
                         let _ = sender.send(());
                         return;
@@ -284,11 +290,11 @@ impl Reader {
                     Keep::First => OUTPUT_BYTES_MAX - output.len(),
                     Keep::Last => count,
                 };
-                output.push(&piece[..count.min(room)]);
+                output.push(&chunk[..count.min(room)]);
                 // In `Last` mode there is no limit: stop once the output was taken, because a
                 // process left behind may print forever.
-                let is_taken = keep == Keep::Last && Arc::strong_count(&shared) == 1;
-                if count > room || is_taken {
+                let is_abandoned = keep == Keep::Last && Arc::strong_count(&shared) == 1;
+                if count > room || is_abandoned {
                     return;
                 }
             }
@@ -296,11 +302,11 @@ impl Reader {
         Self { output, ended }
     }
 
-    fn printed(self, patience: Duration) -> Printed {
-        let is_whole = self.ended.recv_timeout(patience).is_ok();
+    fn finish(self, timeout: Duration) -> CapturedOutput {
+        let is_complete = self.ended.recv_timeout(timeout).is_ok();
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let (bytes, dropped_bytes) = output.take();
-        Printed { bytes, dropped_bytes, is_whole }
+        CapturedOutput { bytes, dropped_bytes, is_complete }
     }
 }
 
@@ -308,19 +314,19 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Whether it exited before the deadline. Does not reap it.
-fn wait(child: &Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> bool {
+/// `true` if it exited before the deadline. Does not reap it.
+fn wait(child: &Child, deadline: Duration, is_active: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + deadline;
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        let exited = pid(child).map(|pid| waitid(WaitId::Pid(pid), look));
+        let exited = pid(child).map(|pid| waitid(WaitId::Pid(pid), options));
         if matches!(exited, Some(Ok(Some(_)) | Err(rustix::io::Errno::CHILD))) {
             return true;
         }
-        if Instant::now() >= until || !wanted() {
+        if Instant::now() >= until || !is_active() {
             return false;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 
@@ -334,18 +340,18 @@ mod tests {
     use super::*;
 
     /// Bounds a hang. A process that must not be waited for lives longer.
-    const PATIENCE: Duration = Duration::from_secs(300);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
     fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
         run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms))
     }
 
-    fn shell_while(wanted: &dyn Fn() -> bool, script: &str, keep: Keep) -> Ran {
-        while_wanted(OsStr::new("sh"), ["-c", script], PATIENCE, keep, wanted).unwrap()
+    fn shell_while(is_active: &dyn Fn() -> bool, script: &str, keep: Keep) -> CompletedProcess {
+        run_cancellable(OsStr::new("sh"), ["-c", script], TEST_TIMEOUT, keep, is_active).unwrap()
     }
 
     #[test]
-    fn what_it_prints_and_how_it_ends_is_told() {
+    fn output_and_failure_are_returned() {
         assert_eq!(shell("echo well", 300_000).unwrap(), "well\n");
         let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 300_000).unwrap_err();
         assert_eq!(err.to_string(), "`sh` failed (exit status: 3): GPU is in use");
@@ -354,101 +360,108 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_not_waited_for() {
-        let begun = Instant::now();
+    fn a_program_that_does_not_exit_times_out() {
+        let start = Instant::now();
         let err = shell("exec sleep 900", 50).unwrap_err();
-        assert!(matches!(err, ProcessError::Late { .. }), "{err}");
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(matches!(err, ProcessError::TimedOut { .. }), "{err}");
+        assert!(start.elapsed() < TEST_TIMEOUT);
     }
 
     #[test]
-    fn one_that_is_no_longer_wanted_is_ended() {
-        let (begun, looks) = (Instant::now(), std::cell::Cell::new(0));
-        let wanted = || {
-            looks.set(looks.get() + 1);
-            looks.get() < 3
+    fn a_cancelled_program_is_killed() {
+        let (start, polls) = (Instant::now(), std::cell::Cell::new(0));
+        let is_active = || {
+            polls.set(polls.get() + 1);
+            polls.get() < 3
         };
-        let ran =
-            while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, Keep::First, &wanted).unwrap();
-        assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
-        assert!(begun.elapsed() < PATIENCE);
+        let completed = run_cancellable(
+            OsStr::new("sleep"),
+            ["900"],
+            2 * TEST_TIMEOUT,
+            Keep::First,
+            &is_active,
+        )
+        .unwrap();
+        assert!(matches!(completed.end, End::Cancelled), "{completed:?}");
+        assert!(start.elapsed() < TEST_TIMEOUT);
     }
 
     #[test]
-    fn the_last_bytes_of_a_long_output_are_kept_from_the_beginning_of_a_line() {
+    fn the_tail_of_a_long_output_starts_at_a_line_boundary() {
         let script = "yes 'a line' | head -c 14000000; echo the last line; exit 3";
-        let Ran { end, stdout, .. } = shell_while(&|| true, script, Keep::Last);
+        let CompletedProcess { end, stdout, .. } = shell_while(&|| true, script, Keep::Last);
         assert!(matches!(end, End::Exited(status) if status.code() == Some(3)), "{end:?}");
         let text = stdout.text();
         assert!(text.starts_with("a line\n") && text.ends_with("\nthe last line\n"));
-        assert!(stdout.is_whole && text.len() <= OUTPUT_BYTES_MAX);
+        assert!(stdout.is_complete && text.len() <= OUTPUT_BYTES_MAX);
         assert_eq!(stdout.dropped_bytes + text.len() as u64, 14_000_014);
     }
 
     #[test]
-    fn a_lock_is_held_while_it_runs_and_no_longer() {
+    fn the_lock_is_held_only_while_the_program_runs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let open = || File::options().create(true).append(true).open(&path).unwrap();
-        let held = open();
-        held.lock().unwrap();
+        let locked = open();
+        locked.lock().unwrap();
         let path = path.display().to_string();
         let script = format!("! flock --nonblock {path} true");
-        change(OsStr::new("sh"), ["-c", &script], PATIENCE, held).unwrap();
+        change(OsStr::new("sh"), ["-c", &script], TEST_TIMEOUT, locked).unwrap();
         open().try_lock().unwrap();
     }
 
     /// Starts a process that outlives the script, and stores its PID.
-    fn leaves_a_child(path: &std::path::Path, then: &str) -> String {
+    fn script_with_child(path: &std::path::Path, then: &str) -> String {
         format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; {then}", path.display())
     }
 
-    fn until_it_is_over(path: &std::path::Path) {
+    fn wait_for_exit(path: &std::path::Path) {
         let pid = std::fs::read_to_string(path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         // Killed, but perhaps not reaped yet.
-        let is_over = || std::fs::read_to_string(&stat).map_or(true, |it| it.contains(") Z "));
-        let until = Instant::now() + PATIENCE;
-        while !is_over() {
-            assert!(Instant::now() < until, "it still runs");
-            std::thread::sleep(LOOK);
+        let has_exited =
+            || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        let until = Instant::now() + TEST_TIMEOUT;
+        while !has_exited() {
+            assert!(Instant::now() < until, "the process is still running");
+            std::thread::sleep(POLL);
         }
     }
 
     #[test]
-    fn what_a_script_has_started_ends_with_it() {
+    fn child_processes_of_a_script_are_killed_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
-        let wanted = || !path.exists();
-        let script = leaves_a_child(&path, "echo so far; wait");
-        let ran = shell_while(&wanted, &script, Keep::First);
-        assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
-        until_it_is_over(&path);
+        let is_active = || !path.exists();
+        let script = script_with_child(&path, "echo so far; wait");
+        let completed = shell_while(&is_active, &script, Keep::First);
+        assert!(matches!(completed.end, End::Cancelled), "{completed:?}");
+        wait_for_exit(&path);
         std::fs::remove_file(&path).unwrap();
-        let script = leaves_a_child(&path, "echo all; exit 3");
-        let ran = shell_while(&|| true, &script, Keep::First);
-        assert_eq!(ran.ended().unwrap(), (Some(3), "all\n".to_owned(), String::new()));
-        until_it_is_over(&path);
+        let script = script_with_child(&path, "echo all; exit 3");
+        let completed = shell_while(&|| true, &script, Keep::First);
+        assert_eq!(completed.result().unwrap(), (Some(3), "all\n".to_owned(), String::new()));
+        wait_for_exit(&path);
     }
 
     /// Truncated output must not look like empty output: from `squeue` that would mean no jobs.
     #[test]
-    fn output_that_is_not_read_to_its_end_is_an_error() {
+    fn incomplete_output_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
-        let script = leaves_a_child(&path, "echo '4711|RUNNING'");
-        let command = made("sh".as_ref(), ["-c", &script]);
-        let limits = Limits { output_wait: Duration::ZERO, ..Limits::of(PATIENCE) };
-        let ran = whole(command, &limits, &|| true).unwrap();
-        ran.success().unwrap();
-        let err = ran.whole_stdout().unwrap_err();
+        let script = script_with_child(&path, "echo '4711|RUNNING'");
+        let command = build_command("sh".as_ref(), ["-c", &script]);
+        let limits = Limits { output_wait: Duration::ZERO, ..Limits::with_deadline(TEST_TIMEOUT) };
+        let completed = run_command(command, &limits, &|| true).unwrap();
+        completed.success().unwrap();
+        let err = completed.complete_stdout().unwrap_err();
         assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
         let pid = std::fs::read_to_string(&path).unwrap();
         shell(&format!("kill {pid}"), 300_000).unwrap();
         // A program that makes a change may leave a process behind.
         let null = File::open("/dev/null").unwrap();
-        let script = leaves_a_child(&path, "exit 0");
-        change(OsStr::new("sh"), ["-c", &script], PATIENCE, null).unwrap();
+        let script = script_with_child(&path, "exit 0");
+        change(OsStr::new("sh"), ["-c", &script], TEST_TIMEOUT, null).unwrap();
         let pid = std::fs::read_to_string(&path).unwrap();
         shell(&format!("kill {pid}"), 300_000).unwrap();
         // A program that prints too much dies of SIGPIPE.
@@ -457,15 +470,15 @@ mod tests {
     }
 
     #[test]
-    fn why_a_program_failed_is_known_where_its_output_is_not_whole() {
-        let ended = |code: u8| {
+    fn stderr_of_a_failed_program_is_returned_with_incomplete_stdout() {
+        let run_script = |code: u8| {
             let script = format!("head -c 5000000 /dev/zero; echo no GPU >&2; exit {code}");
-            shell_while(&|| true, &script, Keep::First).ended()
+            shell_while(&|| true, &script, Keep::First).result()
         };
-        let (code, _, stderr) = ended(2).unwrap();
+        let (code, _, stderr) = run_script(2).unwrap();
         assert_eq!((code, stderr.as_str()), (Some(2), "no GPU\n"));
         for code in [0, 1] {
-            assert!(matches!(ended(code), Err(ProcessError::Incomplete { .. })), "{code}");
+            assert!(matches!(run_script(code), Err(ProcessError::Incomplete { .. })), "{code}");
         }
     }
 }

@@ -50,11 +50,11 @@ pub(crate) fn read(state_dir: &Path) -> Option<RepairNote> {
 /// Watches for a note that another process writes. Only an agent that executes no orders needs it:
 /// `farrier orders` may run beside it, and the lock on the order journal keeps the two apart. It
 /// calls `stat` with each tick. It does not use inotify, because inotify instances per user are few
-/// and many programs on a node want one.
+/// and many programs on a node use them.
 #[derive(Debug)]
 pub struct RepairWatch {
     state_dir: PathBuf,
-    /// Identity of the file at the last look. Each note is a new file.
+    /// Identity of the file at the last call. Each note is a new file.
     last: Option<FileIdentity>,
 }
 
@@ -72,11 +72,12 @@ impl RepairWatch {
     /// The note, if it changed since the last call.
     pub(crate) fn look(&mut self) -> Option<RepairNote> {
         let file = fs::metadata(self.state_dir.join(FILE)).ok()?;
-        let found = FileIdentity { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) };
-        if self.last.as_ref() == Some(&found) {
+        let identity =
+            FileIdentity { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) };
+        if self.last.as_ref() == Some(&identity) {
             return None;
         }
-        self.last = Some(found);
+        self.last = Some(identity);
         read(&self.state_dir)
     }
 }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_seen_once_and_the_next_one_again() {
+    fn each_note_is_returned_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut watch = RepairWatch::new(folder.path());
         assert_eq!(watch.look(), None);
@@ -97,6 +98,6 @@ mod tests {
             assert_eq!(watch.look(), None);
         }
         fs::write(folder.path().join(FILE), "{").unwrap();
-        assert_eq!(watch.look(), None, "it does not read");
+        assert_eq!(watch.look(), None, "a damaged note");
     }
 }

@@ -31,7 +31,7 @@ pub trait Scheduler: Send + Sync {
     /// Allows new work again. Only if the cordon is ours.
     fn uncordon(&self) -> Result<(), SchedulerError>;
 
-    /// Jobs on the node, as seen after `since`.
+    /// Jobs on the node, from a reading after `since`.
     fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError>;
 
     /// Requeues a job on another node.
@@ -55,35 +55,35 @@ pub enum SchedulerError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The output of a scheduler command does not parse.
-    #[error("what `{program}` says of `{node}` is not understood")]
-    NotUnderstood {
+    #[error("failed to parse the output of `{program}` for `{node}`")]
+    UnexpectedOutput {
         program: &'static str,
         /// The node's name in the scheduler.
         node: String,
     },
     /// The cordon file of a node without a scheduler is unusable.
-    #[error("failed to {action} the mark `{}`: {err}", path.display())]
-    Mark { action: MarkAction, path: PathBuf, err: io::Error },
+    #[error("failed to {action} the cordon file `{}`: {err}", path.display())]
+    CordonFile { action: CordonFileAction, path: PathBuf, err: io::Error },
     /// The cordon state could not be determined.
-    #[error("whether the node takes new work is not known")]
+    #[error("the cordon state is unknown")]
     CordonUnknown,
     /// Without a scheduler the GPU processes are the jobs, and they are unknown.
     #[error(transparent)]
     Processes(#[from] InspectorError),
     /// Without a scheduler a job cannot be requeued.
-    #[error("without a scheduler nothing can start it elsewhere")]
+    #[error("a job cannot be requeued without a scheduler")]
     NoScheduler,
 }
 
 /// An operation on the cordon file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MarkAction {
+pub enum CordonFileAction {
     Read,
     Write,
     Remove,
 }
 
-impl fmt::Display for MarkAction {
+impl fmt::Display for CordonFileAction {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Read => "read",
@@ -95,18 +95,23 @@ impl fmt::Display for MarkAction {
 
 /// Formats the reason of our cordon: one line of bounded length, without characters that break
 /// parsers.
-pub(super) fn reason(why: &str, generation: u64) -> String {
-    let plain =
+pub(super) fn reason(cause: &str, generation: u64) -> String {
+    let sanitize =
         |letter: char| if letter.is_control() || "\"'\\".contains(letter) { ' ' } else { letter };
     let end = format!(" (order {generation})");
     let room = REASON_CHARS_MAX - PREFIX.len() - end.len();
-    let why: String = why.trim().chars().map(plain).take(room).collect();
-    format!("{PREFIX}{}{end}", why.trim())
+    let cause: String = cause.trim().chars().map(sanitize).take(room).collect();
+    format!("{PREFIX}{}{end}", cause.trim())
 }
 
 /// Determines the owner of a cordon. It is ours if the reason has our prefix and, where the journal
 /// knows the reason we set, equals it. A reason that was edited since makes it external.
-pub(super) fn whose(by_us: bool, owner: &str, reason: &str, ours: Option<&str>) -> Cordon {
+pub(super) fn classify_cordon(
+    by_us: bool,
+    owner: &str,
+    reason: &str,
+    ours: Option<&str>,
+) -> Cordon {
     let is_ours = by_us && reason.starts_with(PREFIX) && ours.is_none_or(|ours| ours == reason);
     if is_ours {
         return Cordon::ByFarrier;
@@ -129,14 +134,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_have_set_is_ours() {
+    fn only_a_cordon_with_our_user_and_reason_is_ours() {
         let set = reason("Xid 79", 3);
-        let theirs = |cordon| matches!(cordon, Cordon::External { .. });
-        assert_eq!(whose(true, "root", &set, Some(&set)), Cordon::ByFarrier);
-        assert_eq!(whose(true, "root", &set, None), Cordon::ByFarrier, "a journal that is lost");
-        assert!(theirs(whose(false, "alice", &set, Some(&set))), "another user");
-        assert!(theirs(whose(true, "root", "disk", Some(&set))), "another reason");
+        let is_external = |cordon| matches!(cordon, Cordon::External { .. });
+        assert_eq!(classify_cordon(true, "root", &set, Some(&set)), Cordon::ByFarrier);
+        assert_eq!(
+            classify_cordon(true, "root", &set, None),
+            Cordon::ByFarrier,
+            "the journal is lost"
+        );
+        assert!(is_external(classify_cordon(false, "alice", &set, Some(&set))), "another user");
+        assert!(is_external(classify_cordon(true, "root", "disk", Some(&set))), "another reason");
         let edited = format!("{set}; and the disk: do not resume");
-        assert!(theirs(whose(true, "root", &edited, Some(&set))), "a person has added to it");
+        assert!(
+            is_external(classify_cordon(true, "root", &edited, Some(&set))),
+            "a person edited the reason"
+        );
     }
 }

@@ -10,7 +10,7 @@ use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 
 use super::process::{self, ProcessError};
-use super::scheduler::{Job, Scheduler, SchedulerError, whose};
+use super::scheduler::{Job, Scheduler, SchedulerError, classify_cordon};
 
 /// Slurm's commands wait for an unresponsive controller (`MessageTimeout`, 10 s, and again for its
 /// backup).
@@ -30,7 +30,7 @@ pub struct Slurm {
 
 /// State of a node in Slurm.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct NodeState {
     state: String,
     reason: String,
     user: String,
@@ -45,47 +45,47 @@ impl Slurm {
         Self { node, user }
     }
 
-    /// Slurm, if it is installed and knows the node. A controller that does not answer now still
+    /// `Some` if Slurm is installed and knows the node. A controller that does not answer now still
     /// counts.
-    pub fn found(node: &str) -> Option<Self> {
+    pub fn detect(node: &str) -> Option<Self> {
         if !process::in_path("scontrol") {
             return None;
         }
         let slurm = Self::new(node.to_owned());
         match Self::run(&["show", "node", node]) {
-            Err(ProcessError::Failed { said, .. }) if said.contains("not found") => {
-                tracing::info!(node, "Slurm does not know this node");
+            Err(ProcessError::Failed { output, .. }) if output.contains("not found") => {
+                tracing::info!(node, "this node is not in the Slurm configuration");
                 None
             }
-            Err(ref err @ ProcessError::Failed { ref said, .. })
-                if said.contains("configuration source") =>
+            Err(ref err @ ProcessError::Failed { ref output, .. })
+                if output.contains("configuration source") =>
             {
                 // Only the client commands are installed.
-                tracing::info!(node, %err, "there is no Slurm here");
+                tracing::info!(node, %err, "Slurm is not configured on this node");
                 None
             }
             _ => Some(slurm),
         }
     }
 
-    fn run(words: &[&str]) -> Result<String, ProcessError> {
-        process::run(OsStr::new("scontrol"), words, DEADLINE)
+    fn run(args: &[&str]) -> Result<String, ProcessError> {
+        process::run(OsStr::new("scontrol"), args, DEADLINE)
     }
 
-    fn update(&self, words: &[&str]) -> Result<(), SchedulerError> {
+    fn update(&self, fields: &[&str]) -> Result<(), SchedulerError> {
         let node = format!("NodeName={}", self.node);
-        let words: Vec<&str> = ["update", &node].into_iter().chain(words.iter().copied()).collect();
-        Self::run(&words)?;
+        let args: Vec<&str> = ["update", &node].into_iter().chain(fields.iter().copied()).collect();
+        Self::run(&args)?;
         Ok(())
     }
 
-    fn look(&self) -> Result<Seen, SchedulerError> {
+    fn read_node(&self) -> Result<NodeState, SchedulerError> {
         let text = Self::run(&["show", "node", &self.node])?;
-        seen(&text).ok_or_else(|| self.not_understood("scontrol"))
+        parse_node(&text).ok_or_else(|| self.unexpected_output("scontrol"))
     }
 
-    fn not_understood(&self, program: &'static str) -> SchedulerError {
-        SchedulerError::NotUnderstood { program, node: self.node.clone() }
+    fn unexpected_output(&self, program: &'static str) -> SchedulerError {
+        SchedulerError::UnexpectedOutput { program, node: self.node.clone() }
     }
 }
 
@@ -95,7 +95,7 @@ impl Scheduler for Slurm {
     }
 
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
-        Ok(cordon(&self.look()?, self.user.as_deref(), ours))
+        Ok(cordon(&self.read_node()?, self.user.as_deref(), ours))
     }
 
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
@@ -107,9 +107,9 @@ impl Scheduler for Slurm {
     }
 
     fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
-        let words = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
-        let text = process::run(OsStr::new("squeue"), words, DEADLINE)?;
-        jobs(&text).ok_or_else(|| self.not_understood("squeue"))
+        let args = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
+        let text = process::run(OsStr::new("squeue"), args, DEADLINE)?;
+        jobs(&text).ok_or_else(|| self.unexpected_output("squeue"))
     }
 
     fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
@@ -120,7 +120,7 @@ impl Scheduler for Slurm {
 
 /// Parses `scontrol show node`: several fields per line, and one line for the reason:
 /// `   Reason=text [user@2026-11-15T12:00:00]`.
-fn seen(text: &str) -> Option<Seen> {
+fn parse_node(text: &str) -> Option<NodeState> {
     let state = text.split_whitespace().find_map(|word| word.strip_prefix("State="))?;
     let reason = text.lines().find_map(|line| line.trim_start().strip_prefix("Reason="));
     let reason = reason.unwrap_or_default().trim_end();
@@ -129,24 +129,24 @@ fn seen(text: &str) -> Option<Seen> {
         Some((reason, user))
     });
     let (reason, user) = by.unwrap_or((reason, ""));
-    Some(Seen { state: state.to_owned(), reason: reason.to_owned(), user: user.to_owned() })
+    Some(NodeState { state: state.to_owned(), reason: reason.to_owned(), user: user.to_owned() })
 }
 
-fn cordon(seen: &Seen, user: Option<&str>, ours: Option<&str>) -> Cordon {
+fn cordon(node: &NodeState, user: Option<&str>, ours: Option<&str>) -> Cordon {
     // `IDLE+DRAIN`, `DOWN*`, `MIXED-`.
-    let words =
+    let base_state =
         |word: &str| word.trim_end_matches(|letter: char| !letter.is_ascii_alphabetic()).to_owned();
-    let closed = seen.state.split('+').map(words).any(|word| CLOSED.contains(&word.as_str()));
+    let closed = node.state.split('+').map(base_state).any(|word| CLOSED.contains(&word.as_str()));
     if !closed {
         return Cordon::None;
     }
-    let by_us = user.is_some_and(|user| user == seen.user);
-    let owner = if seen.user.is_empty() { "Slurm" } else { &seen.user };
-    match whose(by_us, owner, &seen.reason, ours) {
+    let by_us = user.is_some_and(|user| user == node.user);
+    let owner = if node.user.is_empty() { "Slurm" } else { &node.user };
+    match classify_cordon(by_us, owner, &node.reason, ours) {
         Cordon::External { owner, reason } if reason.is_empty() => {
-            Cordon::External { owner, reason: format!("it is {}", seen.state) }
+            Cordon::External { owner, reason: format!("node state {}", node.state) }
         }
-        whose => whose,
+        cordon => cordon,
     }
 }
 
@@ -158,7 +158,7 @@ fn jobs(text: &str) -> Option<Vec<Job>> {
         let [id, state, user, name] = line.splitn(4, '|').collect::<Vec<_>>()[..] else {
             return None;
         };
-        if ELSEWHERE.contains(&state) {
+        if NOT_ON_NODE.contains(&state) {
             continue;
         }
         let text = format!("job {id} ({name}) of {user}, {}", state.to_ascii_lowercase());
@@ -168,7 +168,7 @@ fn jobs(text: &str) -> Option<Vec<Job>> {
 }
 
 /// Job states without a node (`squeue(1)`, job state codes).
-const ELSEWHERE: [&str; 15] = [
+const NOT_ON_NODE: [&str; 15] = [
     "BOOT_FAIL",
     "CANCELLED",
     "COMPLETED",
@@ -199,12 +199,12 @@ mod tests {
 
     fn with(state: &str, reason: &str) -> Cordon {
         let text = format!("NodeName=node1\n   State={state} Weight=1\n   Reason={reason}\n\n");
-        cordon(&seen(&text).unwrap(), Some("root"), None)
+        cordon(&parse_node(&text).unwrap(), Some("root"), None)
     }
 
     #[test]
-    fn who_drained_a_node_is_read_from_its_reason() {
-        let read = seen(DRAINED).unwrap();
+    fn the_reason_shows_who_drained_the_node() {
+        let read = parse_node(DRAINED).unwrap();
         assert_eq!(read.reason, "farrier: Xid 79 on GPU 3; [x] y=z");
         assert_eq!((read.state.as_str(), read.user.as_str()), ("ALLOCATED+DRAIN", "root"));
         assert_eq!(cordon(&read, Some("root"), Some(&read.reason)), Cordon::ByFarrier);
@@ -217,28 +217,28 @@ mod tests {
                 "{user:?} {ours:?}"
             );
         }
-        assert!(seen("slurm_load_node error: Unable to contact slurm controller").is_none());
+        assert!(parse_node("slurm_load_node error: Unable to contact slurm controller").is_none());
     }
 
     #[test]
-    fn states_that_take_no_work_are_somebodys() {
+    fn states_without_new_work_are_external_cordons() {
         for open in ["IDLE", "MIXED", "ALLOCATED", "IDLE+NOT_RESPONDING", "IDLE*", "IDLE+PLANNED"] {
             assert_eq!(with(open, ""), Cordon::None, "{open}");
         }
         for closed in
             ["IDLE+DRAIN", "DOWN*", "DOWN+DRAIN", "MIXED+DRAIN*", "FAIL", "DOWN+NOT_RESPONDING"]
         {
-            let theirs = with(closed, "disk [alice@2026-11-15T14:48:57]");
+            let external = with(closed, "disk [alice@2026-11-15T14:48:57]");
             let (owner, reason) = ("alice".to_owned(), "disk".to_owned());
-            assert_eq!(theirs, Cordon::External { owner, reason }, "{closed}");
+            assert_eq!(external, Cordon::External { owner, reason }, "{closed}");
         }
         let down = with("DOWN*", "");
-        let (owner, reason) = ("Slurm".to_owned(), "it is DOWN*".to_owned());
+        let (owner, reason) = ("Slurm".to_owned(), "node state DOWN*".to_owned());
         assert_eq!(down, Cordon::External { owner, reason });
     }
 
     #[test]
-    fn jobs_are_those_that_have_the_node() {
+    fn only_jobs_on_the_node_are_listed() {
         let text = "1|COMPLETING|root|job.sh\n2|RUNNING|alice|a|b\n3|PENDING|bob|c\n4_[7]|SUSPENDED|bob|d\n5|COMPLETED|x|y\n";
         let jobs = jobs(text).unwrap();
         let ids: Vec<(&str, bool)> =

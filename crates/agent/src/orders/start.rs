@@ -8,7 +8,7 @@ use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
 
 use super::actuator::{Actuator, Inspector};
-use super::executor::{NodePaths, OrderExecutor, Parts};
+use super::executor::{ExecutorParts, NodePaths, OrderExecutor};
 use super::host::HostScheduler;
 use super::journal::OrdersError;
 use super::repair_note::RepairNote;
@@ -23,7 +23,7 @@ use crate::failpoint::Failpoint;
 /// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Creates the actuator for a root that is not this machine's, if it has one.
+/// Creates the actuator for a root that is not this machine's. `None` if that root has none.
 pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
 pub struct Start {
@@ -41,11 +41,11 @@ pub struct Start {
 }
 
 pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError> {
-    let Start { hands, eyes, hostname, node, outbox, wake, repaired } = start;
+    let Start { hands: actuator, eyes: inspector, hostname, node, outbox, wake, repaired } = start;
     let orders = &config.orders;
-    let scheduler = scheduler(config, &hostname, &eyes);
-    tracing::info!(scheduler = scheduler.name(), "orders are carried out");
-    OrderExecutor::open(Parts {
+    let scheduler = scheduler(config, &hostname, &inspector);
+    tracing::info!(scheduler = scheduler.name(), "order executor started");
+    OrderExecutor::open(ExecutorParts {
         state_dir: config.state_dir.clone(),
         limits: Limits {
             node,
@@ -55,8 +55,8 @@ pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError>
             services: orders.services.clone(),
             settle_s: orders.settle_s,
         },
-        hands,
-        eyes,
+        actuator,
+        inspector,
         scheduler,
         now: Box::new(Timestamp::now),
         poll: POLL,
@@ -68,15 +68,19 @@ pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError>
     })
 }
 
-fn scheduler(config: &Config, hostname: &str, eyes: &Arc<dyn Inspector>) -> Box<dyn Scheduler> {
+fn scheduler(
+    config: &Config,
+    hostname: &str,
+    inspector: &Arc<dyn Inspector>,
+) -> Box<dyn Scheduler> {
     // The default NodeName of slurmd (`slurmd -N`, slurm.conf(5)).
     let short = hostname.split('.').next().unwrap_or(hostname);
     let node = config.orders.slurm_node.as_deref().unwrap_or(short);
-    let host = || Box::new(HostScheduler::new(&config.state_dir, Arc::clone(eyes)));
+    let host = || Box::new(HostScheduler::new(&config.state_dir, Arc::clone(inspector)));
     match config.orders.scheduler {
         SchedulerChoice::Slurm => Box::new(Slurm::new(node.to_owned())),
         SchedulerChoice::Host => host(),
-        SchedulerChoice::Auto => match Slurm::found(node) {
+        SchedulerChoice::Auto => match Slurm::detect(node) {
             Some(slurm) => Box::new(slurm),
             None => host(),
         },

@@ -12,7 +12,7 @@ use super::node_error::ActuatorError;
 /// acknowledges.
 const ANSWERS_MAX: usize = 64;
 
-/// What the node's configuration allows.
+/// Permissions and limits from the node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The enrolled name. `None` if an order's node is not checked.
@@ -27,84 +27,92 @@ pub struct Limits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The order is known, with this status.
-    Known(OrderStatus),
+pub(super) enum Admission {
+    /// The order was submitted before and has this status.
+    Duplicate(OrderStatus),
     /// Not for this node, or stale. Not recorded.
-    Strange(String),
+    Rejected(String),
     /// Not executed, but its generation is used up.
     Refused(String),
     Accepted,
 }
 
-/// Judges an order. `boot` is the current boot id, or why it is unknown.
-pub(super) fn judge(
+/// Decides whether to accept an order. `boot` is the current boot id, or why it is unknown.
+pub(super) fn admit(
     ledger: &OrderLedger,
     limits: &Limits,
     order: &Order,
     boot: Result<&str, &ActuatorError>,
     now: Timestamp,
-) -> Verdict {
+) -> Admission {
     if let Some(node) = limits.node.as_ref().filter(|node| **node != order.node) {
-        return Verdict::Strange(format!("it is for `{}`, and this is `{node}`", order.node));
+        return Admission::Rejected(format!(
+            "the order is for `{}`, but this node is `{node}`",
+            order.node
+        ));
     }
-    if let Some(verdict) = known(ledger, order) {
-        return verdict;
+    if let Some(admission) = duplicate_or_stale(ledger, order) {
+        return admission;
     }
     if ledger.answers.len() >= ANSWERS_MAX {
-        let why = format!("{ANSWERS_MAX} answers were not acknowledged: no more orders are taken");
-        return Verdict::Strange(why);
+        let reason = format!(
+            "no more orders until the server acknowledges some of the last {ANSWERS_MAX} statuses"
+        );
+        return Admission::Rejected(reason);
     }
     if now >= order.lease_until {
-        return Verdict::Refused(format!("its lease ended at {:.0}", order.lease_until));
+        return Admission::Refused(format!("the lease ended at {:.0}", order.lease_until));
     }
     // Without the boot id, a later reboot could not be detected.
     let boot = match boot {
         Ok(boot) => boot,
-        Err(why) => return Verdict::Refused(format!("which boot this is cannot be read: {why}")),
+        Err(err) => return Admission::Refused(format!("failed to read the boot ID: {err}")),
     };
-    if let Some(meant) = order.boot.as_ref().filter(|meant| *meant != boot) {
-        return Verdict::Refused(format!("it is for boot {meant}, and this is boot {boot}"));
+    if let Some(expected) = order.boot.as_ref().filter(|expected| *expected != boot) {
+        return Admission::Refused(format!(
+            "the order is for boot {expected}, but the current boot is {boot}"
+        ));
     }
-    forbidden(limits, &order.kind).map_or(Verdict::Accepted, Verdict::Refused)
+    forbidden(limits, &order.kind).map_or(Admission::Accepted, Admission::Refused)
 }
 
-/// Whether the order was offered before, or is older than one that was.
-fn known(ledger: &OrderLedger, order: &Order) -> Option<Verdict> {
-    let current = ledger.current.as_ref().map(|it| (&it.order, &OrderStatus::Accepted));
+/// `Some` if the order was submitted before, or is older than one that was.
+fn duplicate_or_stale(ledger: &OrderLedger, order: &Order) -> Option<Admission> {
+    let current = ledger.current.as_ref().map(|active| (&active.order, &OrderStatus::Accepted));
     let last = ledger.last.as_ref().map(|(order, answer)| (order, answer));
-    for (known, answer) in current.into_iter().chain(last) {
-        if is_same(known, order) {
-            return Some(Verdict::Known(answer.clone()));
+    for (earlier, answer) in current.into_iter().chain(last) {
+        if is_same(earlier, order) {
+            return Some(Admission::Duplicate(answer.clone()));
         }
     }
     (order.generation <= ledger.generation).then(|| {
-        let (found, last) = (order.generation, ledger.generation);
-        Verdict::Strange(format!("order {found} is not newer than order {last}"))
+        let (stale, last) = (order.generation, ledger.generation);
+        Admission::Rejected(format!("order {stale} is not newer than order {last}"))
     })
 }
 
-/// Whether it is the same order. Ignores the lease, because the clock may have been set in between,
-/// and the reason, because another server version may word it differently.
-fn is_same(known: &Order, order: &Order) -> bool {
-    let Order { node, generation, kind, boot, lease_until: _, reason: _ } = known;
+/// `true` if both are the same order. Ignores the lease, because the clock may have been set in
+/// between, and the reason, because another server version may word it differently.
+fn is_same(earlier: &Order, order: &Order) -> bool {
+    let Order { node, generation, kind, boot, lease_until: _, reason: _ } = earlier;
     (node, generation, kind, boot) == (&order.node, &order.generation, &order.kind, &order.boot)
 }
 
-/// Why this node's configuration forbids it.
-fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
-    let needs = executor(what).needs?;
+/// Why this node's configuration forbids the order. `None` if it is allowed.
+fn forbidden(limits: &Limits, kind: &OrderKind) -> Option<String> {
+    let needs = executor(kind).needs?;
     let key = match needs {
         Permission::Reset if !limits.allow_reset => "allow_reset",
         Permission::Reboot if !limits.allow_reboot => "allow_reboot",
         Permission::Tune if !limits.allow_tune => "allow_tune",
-        Permission::Service(unit) if !limits.services.iter().any(|it| it == unit) => {
-            let why = format!("`{unit}` is not in `orders.services` of this node's configuration");
-            return Some(why);
+        Permission::Service(unit) if !limits.services.iter().any(|allowed| allowed == unit) => {
+            let reason =
+                format!("`{unit}` is not in `orders.services` of this node's configuration");
+            return Some(reason);
         }
         _ => return None,
     };
-    Some(format!("this node's configuration forbids it: `orders.{key}`"))
+    Some(format!("this node's configuration forbids the order: `orders.{key}`"))
 }
 
 #[cfg(test)]
@@ -123,11 +131,11 @@ mod tests {
         }
     }
 
-    fn order(generation: u64, what: OrderKind) -> Order {
+    fn order(generation: u64, kind: OrderKind) -> Order {
         Order {
             node: "node-1".parse().unwrap(),
             generation,
-            kind: what,
+            kind,
             boot: Some("first".to_owned()),
             lease_until: at(100),
             reason: farrier_fleet::fleet::Reason::Rendered {
@@ -141,15 +149,15 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn verdict(ledger: &OrderLedger, order: &Order) -> Verdict {
-        judge(ledger, &limits(), order, Ok("first"), at(50))
+    fn admission(ledger: &OrderLedger, order: &Order) -> Admission {
+        admit(ledger, &limits(), order, Ok("first"), at(50))
     }
 
     #[test]
-    fn an_order_that_is_offered_again_is_answered_as_before() {
+    fn a_resubmitted_order_gets_the_same_status() {
         let mut ledger = OrderLedger::default();
         let first = order(3, OrderKind::Cordon);
-        assert_eq!(verdict(&ledger, &first), Verdict::Accepted);
+        assert_eq!(admission(&ledger, &first), Admission::Accepted);
         ledger.apply(&JournalRecord::Accepted(Box::new(ActiveOrder {
             order: first.clone(),
             boot: "first".to_owned(),
@@ -157,12 +165,12 @@ mod tests {
             skew_ms: 0,
             begun: Vec::new(),
         })));
-        assert_eq!(verdict(&ledger, &first), Verdict::Known(OrderStatus::Accepted));
-        let moved = Order { lease_until: at(99), ..first.clone() };
+        assert_eq!(admission(&ledger, &first), Admission::Duplicate(OrderStatus::Accepted));
+        let other_lease = Order { lease_until: at(99), ..first.clone() };
         assert_eq!(
-            verdict(&ledger, &moved),
-            Verdict::Known(OrderStatus::Accepted),
-            "a clock was set"
+            admission(&ledger, &other_lease),
+            Admission::Duplicate(OrderStatus::Accepted),
+            "the clock was set in between"
         );
         let done = OrderStatus::Done { evidence: "seen".to_owned() };
         ledger.apply(&JournalRecord::Answered {
@@ -170,43 +178,46 @@ mod tests {
             answer: done.clone(),
         });
         ledger.apply(&JournalRecord::Acknowledged { generation: 3 });
-        assert_eq!(verdict(&ledger, &first), Verdict::Known(done));
+        assert_eq!(admission(&ledger, &first), Admission::Duplicate(done));
         // A different order with the same generation or a lower one is not.
-        for strange in [order(3, OrderKind::Uncordon), order(2, OrderKind::Cordon)] {
-            assert!(matches!(verdict(&ledger, &strange), Verdict::Strange(_)), "{strange:?}");
+        for stale in [order(3, OrderKind::Uncordon), order(2, OrderKind::Cordon)] {
+            assert!(matches!(admission(&ledger, &stale), Admission::Rejected(_)), "{stale:?}");
         }
-        assert_eq!(verdict(&ledger, &order(4, OrderKind::Uncordon)), Verdict::Accepted);
+        assert_eq!(admission(&ledger, &order(4, OrderKind::Uncordon)), Admission::Accepted);
     }
 
     #[test]
-    fn what_is_late_of_another_boot_or_not_allowed_is_refused() {
+    fn an_order_that_is_late_for_another_boot_or_not_allowed_is_refused() {
         let ledger = OrderLedger::default();
-        let why = |verdict| match verdict {
-            Verdict::Refused(why) | Verdict::Strange(why) => why,
+        let reason = |admission| match admission {
+            Admission::Refused(reason) | Admission::Rejected(reason) => reason,
             other => panic!("{other:?}"),
         };
         let cordon = order(1, OrderKind::Cordon);
-        let late = judge(&ledger, &limits(), &cordon, Ok("first"), at(100));
-        assert!(why(late).contains("its lease ended"));
-        let rebooted = judge(&ledger, &limits(), &cordon, Ok("second"), at(50));
-        assert_eq!(why(rebooted), "it is for boot first, and this is boot second");
-        let unread = ActuatorError::BootIdEmpty { path: "/proc/boot" };
-        let blind = judge(&ledger, &limits(), &cordon, Err(&unread), at(50));
-        assert_eq!(why(blind), "which boot this is cannot be read: `/proc/boot` says nothing");
-        let anywhere = Order { boot: None, ..cordon.clone() };
-        assert_eq!(judge(&ledger, &limits(), &anywhere, Ok("second"), at(50)), Verdict::Accepted);
-        let other = Order { node: "node-2".parse().unwrap(), ..cordon };
-        assert!(why(verdict(&ledger, &other)).contains("it is for `node-2`"));
+        let late = admit(&ledger, &limits(), &cordon, Ok("first"), at(100));
+        assert!(reason(late).contains("the lease ended"));
+        let rebooted = admit(&ledger, &limits(), &cordon, Ok("second"), at(50));
+        assert_eq!(reason(rebooted), "the order is for boot first, but the current boot is second");
+        let unreadable = ActuatorError::BootIdEmpty { path: "/proc/boot" };
+        let unknown_boot = admit(&ledger, &limits(), &cordon, Err(&unreadable), at(50));
+        assert_eq!(
+            reason(unknown_boot),
+            "failed to read the boot ID: `/proc/boot` is absent or empty"
+        );
+        let any_boot = Order { boot: None, ..cordon.clone() };
+        assert_eq!(admit(&ledger, &limits(), &any_boot, Ok("second"), at(50)), Admission::Accepted);
+        let other_node = Order { node: "node-2".parse().unwrap(), ..cordon };
+        assert!(reason(admission(&ledger, &other_node)).contains("the order is for `node-2`"));
         let gpu = farrier_fleet::health::GpuUuid("GPU-1".to_owned());
         let unit = |unit: &str| OrderKind::RestartService { unit: unit.to_owned() };
-        for (what, part) in [
+        for (kind, key) in [
             (OrderKind::ResetGpu { gpu }, "orders.allow_reset"),
             (OrderKind::Tune { profile: "training".to_owned() }, "orders.allow_tune"),
             (unit("sshd.service"), "orders.services"),
         ] {
-            assert!(why(verdict(&ledger, &order(1, what))).contains(part), "{part}");
+            assert!(reason(admission(&ledger, &order(1, kind))).contains(key), "{key}");
         }
         let fabric = order(1, unit("nvidia-fabricmanager.service"));
-        assert_eq!(verdict(&ledger, &fabric), Verdict::Accepted);
+        assert_eq!(admission(&ledger, &fabric), Admission::Accepted);
     }
 }

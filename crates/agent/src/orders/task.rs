@@ -21,15 +21,15 @@ const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 /// Why execution stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// The order is no longer wanted, or the agent stops. There is no status to report.
-    Unwanted,
-    /// The order cannot be executed.
-    Because(String),
+    /// The order is no longer active, or the agent stops. There is no status to report.
+    Cancelled,
+    /// The reason for the order status: `Refused` if no change was started, `Failed` otherwise.
+    CannotExecute(String),
 }
 
 impl Abort {
-    pub(super) fn because(why: impl fmt::Display) -> Self {
-        Self::Because(why.to_string())
+    pub(super) fn cannot_execute(reason: impl fmt::Display) -> Self {
+        Self::CannotExecute(reason.to_string())
     }
 }
 
@@ -37,7 +37,7 @@ impl Abort {
 pub(super) struct Task<'d> {
     pub(super) inner: &'d Inner,
     current: ActiveOrder,
-    /// When this agent started on it. Earlier readings are stale.
+    /// When this agent process started on the order. Earlier readings are stale.
     since: Timestamp,
 }
 
@@ -59,18 +59,18 @@ impl<'d> Task<'d> {
         self.current.accepted
     }
 
-    /// When this agent started on it.
+    /// When this agent process started on the order.
     pub(super) fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// Changes started for it, including those of an earlier agent process.
-    pub(super) fn begun(&self) -> &[Started] {
+    /// Changes started for the order, including those of an earlier agent process.
+    pub(super) fn started(&self) -> &[Started] {
         &self.current.begun
     }
 
-    pub(super) fn last_begun(&self) -> Option<&Started> {
-        self.current.last_begun()
+    pub(super) fn last_started(&self) -> Option<&Started> {
+        self.current.last_started()
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -85,34 +85,34 @@ impl<'d> Task<'d> {
         until.checked_sub(early).unwrap_or(until)
     }
 
-    /// Whether there is time for another attempt.
+    /// `true` while there is time for another attempt.
     pub(super) fn has_time(&self) -> bool {
         self.now() < self.deadline()
     }
 
-    /// Whether the order is still active.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.inner.is_wanted(self.current.order.generation)
+    /// `true` while the order is active.
+    pub(super) fn is_active(&self) -> bool {
+        self.inner.is_active(self.current.order.generation)
     }
 
     /// Sleeps for a number of polling intervals.
-    pub(super) fn pause(&self, looks: u32) -> Result<(), Abort> {
+    pub(super) fn pause(&self, polls: u32) -> Result<(), Abort> {
         let generation = self.current.order.generation;
-        self.inner.pause(generation, self.inner.poll.saturating_mul(looks));
-        if self.inner.is_wanted(generation) { Ok(()) } else { Err(Abort::Unwanted) }
+        self.inner.pause(generation, self.inner.poll.saturating_mul(polls));
+        if self.inner.is_active(generation) { Ok(()) } else { Err(Abort::Cancelled) }
     }
 
-    /// Retries `look` until it succeeds or time runs out.
-    pub(super) fn look<T, E: fmt::Display>(
+    /// Retries `read` until it succeeds or time runs out.
+    pub(super) fn retry<T, E: fmt::Display>(
         &self,
-        mut look: impl FnMut() -> Result<T, E>,
+        mut read: impl FnMut() -> Result<T, E>,
     ) -> Result<T, Abort> {
         loop {
-            match look() {
-                Ok(seen) => return Ok(seen),
-                Err(why) if !self.has_time() => return Err(Abort::because(why)),
-                Err(why) => {
-                    tracing::debug!(%why, "looked in vain");
+            match read() {
+                Ok(value) => return Ok(value),
+                Err(err) if !self.has_time() => return Err(Abort::cannot_execute(err)),
+                Err(err) => {
+                    tracing::debug!(%err, "read failed, retrying");
                     self.pause(1)?;
                 }
             }
@@ -128,22 +128,22 @@ impl<'d> Task<'d> {
         act: impl FnOnce(File) -> Result<(), E>,
     ) -> Result<Result<(), E>, Abort> {
         let generation = self.current.order.generation;
-        if !self.inner.is_wanted(generation) {
-            return Err(Abort::Unwanted);
+        if !self.inner.is_active(generation) {
+            return Err(Abort::Cancelled);
         }
         let until = self.current.lease_until();
         if self.now() >= until {
-            return Err(Abort::Because(format!("its lease ended at {until:.0}")));
+            return Err(Abort::CannotExecute(format!("the lease ended at {until:.0}")));
         }
-        let alive = self.alive()?;
-        let note =
+        let lock = self.lock_change()?;
+        let record =
             JournalRecord::Started { generation, effect: effect.clone(), boot: boot.to_owned() };
-        match self.inner.write_current(generation, note) {
+        match self.inner.write_current(generation, record) {
             Ok(true) => {}
-            Ok(false) => return Err(Abort::Unwanted),
+            Ok(false) => return Err(Abort::Cancelled),
             Err(err) => {
-                return Err(Abort::Because(format!(
-                    "the journal of orders cannot be written: {err}"
+                return Err(Abort::CannotExecute(format!(
+                    "failed to write the order journal: {err}"
                 )));
             }
         }
@@ -154,7 +154,7 @@ impl<'d> Task<'d> {
             failed: None,
         });
         self.inner.reach(Point::OrderBegun);
-        let made = act(alive);
+        let made = act(lock);
         self.inner.reach(Point::OrderActed);
         let failed = made.as_ref().err().map(FailureText::new);
         if let Some(last) = self.current.begun.last_mut() {
@@ -165,7 +165,7 @@ impl<'d> Task<'d> {
             .inner
             .write_current(generation, JournalRecord::Ended { generation, failed: failed.clone() })
         {
-            tracing::error!(%err, generation, "what was done for an order cannot be written to disk");
+            tracing::error!(%err, generation, "failed to journal the outcome of a change, retrying");
             self.pause(1)?;
         }
         self.inner.reach(Point::OrderEnded);
@@ -173,23 +173,24 @@ impl<'d> Task<'d> {
     }
 
     /// Waits for any change that an earlier agent process started.
-    pub(super) fn wait_for_others(&self) -> Result<(), Abort> {
-        self.alive().map(drop)
+    pub(super) fn wait_for_earlier_change(&self) -> Result<(), Abort> {
+        self.lock_change().map(drop)
     }
 
     /// Acquires the lock that is held during a change.
-    fn alive(&self) -> Result<File, Abort> {
+    fn lock_change(&self) -> Result<File, Abort> {
         let path = self.inner.state_dir().join(ALIVE);
-        let failed =
-            |err: io::Error| Abort::Because(format!("failed to use `{}`: {err}", path.display()));
+        let failed = |err: io::Error| {
+            Abort::CannotExecute(format!("failed to use `{}`: {err}", path.display()))
+        };
         let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(fs::TryLockError::Error(err)) => return Err(failed(err)),
                 Err(fs::TryLockError::WouldBlock) if !self.has_time() => {
-                    return Err(Abort::because(
-                        "what was begun before the agent was started anew still runs",
+                    return Err(Abort::cannot_execute(
+                        "a change that an earlier agent process started is still running",
                     ));
                 }
                 Err(fs::TryLockError::WouldBlock) => self.pause(1)?,

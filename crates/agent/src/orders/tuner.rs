@@ -33,7 +33,7 @@ pub enum TuneError {
     #[error("the report of `farrier tune` has version {found}")]
     ReportVersion { found: u32 },
     /// The report does not parse.
-    #[error("the report of `farrier tune` does not read: {0}")]
+    #[error("failed to parse the report of `farrier tune`: {0}")]
     ReportUnreadable(serde_json::Error),
     /// Settings differ from the profile.
     #[error("{}", Incomplete(.0))]
@@ -55,19 +55,19 @@ impl Tuner {
     }
 
     /// Applies a profile. Returns a summary.
-    pub fn apply(&self, profile: &str, alive: File) -> Result<String, TuneError> {
-        let mut words: Vec<OsString> =
+    pub fn apply(&self, profile: &str, lock: File) -> Result<String, TuneError> {
+        let mut args: Vec<OsString> =
             ["tune", "apply", "--yes", "--output", "json"].map(Into::into).into();
         for (flag, path) in [("--root", &self.root), ("--nvml", &self.nvml)] {
-            words.extend(path.iter().flat_map(|path| [flag.into(), path.into()]));
+            args.extend(path.iter().flat_map(|path| [flag.into(), path.into()]));
         }
-        words.extend(["--".into(), profile.into()]);
-        match process::change_and_tell(self.program.as_os_str(), words, DEADLINE, alive)? {
+        args.extend(["--".into(), profile.into()]);
+        match process::change_with_output(self.program.as_os_str(), args, DEADLINE, lock)? {
             (Some(0 | 1), out, _) => match serde_json::from_str::<ApplyReport>(&out) {
                 Ok(report) if report.v != REPORT_VERSION => {
                     Err(TuneError::ReportVersion { found: report.v })
                 }
-                Ok(report) => judged(report),
+                Ok(report) => evaluate(report),
                 Err(err) => Err(TuneError::ReportUnreadable(err)),
             },
             (_, _, stderr) => {
@@ -79,12 +79,13 @@ impl Tuner {
     }
 }
 
-fn judged(report: ApplyReport) -> Result<String, TuneError> {
+fn evaluate(report: ApplyReport) -> Result<String, TuneError> {
     if !report.is_done() {
         return Err(TuneError::Incomplete(Box::new(report)));
     }
     let made = changes_made(&report);
-    let waits = report.steps.iter().filter(|it| matches!(it.standing, Standing::Waits(_))).count();
+    let waits =
+        report.steps.iter().filter(|step| matches!(step.standing, Standing::Waits(_))).count();
     Ok(match waits {
         0 => made,
         1 => format!("{made}; 1 setting waits for a reset or a reboot"),
@@ -93,11 +94,11 @@ fn judged(report: ApplyReport) -> Result<String, TuneError> {
 }
 
 fn changes_made(report: &ApplyReport) -> String {
-    let made = report.applied.iter().filter(|it| it.outcome.is_made()).count();
+    let made = report.applied.iter().filter(|applied| applied.outcome.is_made()).count();
     match report.applied.len() {
-        0 => "nothing was to be changed".to_owned(),
+        0 => "nothing to change".to_owned(),
         1 => format!("{made} of 1 change made"),
-        all => format!("{made} of {all} changes made"),
+        total => format!("{made} of {total} changes made"),
     }
 }
 
@@ -107,10 +108,10 @@ struct Incomplete<'r>(&'r ApplyReport);
 impl fmt::Display for Incomplete<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(report) = self;
-        let failed = report.failed().map(|it| told(&it.step, it.outcome.words()));
+        let failed = report.failed().map(|failed| describe(&failed.step, failed.outcome.words()));
         let open = report.open().map(|step| {
             let words = step.standing.words();
-            told(step, (step.standing.name(), &words))
+            describe(step, (step.standing.name(), &words))
         });
         // Name a setting of several GPUs once.
         let settings: BTreeSet<String> = failed.chain(open).collect();
@@ -120,7 +121,7 @@ impl fmt::Display for Incomplete<'_> {
 }
 
 /// `gpu.ecc (unknown: why)`
-fn told(step: &Step, (how, why): (&str, &str)) -> String {
+fn describe(step: &Step, (how, why): (&str, &str)) -> String {
     format!("{} ({how}: {why})", step.setting)
 }
 
@@ -155,27 +156,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_done_or_is_not_known_is_told() {
-        let of = |standing, outcomes| {
+    fn the_summary_names_settings_that_failed_or_are_unknown() {
+        let summary = |standing, outcomes| {
             // As the other process prints it.
             let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
-            judged(serde_json::from_str(&text).unwrap())
+            evaluate(serde_json::from_str(&text).unwrap())
         };
         let change = || Standing::Change(Vec::new());
-        assert_eq!(of(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
-        assert_eq!(of(Standing::AsWanted, Vec::new()).unwrap(), "nothing was to be changed");
+        assert_eq!(summary(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
+        assert_eq!(summary(Standing::AsWanted, Vec::new()).unwrap(), "nothing to change");
         assert_eq!(
-            of(Standing::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
-            "nothing was to be changed; 1 setting waits for a reset or a reboot"
+            summary(Standing::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
+            "nothing to change; 1 setting waits for a reset or a reboot"
         );
         let failed = Outcome::Failed { why: "NVML refused".to_owned(), permission: false };
-        let unknown = Standing::Unknown("nobody says".to_owned());
-        let err = of(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err();
+        let unknown = Standing::Unknown("no data".to_owned());
+        let err =
+            summary(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err();
         assert!(matches!(err, TuneError::Incomplete(_)), "{err:?}");
         assert_eq!(
             err.to_string(),
             "0 of 2 changes made; gpu.ecc (failed: NVML refused); gpu.ecc (otherwise: 640 W); \
-             gpu.ecc (unknown: nobody says)"
+             gpu.ecc (unknown: no data)"
         );
     }
 }

@@ -21,18 +21,18 @@ pub struct Group {
     pub model: Option<String>,
     /// Highest severity of its faults.
     pub worst: Severity,
-    pub do_first: DoFirst,
+    pub do_first: FirstAction,
     /// Ids of its faults, starting with the one behind `do_first`.
     pub findings: Vec<u64>,
 }
 
 /// The first action to take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DoFirst {
+pub struct FirstAction {
     pub action: Action,
     /// The action as text.
     pub text: String,
-    /// Whether a rule or the driver asks for it.
+    /// The source of the action: the rule, or the driver.
     pub action_by: ActionBy,
     /// The finding that asks for it.
     pub finding: u64,
@@ -40,7 +40,7 @@ pub struct DoFirst {
 
 /// A component. The order of variants breaks ties.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Part {
+pub(super) enum Component {
     Gpu(u32, GpuUuid),
     Pci(String),
     Nic(String),
@@ -50,14 +50,14 @@ pub(super) enum Part {
 
 /// GPUs with a known identity: those listed now, and those listed before.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'k> {
+pub(super) struct GpuIdentities<'k> {
     pub(super) listed: &'k [GpuIdentity],
-    pub(super) gone: &'k [GpuIdentity],
+    pub(super) delisted: &'k [GpuIdentity],
 }
 
-impl<'k> Known<'k> {
+impl<'k> GpuIdentities<'k> {
     fn iter(self) -> impl Iterator<Item = &'k GpuIdentity> {
-        self.listed.iter().chain(self.gone)
+        self.listed.iter().chain(self.delisted)
     }
 
     fn find(self, uuid: &GpuUuid) -> Option<&'k GpuIdentity> {
@@ -65,36 +65,37 @@ impl<'k> Known<'k> {
     }
 
     /// The component that a subject is or belongs to.
-    pub(super) fn part(self, subject: &Subject) -> Part {
+    pub(super) fn component(self, subject: &Subject) -> Component {
         let gpu = |uuid: &GpuUuid| {
-            Part::Gpu(self.find(uuid).map_or(u32::MAX, |gpu| gpu.index), uuid.clone())
+            Component::Gpu(self.find(uuid).map_or(u32::MAX, |gpu| gpu.index), uuid.clone())
         };
         match subject {
             Subject::Gpu(uuid) | Subject::Link { gpu: uuid, .. } => gpu(uuid),
             Subject::Pci(address) => {
-                let found = self.iter().find(|gpu| gpu.stands_at(address));
-                found.map_or_else(|| Part::Pci(address.clone()), |found| gpu(&found.uuid))
+                let at_address = self.iter().find(|gpu| gpu.stands_at(address));
+                at_address
+                    .map_or_else(|| Component::Pci(address.clone()), |identity| gpu(&identity.uuid))
             }
-            Subject::Nic { device, .. } => Part::Nic(device.clone()),
-            Subject::Node => Part::Node,
-            Subject::Agent => Part::Agent,
+            Subject::Nic { device, .. } => Component::Nic(device.clone()),
+            Subject::Node => Component::Node,
+            Subject::Agent => Component::Agent,
         }
     }
 
     /// Display name of a component.
-    pub(super) fn name(self, part: &Part) -> String {
+    pub(super) fn name(self, component: &Component) -> String {
         let is_listed = |uuid: &GpuUuid| self.listed.iter().any(|gpu| gpu.uuid == *uuid);
-        match part {
-            Part::Gpu(_, uuid) => match self.find(uuid) {
+        match component {
+            Component::Gpu(_, uuid) => match self.find(uuid) {
                 Some(gpu) if is_listed(uuid) => format!("GPU {}", gpu.index),
                 // Another GPU may have its index by now.
                 Some(gpu) => format!("GPU {} (as last listed)", gpu.index),
                 None => uuid.0.clone(),
             },
-            Part::Pci(address) => format!("PCI device {address}"),
-            Part::Nic(device) => device.clone(),
-            Part::Node => "node".to_owned(),
-            Part::Agent => "agent".to_owned(),
+            Component::Pci(address) => format!("PCI device {address}"),
+            Component::Nic(device) => device.clone(),
+            Component::Node => "node".to_owned(),
+            Component::Agent => "agent".to_owned(),
         }
     }
 }
@@ -102,25 +103,25 @@ impl<'k> Known<'k> {
 /// Groups faults by component, worst first.
 pub(super) fn groups<'f>(
     findings: impl Iterator<Item = &'f Finding>,
-    known: Known<'_>,
+    identities: GpuIdentities<'_>,
 ) -> Vec<Group> {
-    let mut parts: BTreeMap<Part, Vec<&Finding>> = BTreeMap::new();
+    let mut components: BTreeMap<Component, Vec<&Finding>> = BTreeMap::new();
     for finding in findings.filter(|finding| finding.kind == FindingKind::Fault) {
-        parts.entry(known.part(&finding.subject)).or_default().push(finding);
+        components.entry(identities.component(&finding.subject)).or_default().push(finding);
     }
-    let group = |(part, mut faults): (Part, Vec<&Finding>)| {
+    let group = |(component, mut faults): (Component, Vec<&Finding>)| {
         faults.sort_by_key(|finding| rank(finding));
         let first = faults.first()?;
-        let uuid = if let Part::Gpu(_, uuid) = &part { Some(uuid) } else { None };
-        let identity = uuid.and_then(|uuid| known.find(uuid));
+        let uuid = if let Component::Gpu(_, uuid) = &component { Some(uuid) } else { None };
+        let identity = uuid.and_then(|uuid| identities.find(uuid));
         let worst = faults.iter().map(|finding| finding.severity).max()?;
         Some(Group {
-            name: known.name(&part),
+            name: identities.name(&component),
             uuid: uuid.cloned(),
             pci: identity.and_then(|gpu| gpu.pci.clone()),
             model: identity.and_then(|gpu| gpu.name.clone()),
             worst,
-            do_first: DoFirst {
+            do_first: FirstAction {
                 action: first.action,
                 text: remedy(first, &faults).unwrap_or(first.action.instruction()).to_owned(),
                 action_by: first.action_by,
@@ -129,7 +130,7 @@ pub(super) fn groups<'f>(
             findings: faults.iter().map(|finding| finding.id).collect(),
         })
     };
-    let mut groups: Vec<Group> = parts.into_iter().filter_map(group).collect();
+    let mut groups: Vec<Group> = components.into_iter().filter_map(group).collect();
     groups.sort_by_key(|group| Reverse((group.worst, group.do_first.action)));
     groups
 }
@@ -138,11 +139,11 @@ pub(super) fn groups<'f>(
 /// action if the driver asks.
 fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
     let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
-    let from = match first.action_by {
+    let source = match first.action_by {
         ActionBy::Rule => Some(first),
         ActionBy::Driver => faults.iter().find(by_driver).copied(),
     };
-    from?.remedy.as_deref()
+    source?.remedy.as_deref()
 }
 
 /// Same order as `farrier decode`: the driver's own request first, then the strongest action among
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faults_of_a_gpu_are_one_thing_to_do_wherever_they_were_seen() {
+    fn the_faults_of_a_gpu_are_one_group_with_one_first_action() {
         let third = || Subject::Gpu(gpu(3).uuid);
         let link = Subject::Link { gpu: gpu(3).uuid, link: 7 };
         let faults = [
@@ -209,14 +210,17 @@ mod tests {
                 ..fault(6, third(), Severity::Info, Action::Ignore)
             },
         ];
-        let known = Known { listed: &[gpu(2), gpu(3)], gone: &[] };
-        let groups = groups(faults.iter(), known);
-        let told: Vec<_> = groups
+        let identities = GpuIdentities { listed: &[gpu(2), gpu(3)], delisted: &[] };
+        let groups = groups(faults.iter(), identities);
+        let summary: Vec<_> = groups
             .iter()
-            .map(|it| (it.name.as_str(), it.pci.as_deref(), it.do_first.action, &it.findings[..]))
+            .map(|group| {
+                let action = group.do_first.action;
+                (group.name.as_str(), group.pci.as_deref(), action, &group.findings[..])
+            })
             .collect();
         assert_eq!(
-            told,
+            summary,
             [
                 ("GPU 3", Some("0000:03:00.0"), Action::RebootNode, &[4, 3, 2, 5][..]),
                 ("node", None, Action::Investigate, &[1][..]),
@@ -225,23 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_goes_with_the_action_that_it_was_written_for() {
+    fn a_remedy_is_shown_only_with_its_own_action() {
         let first = || Subject::Gpu(gpu(1).uuid);
         let with =
             |remedy: &str, finding: Finding| Finding { remedy: Some(remedy.to_owned()), ..finding };
         let by_driver = |finding| Finding { action_by: ActionBy::Driver, ..finding };
-        let hangs =
+        let hung =
             with("look for an Xid", fault(1, first(), Severity::Critical, Action::Investigate));
-        let asked = Finding {
+        let requested = Finding {
             code: "gpu.recovery-drain-p2p".to_owned(),
             ..with("end the traffic", fault(2, first(), Severity::Warning, Action::Investigate))
         };
-        let known = Known { listed: &[gpu(1)], gone: &[] };
-        let text = |faults: &[Finding]| groups(faults.iter(), known)[0].do_first.text.clone();
-        assert_eq!(text(std::slice::from_ref(&hangs)), "look for an Xid");
-        let (hangs, asked) = (by_driver(hangs), by_driver(asked));
-        assert_eq!(text(&[hangs.clone(), asked]), "end the traffic");
-        let reset = Finding { action: Action::ResetGpu, ..hangs };
+        let identities = GpuIdentities { listed: &[gpu(1)], delisted: &[] };
+        let text = |faults: &[Finding]| groups(faults.iter(), identities)[0].do_first.text.clone();
+        assert_eq!(text(std::slice::from_ref(&hung)), "look for an Xid");
+        let (hung, requested) = (by_driver(hung), by_driver(requested));
+        assert_eq!(text(&[hung.clone(), requested]), "end the traffic");
+        let reset = Finding { action: Action::ResetGpu, ..hung };
         assert_eq!(
             text(&[reset]),
             Action::ResetGpu.instruction(),
@@ -250,15 +254,15 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_word_goes_first_and_a_gpu_that_is_gone_has_its_number() {
+    fn the_action_of_the_driver_wins_and_a_delisted_gpu_keeps_its_index() {
         let first = fault(1, Subject::Gpu(gpu(1).uuid), Severity::Fatal, Action::RebootNode);
         let driver = Finding {
             action_by: ActionBy::Driver,
             ..fault(2, Subject::Gpu(gpu(1).uuid), Severity::Critical, Action::ResetGpu)
         };
-        let stranger = fault(3, Subject::Gpu(gpu(9).uuid), Severity::Warning, Action::Investigate);
-        let known = Known { listed: &[gpu(0)], gone: &[gpu(1)] };
-        let groups = groups([first, driver, stranger].iter(), known);
+        let unlisted = fault(3, Subject::Gpu(gpu(9).uuid), Severity::Warning, Action::Investigate);
+        let identities = GpuIdentities { listed: &[gpu(0)], delisted: &[gpu(1)] };
+        let groups = groups([first, driver, unlisted].iter(), identities);
         assert_eq!(groups[0].name, "GPU 1 (as last listed)");
         assert_eq!((groups[0].do_first.action, groups[0].do_first.finding), (Action::ResetGpu, 2));
         assert_eq!((groups[1].name.as_str(), &groups[1].pci), ("GPU-9", &None));

@@ -1,4 +1,4 @@
-//! The fleet's server and its orders, from the agent's side.
+//! Status of the server connection and of the orders.
 
 use farrier_fleet::fleet::{NodeId, OrderKind};
 use jiff::Timestamp;

@@ -1,5 +1,5 @@
-//! When the next connection attempt is due: exponential back-off with full jitter, as pure
-//! arithmetic on instants.
+//! Time of the next connection attempt: exponential back-off with full jitter, as pure arithmetic
+//! on instants.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 const FIRST: Duration = Duration::from_secs(1);
 /// Minimum time between two attempts, so that a server that accepts and drops sessions is not
 /// hammered.
-const ATTEMPT_EVERY: Duration = Duration::from_secs(1);
+const ATTEMPT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
 /// The longest back-off while an urgent finding is unreported, and the minimum time between two
 /// attempts that cut a wait short. Short enough for a fatal finding, and five times rarer than
-/// [`ATTEMPT_EVERY`] if every node of a rack has one.
+/// [`ATTEMPT_INTERVAL_MIN`] if every node of a rack has one.
 pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl BackOff {
     }
 
     fn not_before(&self, at: Instant) -> Instant {
-        self.began.map_or(at, |began| at.max(began + ATTEMPT_EVERY))
+        self.began.map_or(at, |began| at.max(began + ATTEMPT_INTERVAL_MIN))
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_an_accepted_session_begins_again() {
+    fn waits_double_up_to_the_maximum_and_restart_after_an_accepted_session() {
         let now = Instant::now();
         let mut back_off = BackOff::default();
         let mut waits = || {
@@ -106,7 +106,7 @@ mod tests {
 
     /// The busiest second after all sessions of a fleet end at once and the server is away for 2 s.
     #[test]
-    fn a_fleet_does_not_come_back_within_one_second() {
+    fn reconnects_of_a_fleet_are_spread_out() {
         let now = Instant::now();
         let agents = 100_000_u32;
         let mut accepted = [0_u32; 120];

@@ -23,7 +23,7 @@ pub enum Link {
         since: Timestamp,
         /// Error of the last attempt.
         why: String,
-        /// Whether only a new enrolment helps.
+        /// `true` if only a new enrolment helps.
         must_enrol: bool,
     },
 }
@@ -33,7 +33,7 @@ pub struct ConnectionStatus {
     pub link: Link,
     /// `None` if the node has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    /// When the certificate expires. `None` if there is none, or its term is unknown.
+    /// When the certificate expires. `None` if there is none, or its validity is unknown.
     pub certificate_until: Option<Timestamp>,
 }
 
@@ -42,44 +42,45 @@ pub(super) struct StatusSender(watch::Sender<ConnectionStatus>);
 
 impl StatusSender {
     pub(super) fn new() -> (Self, watch::Receiver<ConnectionStatus>) {
-        let none = ConnectionStatus { link: Link::Connecting, node: None, certificate_until: None };
-        let (tell, told) = watch::channel(none);
-        (Self(tell), told)
+        let initial =
+            ConnectionStatus { link: Link::Connecting, node: None, certificate_until: None };
+        let (sender, receiver) = watch::channel(initial);
+        (Self(sender), receiver)
     }
 
     /// Sets the name of a node without a certificate.
-    pub(super) fn named(&self, node: &NodeId) {
-        self.0.send_modify(|sight| {
-            sight.node = Some(node.clone());
-            sight.certificate_until = None;
+    pub(super) fn set_name(&self, node: &NodeId) {
+        self.0.send_modify(|status| {
+            status.node = Some(node.clone());
+            status.certificate_until = None;
         });
     }
 
-    pub(super) fn opened(&self, opened: &Opened) {
-        self.0.send_modify(|sight| {
-            sight.node = Some(opened.identity.node.clone());
-            sight.certificate_until = opened.term.map(|term| term.until);
+    pub(super) fn set_identity(&self, opened: &Opened) {
+        self.0.send_modify(|status| {
+            status.node = Some(opened.identity.node.clone());
+            status.certificate_until = opened.validity.map(|validity| validity.until);
         });
     }
 
     /// Clears the name and the certificate.
-    pub(super) fn has_nothing(&self) {
-        self.0.send_modify(|sight| (sight.node, sight.certificate_until) = (None, None));
+    pub(super) fn clear_identity(&self) {
+        self.0.send_modify(|status| (status.node, status.certificate_until) = (None, None));
     }
 
     pub(super) fn connected(&self, now: Timestamp) {
-        self.0.send_modify(|sight| sight.link = Link::Connected { since: now });
+        self.0.send_modify(|status| status.link = Link::Connected { since: now });
     }
 
     pub(super) fn lost(&self, why: &str, is_refused: bool, now: Timestamp) {
-        self.0.send_modify(|sight| {
-            let since = match sight.link {
+        self.0.send_modify(|status| {
+            let since = match status.link {
                 Link::NotConnected { since, .. } => since,
                 _ => now,
             };
-            let has_ended = sight.certificate_until.is_some_and(|until| until <= now);
-            let must_enrol = is_refused || has_ended;
-            sight.link = Link::NotConnected { since, why: why.to_owned(), must_enrol };
+            let has_expired = status.certificate_until.is_some_and(|until| until <= now);
+            let must_enrol = is_refused || has_expired;
+            status.link = Link::NotConnected { since, why: why.to_owned(), must_enrol };
         });
     }
 }
@@ -93,18 +94,18 @@ mod tests {
     }
 
     #[test]
-    fn since_when_it_is_lost_stays_and_why_is_the_newest() {
-        let (teller, told) = StatusSender::new();
-        assert_eq!(told.borrow().link, Link::Connecting);
+    fn a_lost_connection_keeps_its_start_and_shows_the_newest_error() {
+        let (sender, status) = StatusSender::new();
+        assert_eq!(status.borrow().link, Link::Connecting);
         let (first, second) = (at("2026-11-15T12:00:00Z"), at("2026-11-15T12:01:00Z"));
-        teller.lost("refused", false, first);
-        teller.lost("revoked", true, second);
+        sender.lost("refused", false, first);
+        sender.lost("revoked", true, second);
         let why = "revoked".to_owned();
         let link = Link::NotConnected { since: first, why, must_enrol: true };
-        assert_eq!(told.borrow().link, link);
-        teller.connected(second);
-        teller.lost("gone", false, second);
+        assert_eq!(status.borrow().link, link);
+        sender.connected(second);
+        sender.lost("gone", false, second);
         let link = Link::NotConnected { since: second, why: "gone".to_owned(), must_enrol: false };
-        assert_eq!(told.borrow().link, link);
+        assert_eq!(status.borrow().link, link);
     }
 }

@@ -1,4 +1,4 @@
-//! How a node gets its first certificate: with a join token, from a server whose CA matches a given
+//! Enrolment: gets the first certificate with a join token, from a server whose CA matches a
 //! fingerprint.
 
 use farrier_fleet::fleet::NodeId;
@@ -30,12 +30,12 @@ pub enum EnrolError {
     #[error("the server refused: {}", .0.message())]
     Refused(Box<Status>),
     /// The signed certificate is for another node or from another CA.
-    #[error("the server's certificate is not for `{0}`")]
+    #[error("the certificate from the server is not for `{0}`, or not from the expected CA")]
     Other(NodeId),
     /// The system refused a thread or timer.
-    #[error("failed to start")]
+    #[error("failed to start the async runtime")]
     Start(#[source] std::io::Error),
-    #[error("failed to set TLS up")]
+    #[error("failed to set up TLS")]
     Tls(#[from] rustls::Error),
 }
 
@@ -52,40 +52,44 @@ pub struct Enrolment {
 /// Enrols and stores the certificate. Idempotent: a retry after a lost response gets the same
 /// result.
 pub fn enrol(enrolment: &Enrolment, token: &str) -> Result<Identity, EnrolError> {
-    let wanted = fingerprint(&enrolment.fingerprint)?;
+    let expected_ca = fingerprint(&enrolment.fingerprint)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(EnrolError::Start)?;
-    runtime.block_on(enrol_now(enrolment, token.trim(), wanted))
+    runtime.block_on(enrol_now(enrolment, token.trim(), expected_ca))
 }
 
 async fn enrol_now(
     enrolment: &Enrolment,
     token: &str,
-    wanted: [u8; 32],
+    expected_ca: [u8; 32],
 ) -> Result<Identity, EnrolError> {
     let Enrolment { url, node, keep, .. } = enrolment;
-    let key = keep.key_to_enrol()?;
+    let key = keep.enrolment_key()?;
     let purpose = Purpose::Enrol { node: node.as_str(), token };
     let request = EnrolRequest {
         token: token.to_owned(),
         node: node.to_string(),
         key: Some(key.prove(purpose)?),
     };
-    let mut agents = client::connect(url, client::pinned(wanted)?).await?;
+    let mut agents = client::connect(url, client::pinned(expected_ca)?).await?;
     let signed = agents.enrol(request).await;
     let signed = signed.map_err(|status| EnrolError::Refused(Box::new(status)))?.into_inner();
-    let identity = checked(node, &signed, wanted)?;
+    let identity = check_certificate(node, &signed, expected_ca)?;
     keep.store(&key, &signed)?;
-    keep.forget_key_to_enrol();
+    keep.remove_enrolment_key();
     Ok(identity)
 }
 
 /// Checks that the certificate is for this node, from the CA with this fingerprint.
-fn checked(node: &NodeId, signed: &Certificate, wanted: [u8; 32]) -> Result<Identity, EnrolError> {
+fn check_certificate(
+    node: &NodeId,
+    signed: &Certificate,
+    expected_ca: [u8; 32],
+) -> Result<Identity, EnrolError> {
     let other = || EnrolError::Other(node.clone());
-    let identity = Identity::of_certificate(&signed.node).map_err(|_| other())?;
+    let identity = Identity::from_certificate(&signed.node).map_err(|_| other())?;
     let authority: [u8; 32] = Sha256::digest(&signed.authority).into();
-    (identity.node == *node && authority == wanted).then_some(identity).ok_or_else(other)
+    (identity.node == *node && authority == expected_ca).then_some(identity).ok_or_else(other)
 }

@@ -24,12 +24,12 @@ use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 
 /// Longest interval between renewal checks, for a certificate valid for weeks.
-const LOOK_EVERY_MOST: Duration = Duration::from_secs(600);
+const RENEWAL_CHECK_MAX: Duration = Duration::from_secs(600);
 
 /// Why the node has no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("`{}` is not there: this node has not enrolled", .0.display())]
+    #[error("`{}` does not exist: this node has not enrolled", .0.display())]
     NotEnrolled(PathBuf),
     #[error("failed to use `{}`", path.display())]
     File {
@@ -38,8 +38,8 @@ pub enum IdentityError {
         err: io::Error,
     },
     /// A file does not have the expected content.
-    #[error("`{}` is no {what}", path.display())]
-    Foreign {
+    #[error("`{}` contains no {what}", path.display())]
+    UnexpectedContent {
         path: PathBuf,
         /// The expected content.
         what: &'static str,
@@ -48,11 +48,11 @@ pub enum IdentityError {
     #[error(transparent)]
     Modes(#[from] LooseModes),
     /// The key and certificate do not match.
-    #[error("the key and the certificate cannot be used")]
+    #[error("the key and the certificate are unusable")]
     Rustls(#[from] rustls::Error),
 }
 
-/// Where the node's identity is stored.
+/// Directory with the node's identity, and path of the CA certificate.
 #[derive(Debug, Clone)]
 pub struct Keep {
     dir: PathBuf,
@@ -67,7 +67,7 @@ pub(crate) struct Opened {
     /// Identifies this enrolment: the issuer and the subject. A renewal does not change it.
     pub(crate) enrolment: String,
     /// `None` if unknown. The certificate is then not renewed.
-    pub(crate) term: Option<Term>,
+    pub(crate) validity: Option<Validity>,
 }
 
 impl Keep {
@@ -84,12 +84,12 @@ impl Keep {
         self.ca.clone().unwrap_or_else(|| self.dir.join("ca.pem"))
     }
 
-    fn make_dir(&self) -> io::Result<()> {
+    fn create_dir(&self) -> io::Result<()> {
         if self.dir.is_dir() {
             return Ok(());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        give_to_owner_of(self.dir.parent(), &self.dir);
+        chown_like(self.dir.parent(), &self.dir);
         Ok(())
     }
 
@@ -98,8 +98,8 @@ impl Keep {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
         let folder = [(self.dir.as_path(), FileKind::SecretFolder)];
-        let checked = file_mode::check(folder.into_iter().chain(keys));
-        Ok(checked.map_err(|err| IdentityError::File { path: self.dir.clone(), err })??)
+        let result = file_mode::check(folder.into_iter().chain(keys));
+        Ok(result.map_err(|err| IdentityError::File { path: self.dir.clone(), err })??)
     }
 
     fn read(&self) -> Result<String, IdentityError> {
@@ -115,14 +115,14 @@ impl Keep {
     pub(crate) fn open(&self) -> Result<Opened, IdentityError> {
         let text = self.read()?;
         let path = self.node_path();
-        let foreign = |what| IdentityError::Foreign { path: path.clone(), what };
+        let unexpected = |what| IdentityError::UnexpectedContent { path: path.clone(), what };
         let key = pem::read(pem::PRIVATE_KEY, &text).into_iter().next();
-        let key = PrivatePkcs8KeyDer::from(key.ok_or_else(|| foreign("private key"))?);
+        let key = PrivatePkcs8KeyDer::from(key.ok_or_else(|| unexpected("private key"))?);
         let chain: Vec<CertificateDer<'static>> =
             pem::read(pem::CERTIFICATE, &text).into_iter().map(CertificateDer::from).collect();
-        let own = chain.first().ok_or_else(|| foreign("certificate"))?;
+        let leaf = chain.first().ok_or_else(|| unexpected("certificate"))?;
         let identity =
-            Identity::of_certificate(own).map_err(|_| foreign("certificate of a node"))?;
+            Identity::from_certificate(leaf).map_err(|_| unexpected("certificate of a node"))?;
         let path = self.ca_path();
         let authorities = fs::read_to_string(&path)
             .map_err(|err| IdentityError::File { path: path.clone(), err })?;
@@ -137,7 +137,7 @@ impl Keep {
         short.copy_from_slice(&enrolment[..16]);
         let enrolment = format!("{:032x}", u128::from_be_bytes(short));
         if roots.is_empty() {
-            return Err(IdentityError::Foreign { path, what: "certificate" });
+            return Err(IdentityError::UnexpectedContent { path, what: "certificate" });
         }
         let mut tls = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -145,7 +145,7 @@ impl Keep {
             .with_client_auth_cert(chain, key.into())?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         tls.resumption = rustls::client::Resumption::disabled();
-        Ok(Opened { identity, tls: Arc::new(tls), enrolment, term: Term::of(&text) })
+        Ok(Opened { identity, tls: Arc::new(tls), enrolment, validity: Validity::parse(&text) })
     }
 
     /// TLS configuration with the node's key and certificate, for callers with their own
@@ -154,7 +154,7 @@ impl Keep {
         self.open().map(|opened| opened.tls)
     }
 
-    /// Whether there is a usable identity.
+    /// Returns the identity if it is usable.
     pub fn check(&self) -> Result<Identity, IdentityError> {
         self.open().map(|opened| opened.identity)
     }
@@ -166,7 +166,7 @@ impl Keep {
             let path = path.to_owned();
             move |err| IdentityError::File { path, err }
         };
-        self.make_dir().map_err(failed(&self.dir))?;
+        self.create_dir().map_err(failed(&self.dir))?;
         let ca = self.ca_path();
         if !ca.exists() {
             write(&ca, 0o644, &pem::write(pem::CERTIFICATE, &signed.authority))
@@ -185,37 +185,39 @@ impl Keep {
     }
 
     /// The key of an enrolment in progress. A retry with it gets a lost response again.
-    pub(crate) fn key_to_enrol(&self) -> Result<NodeKey, IdentityError> {
+    pub(crate) fn enrolment_key(&self) -> Result<NodeKey, IdentityError> {
         self.check_modes()?;
         let path = self.dir.join("enrol.key");
         let failed = |err| IdentityError::File { path: path.clone(), err };
-        let kept = fs::read_to_string(&path).ok();
-        let kept = kept.and_then(|text| pem::read(pem::PRIVATE_KEY, &text).into_iter().next());
-        if let Some(key) = kept.and_then(|der| NodeKey::from_pkcs8(&der).ok()) {
+        let pem_text = fs::read_to_string(&path).ok();
+        let stored =
+            pem_text.and_then(|text| pem::read(pem::PRIVATE_KEY, &text).into_iter().next());
+        if let Some(key) = stored.and_then(|der| NodeKey::from_pkcs8(&der).ok()) {
             return Ok(key);
         }
-        self.make_dir().map_err(failed)?;
+        self.create_dir().map_err(failed)?;
         let key = NodeKey::generate().map_err(|err| failed(io::Error::other(err)))?;
         write(&path, 0o600, &pem::write(pem::PRIVATE_KEY, key.pkcs8())).map_err(failed)?;
         Ok(key)
     }
 
-    /// Removes that key: the enrolment completed, or was refused for good.
-    pub(crate) fn forget_key_to_enrol(&self) {
+    /// Removes that key, because the enrolment completed.
+    pub(crate) fn remove_enrolment_key(&self) {
         let _ = fs::remove_file(self.dir.join("enrol.key"));
     }
 }
 
 /// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct Validity {
     from: Timestamp,
     pub(crate) until: Timestamp,
 }
 
-impl Term {
-    /// Parses the header of `node.pem`. The term starts at `issued`: `not-before` is hours earlier.
-    fn of(text: &str) -> Option<Self> {
+impl Validity {
+    /// Parses the header of `node.pem`. The validity starts at `issued`, because
+    /// `not-before` is hours earlier.
+    fn parse(text: &str) -> Option<Self> {
         let time = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             Timestamp::from_second(line.trim().parse().ok()?).ok()
@@ -225,19 +227,19 @@ impl Term {
         Some(Self { from, until: time("not-after:")? })
     }
 
-    fn life(self) -> SignedDuration {
+    fn length(self) -> SignedDuration {
         self.until.duration_since(self.from)
     }
 
-    /// Whether two thirds of the term have passed.
-    pub(crate) fn is_due(self, now: Timestamp) -> bool {
-        now.duration_since(self.from) > self.life() / 3 * 2
+    /// `true` once two thirds of the validity have passed.
+    pub(crate) fn is_renewal_due(self, now: Timestamp) -> bool {
+        now.duration_since(self.from) > self.length() / 3 * 2
     }
 
     /// How often to check for renewal and retry it: several times in the remaining third.
-    pub(crate) fn look_every(self) -> Duration {
-        let part = Duration::try_from(self.life() / 20).unwrap_or_default();
-        part.clamp(Duration::from_secs(1), LOOK_EVERY_MOST)
+    pub(crate) fn renewal_check_interval(self) -> Duration {
+        let interval = Duration::try_from(self.length() / 20).unwrap_or_default();
+        interval.clamp(Duration::from_secs(1), RENEWAL_CHECK_MAX)
     }
 }
 
@@ -251,7 +253,7 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    give_to_owner_of(path.parent(), &part);
+    chown_like(path.parent(), &part);
     fs::rename(&part, path)?;
     path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
 }
@@ -259,7 +261,7 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
 /// Enrolment runs as root, but the agent may run as its own user. Files in that user's directory
 /// must belong to that user. Without root the chown fails, and the file already has the right
 /// owner.
-fn give_to_owner_of(folder: Option<&Path>, path: &Path) {
+fn chown_like(folder: Option<&Path>, path: &Path) {
     if let Some(Ok(meta)) = folder.map(fs::metadata) {
         let _ = std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid()));
     }
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_renewed_when_two_thirds_are_over_however_long_it_lasts() {
+    fn a_certificate_is_renewed_after_two_thirds_of_its_validity() {
         let issued = 1_763_164_800;
         let at = |second: i64| Timestamp::from_second(issued + second).unwrap();
         for (life_s, every_s) in [(30 * 86_400, 600), (3600, 180), (10, 1)] {
@@ -280,59 +282,62 @@ mod tests {
             // `not-before` is hours earlier, because clocks of nodes may be slow.
             let text =
                 format!("issued: {issued}\nnot-before: {}\nnot-after: {until}\n", issued - 21_600);
-            let term = Term::of(&text).unwrap();
-            assert_eq!(term.until, at(life_s));
-            assert!(!term.is_due(at(life_s / 3 * 2 - 1)) && term.is_due(at(life_s / 3 * 2 + 1)));
-            assert_eq!(term.look_every().as_secs(), every_s);
+            let validity = Validity::parse(&text).unwrap();
+            assert_eq!(validity.until, at(life_s));
+            assert!(
+                !validity.is_renewal_due(at(life_s / 3 * 2 - 1))
+                    && validity.is_renewal_due(at(life_s / 3 * 2 + 1))
+            );
+            assert_eq!(validity.renewal_check_interval().as_secs(), every_s);
         }
         // As older agents wrote it.
-        let term = Term::of("not-before: 0\nnot-after: 300\n").unwrap();
-        assert!(term.is_due(Timestamp::from_second(201).unwrap()));
-        assert_eq!(Term::of("not-after: 300\n"), None);
+        let validity = Validity::parse("not-before: 0\nnot-after: 300\n").unwrap();
+        assert!(validity.is_renewal_due(Timestamp::from_second(201).unwrap()));
+        assert_eq!(Validity::parse("not-after: 300\n"), None);
     }
 
     #[test]
-    fn what_root_keeps_is_for_the_agents_user_and_nobody_else() {
+    fn files_written_by_root_belong_to_the_agents_user() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         fs::create_dir(&state).unwrap();
-        let given = std::os::unix::fs::chown(&state, Some(4321), Some(4321)).is_ok();
+        let is_root = std::os::unix::fs::chown(&state, Some(4321), Some(4321)).is_ok();
         let keep = Keep::new(&state.join("identity"), None);
         assert!(matches!(keep.check(), Err(IdentityError::NotEnrolled(_))));
-        let key = keep.key_to_enrol().unwrap();
-        assert_eq!(keep.key_to_enrol().unwrap().pkcs8(), key.pkcs8(), "asked again with the same");
+        let key = keep.enrolment_key().unwrap();
+        assert_eq!(keep.enrolment_key().unwrap().pkcs8(), key.pkcs8(), "a retry uses the same key");
         keep.store(&key, &Certificate::default()).unwrap();
-        keep.forget_key_to_enrol();
-        assert!(matches!(keep.check(), Err(IdentityError::Foreign { .. })));
+        keep.remove_enrolment_key();
+        assert!(matches!(keep.check(), Err(IdentityError::UnexpectedContent { .. })));
         let owner = fs::metadata(&state).unwrap().uid();
         for (name, mode) in [("", 0o700), ("node.pem", 0o600), ("ca.pem", 0o644)] {
             let meta = fs::metadata(state.join("identity").join(name)).unwrap();
             assert_eq!(meta.permissions().mode() & 0o777, mode, "{name}");
             assert_eq!(meta.uid(), owner, "{name}");
         }
-        assert!(!given || owner == 4321);
+        assert!(!is_root || owner == 4321);
     }
 
     #[test]
-    fn a_key_that_others_may_read_is_not_used() {
+    fn a_key_readable_by_others_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("identity");
         let keep = Keep::new(&dir, None);
-        let key = keep.key_to_enrol().unwrap();
+        let key = keep.enrolment_key().unwrap();
         keep.store(&key, &Certificate::default()).unwrap();
-        for (path, mode, made) in [
+        for (path, mode, original_mode) in [
             (keep.node_path(), 0o640, 0o600),
             (keep.node_path(), 0o604, 0o600),
             (dir.join("enrol.key"), 0o644, 0o600),
             (dir.clone(), 0o775, 0o700),
         ] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            for refused in [keep.check().map(drop), keep.key_to_enrol().map(drop)] {
-                let told = refused.as_ref().map_err(ToString::to_string);
-                let is_told = matches!(&refused, Err(IdentityError::Modes(_)));
-                assert!(is_told, "{mode:o}: {told:?}");
+            for result in [keep.check().map(drop), keep.enrolment_key().map(drop)] {
+                let text = result.as_ref().map_err(ToString::to_string);
+                let is_rejected = matches!(&result, Err(IdentityError::Modes(_)));
+                assert!(is_rejected, "{mode:o}: {text:?}");
             }
-            fs::set_permissions(&path, fs::Permissions::from_mode(made)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(original_mode)).unwrap();
         }
         assert!(!matches!(keep.check(), Err(IdentityError::Modes(_))));
     }

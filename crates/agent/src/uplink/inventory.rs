@@ -15,7 +15,7 @@ use crate::jobs::JobRegistry;
 use crate::state::{Published, State};
 
 /// How long NVML has for its first answer before the server gets an inventory without GPUs.
-const PATIENCE_MS: i64 = 30_000;
+const NVML_WAIT_MS: i64 = 30_000;
 
 /// Builds the inventory from the last snapshot.
 pub fn of_published(published: Published, board: Arc<JobRegistry>, root: &Path) -> MadeOf {
@@ -46,9 +46,9 @@ const FRAMEWORKS_MAX: usize = 16;
 fn distinct<'j>(
     jobs: impl IntoIterator<Item = &'j BTreeMap<String, String>>,
 ) -> Vec<(String, String)> {
-    let named = jobs.into_iter().flatten();
+    let frameworks = jobs.into_iter().flatten();
     let distinct: BTreeSet<(String, String)> =
-        named.map(|(name, version)| (name.clone(), version.clone())).collect();
+        frameworks.map(|(name, version)| (name.clone(), version.clone())).collect();
     distinct.into_iter().take(FRAMEWORKS_MAX).collect()
 }
 
@@ -60,23 +60,25 @@ fn cuda(driver: &str) -> Option<String> {
     (!branch.is_unverified("native_cuda")).then(|| branch.native_cuda.to_string())
 }
 
-/// The GPUs. `Some(None)` if they cannot be read; `None` if that is not known yet.
-#[expect(clippy::option_option, reason = "not yet known and not readable are different answers")]
+/// The GPUs. `Some(None)` if they cannot be read; `None` if not known yet.
+#[expect(clippy::option_option, reason = "not known yet and not readable are different results")]
 fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
     let listed = &state.values.gpus;
-    let has_answered =
-        state.collectors.iter().any(|it| it.name.starts_with("nvml") && it.age_s.is_some());
+    let has_answered = state
+        .collectors
+        .iter()
+        .any(|collector| collector.name.starts_with("nvml") && collector.age_s.is_some());
     if !listed.is_empty() || has_answered {
-        let each = listed.iter().map(|it| GpuInventory {
-            uuid: it.uuid.clone(),
-            name: it.name.clone(),
-            index: Some(it.index),
-            pci: it.pci.clone(),
+        let inventory = listed.iter().map(|gpu| GpuInventory {
+            uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
+            index: Some(gpu.index),
+            pci: gpu.pci.clone(),
         });
-        return Some(Some(each.collect()));
+        return Some(Some(inventory.collect()));
     }
-    let is_blind = state.blind.iter().any(|it| it.what.contains("nvml"));
-    (is_blind || state.up_ms > PATIENCE_MS).then_some(None)
+    let is_uncovered = state.blind.iter().any(|gap| gap.what.contains("nvml"));
+    (is_uncovered || state.up_ms > NVML_WAIT_MS).then_some(None)
 }
 
 #[cfg(test)]
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frameworks_are_those_of_the_jobs_each_once() {
+    fn each_framework_of_the_jobs_is_listed_once() {
         let torch = |version: &str| ("torch".to_owned(), version.to_owned());
         let jobs = ["2.11.0", "2.11.0", "2.9.1"].map(|version| BTreeMap::from([torch(version)]));
         assert_eq!(distinct(&jobs), [torch("2.11.0"), torch("2.9.1")]);
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn cuda_is_that_of_the_branch_and_what_no_source_confirms_is_not_known() {
+    fn the_cuda_version_follows_the_driver_branch_if_a_source_confirms_it() {
         assert_eq!(cuda("580.95.05").as_deref(), Some("13.0"));
         assert_eq!(cuda("550.54.15").as_deref(), Some("12.4"));
         for unknown in ["565.57.01", "999.1", "", "none"] {

@@ -14,7 +14,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// Read position.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ReadPosition {
     segment: u64,
     offset: u64,
     /// The last record returned.
@@ -30,10 +30,10 @@ pub(super) enum Read {
 }
 
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct JournalReader {
     dir: PathBuf,
-    place: Option<Place>,
-    /// The segment at `place`, kept open between reads. `None` before the first read.
+    position: Option<ReadPosition>,
+    /// The segment at `position`, kept open between reads. `None` before the first read.
     open: Option<OpenSegment>,
 }
 
@@ -63,9 +63,9 @@ impl OpenSegment {
     }
 }
 
-impl Follower {
+impl JournalReader {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), place: None, open: None }
+        Self { dir: dir.to_owned(), position: None, open: None }
     }
 
     /// Closes the file while idle: an open file that was deleted keeps its disk space.
@@ -75,15 +75,15 @@ impl Follower {
 
     /// Resumes after a record. Returns false if the journal does not reach back that far.
     pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
-        (self.place, self.open) = (None, None);
+        (self.position, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
-            let reaches = match first_of(&self.dir, number)? {
+            let reaches_back = match first_record(&self.dir, number)? {
                 Some(first) if first.snapshot.is_some() => first.seq <= acked,
                 // Segment 1 starts with the first record ever written.
                 _ => number == 1,
             };
-            if reaches {
-                self.place = Some(Place { segment: number, offset: 0, last: acked });
+            if reaches_back {
+                self.position = Some(ReadPosition { segment: number, offset: 0, last: acked });
                 return Ok(true);
             }
         }
@@ -95,8 +95,8 @@ impl Follower {
         let numbers = segment::list(&self.dir)?;
         let mut from = 0;
         for (at, number) in numbers.iter().enumerate().rev() {
-            let first = first_of(&self.dir, *number)?;
-            if first.is_some_and(|it| it.snapshot.is_some() && it.seq <= durable) {
+            let first = first_record(&self.dir, *number)?;
+            if first.is_some_and(|record| record.snapshot.is_some() && record.seq <= durable) {
                 from = at;
                 break;
             }
@@ -108,60 +108,61 @@ impl Follower {
                     fold.apply(&record);
                 }
             });
-            gone_is_nothing(read.map(|_| ()))?;
+            ignore_not_found(read.map(|_| ()))?;
         }
         let segment = numbers.get(from).copied().unwrap_or(1);
         self.open = None;
-        self.place = Some(Place { segment, offset: 0, last: fold.seq });
+        self.position = Some(ReadPosition { segment, offset: 0, last: fold.seq });
         Ok((fold.seq, fold.open.into_values().collect()))
     }
 
     /// The next records with changes, up to `durable` and `bytes_max` bytes of lines, but at least
     /// one if there is any.
     pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
-        let Some(mut place) = self.place else { return Ok(Read::Gap) };
+        let Some(mut position) = self.position else { return Ok(Read::Gap) };
         let mut records = Vec::new();
         let mut bytes = 0;
-        while place.last < durable && bytes < bytes_max {
-            let mut open = match self.segment(place.segment, durable) {
+        while position.last < durable && bytes < bytes_max {
+            let mut open = match self.segment(position.segment, durable) {
                 Ok(open) => open,
                 // Deleted before it was opened. Continue with a later segment if all of this one
                 // was read.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {
                     let is_empty = segment::list(&self.dir)?.is_empty();
-                    if place.last == 0 && is_empty {
+                    if position.last == 0 && is_empty {
                         break;
                     }
-                    if is_empty || !self.resume(place.last)? {
+                    if is_empty || !self.resume(position.last)? {
                         return Ok(Read::Gap);
                     }
-                    place = self.place.unwrap_or(place);
+                    position = self.position.unwrap_or(position);
                     continue;
                 }
                 Err(err) => return Err(err),
             };
-            open.seek(place.offset, durable)?;
-            while place.last < durable && bytes < bytes_max {
-                match next(&mut open.reader, &mut place, durable)? {
+            open.seek(position.offset, durable)?;
+            while position.last < durable && bytes < bytes_max {
+                match next(&mut open.reader, &mut position, durable)? {
                     Next::Record(record, length) => {
                         bytes += length;
                         records.push(*record);
                     }
-                    Next::Passed => (),
+                    Next::Skipped => (),
                     Next::End => break,
                     Next::Gap => return Ok(Read::Gap),
                 }
             }
             self.open = Some(open);
-            self.place = Some(place);
-            if place.last >= durable || bytes >= bytes_max {
+            self.position = Some(position);
+            if position.last >= durable || bytes >= bytes_max {
                 break;
             }
-            let next = segment::list(&self.dir)?.into_iter().find(|it| *it > place.segment);
+            let next =
+                segment::list(&self.dir)?.into_iter().find(|number| *number > position.segment);
             let Some(next) = next else { break };
-            place = Place { segment: next, offset: 0, ..place };
+            position = ReadPosition { segment: next, offset: 0, ..position };
         }
-        self.place = Some(place);
+        self.position = Some(position);
         Ok(Read::Records(records))
     }
 
@@ -178,7 +179,7 @@ enum Next {
     /// A record with changes, and the length of its line.
     Record(Box<Record>, u64),
     /// Already returned, or without changes.
-    Passed,
+    Skipped,
     /// The line is incomplete, or its record is not durable yet.
     End,
     /// The line is damaged, or records before it are missing.
@@ -186,7 +187,11 @@ enum Next {
 }
 
 /// Reads a line, and advances unless it has to be read again.
-fn next(reader: &mut BufReader<File>, place: &mut Place, durable: u64) -> io::Result<Next> {
+fn next(
+    reader: &mut BufReader<File>,
+    position: &mut ReadPosition,
+    durable: u64,
+) -> io::Result<Next> {
     let mut line = Vec::new();
     let length = segment::read_line(reader, &mut line)?;
     if length == 0 || line.last() != Some(&b'\n') {
@@ -194,19 +199,19 @@ fn next(reader: &mut BufReader<File>, place: &mut Place, durable: u64) -> io::Re
     }
     let Some(record) = parse(&line) else { return Ok(Next::Gap) };
     let is_snapshot = record.snapshot.is_some();
-    if is_snapshot && record.seq > place.last {
+    if is_snapshot && record.seq > position.last {
         return Ok(Next::Gap);
     }
     if !is_snapshot && record.seq > durable {
         return Ok(Next::End);
     }
-    place.offset += length;
-    if is_snapshot || record.seq <= place.last {
-        return Ok(Next::Passed);
+    position.offset += length;
+    if is_snapshot || record.seq <= position.last {
+        return Ok(Next::Skipped);
     }
-    place.last = record.seq;
+    position.last = record.seq;
     let has_changes = !record.changes.is_empty();
-    Ok(if has_changes { Next::Record(Box::new(record), length) } else { Next::Passed })
+    Ok(if has_changes { Next::Record(Box::new(record), length) } else { Next::Skipped })
 }
 
 fn parse(line: &[u8]) -> Option<Record> {
@@ -214,7 +219,7 @@ fn parse(line: &[u8]) -> Option<Record> {
 }
 
 /// The first record of a segment. `None` if there is none, or it is damaged.
-fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
+fn first_record(dir: &Path, number: u64) -> io::Result<Option<Record>> {
     let file = match File::open(segment::path(dir, number)) {
         Ok(file) => file,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -226,7 +231,7 @@ fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
 }
 
 /// Ignores a segment that was deleted since it was listed: a later one supersedes it.
-fn gone_is_nothing(read: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(read: io::Result<()>) -> io::Result<()> {
     match read {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
         _ => Ok(()),
@@ -246,12 +251,12 @@ mod tests {
 
     const ALL: u64 = u64::MAX;
 
-    struct World {
+    struct TestJournal {
         folder: tempfile::TempDir,
         journal: Journal,
     }
 
-    impl World {
+    impl TestJournal {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let retention = Retention { days: 90, bytes: 1 << 20 };
@@ -259,7 +264,7 @@ mod tests {
             Self { folder, journal }
         }
 
-        fn note(&mut self, id: u64) -> u64 {
+        fn append(&mut self, id: u64) -> u64 {
             let changes = vec![Change::Opened(finding(id, 1))];
             let at = Timestamp::UNIX_EPOCH;
             self.journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
@@ -267,61 +272,61 @@ mod tests {
             self.journal.durable().seq
         }
 
-        fn follower(&self) -> Follower {
-            Follower::new(self.folder.path())
+        fn reader(&self) -> JournalReader {
+            JournalReader::new(self.folder.path())
         }
     }
 
     fn numbers(read: Read) -> Vec<u64> {
         match read {
-            Read::Records(records) => records.iter().map(|it| it.seq).collect(),
+            Read::Records(records) => records.iter().map(|record| record.seq).collect(),
             Read::Gap => panic!("a gap"),
         }
     }
 
     #[test]
-    fn it_goes_on_where_it_was_and_gives_nothing_before_it_is_on_disk() {
-        let mut world = World::new();
-        let mut follower = world.follower();
-        assert_eq!(follower.resync(0).unwrap(), (0, Vec::new()));
-        assert!(numbers(follower.read(0, ALL).unwrap()).is_empty());
+    fn reading_resumes_and_stops_at_the_last_durable_record() {
+        let mut test = TestJournal::new();
+        let mut reader = test.reader();
+        assert_eq!(reader.resync(0).unwrap(), (0, Vec::new()));
+        assert!(numbers(reader.read(0, ALL).unwrap()).is_empty());
         for id in 1..=3 {
-            world.note(id);
+            test.append(id);
         }
         assert_eq!(
-            numbers(follower.read(2, ALL).unwrap()),
+            numbers(reader.read(2, ALL).unwrap()),
             [1, 2],
-            "the third is not said to be on disk"
+            "the third is not known to be durable"
         );
-        assert_eq!(numbers(follower.read(3, ALL).unwrap()), [3]);
-        assert!(numbers(follower.read(3, ALL).unwrap()).is_empty());
-        let mut other = world.follower();
+        assert_eq!(numbers(reader.read(3, ALL).unwrap()), [3]);
+        assert!(numbers(reader.read(3, ALL).unwrap()).is_empty());
+        let mut other = test.reader();
         assert!(other.resume(1).unwrap());
-        assert_eq!(numbers(other.read(3, 1).unwrap()), [2], "so many bytes, and at least one");
+        assert_eq!(numbers(other.read(3, 1).unwrap()), [2], "at least one record");
         assert_eq!(numbers(other.read(3, 1).unwrap()), [3]);
     }
 
     #[test]
-    fn it_follows_into_new_segments_and_says_what_it_missed() {
-        let mut world = World::new();
-        let mut follower = world.follower();
-        let mut late = world.follower();
-        follower.resync(0).unwrap();
+    fn reading_continues_into_new_segments_and_reports_gaps() {
+        let mut test = TestJournal::new();
+        let mut reader = test.reader();
+        let mut late = test.reader();
+        reader.resync(0).unwrap();
         late.resync(0).unwrap();
-        let mut got = Vec::new();
+        let mut numbers_read = Vec::new();
         let mut last = 0;
         for id in 1..=2000 {
-            last = world.note(id);
-            got.extend(numbers(follower.read(last, ALL).unwrap()));
+            last = test.append(id);
+            numbers_read.extend(numbers(reader.read(last, ALL).unwrap()));
         }
-        assert_eq!(got, (1..=last).collect::<Vec<_>>());
-        let segments = segment::list(world.folder.path()).unwrap();
+        assert_eq!(numbers_read, (1..=last).collect::<Vec<_>>());
+        let segments = segment::list(test.folder.path()).unwrap();
         assert!(segments[0] > 1, "{segments:?}");
         assert!(matches!(late.read(last, ALL).unwrap(), Read::Gap), "the first were deleted");
         assert!(!late.resume(5).unwrap());
         let (record, open) = late.resync(last).unwrap();
         assert_eq!((record, open.len()), (last, 2000));
-        let next = world.note(9999);
+        let next = test.append(9999);
         assert_eq!(numbers(late.read(next, ALL).unwrap()), [next]);
         assert!(late.resume(last).unwrap());
         assert_eq!(numbers(late.read(next, ALL).unwrap()), [next]);
@@ -329,54 +334,55 @@ mod tests {
 
     #[test]
     fn a_damaged_line_is_a_gap() {
-        let mut world = World::new();
+        let mut test = TestJournal::new();
         for id in 1..=3 {
-            world.note(id);
+            test.append(id);
         }
-        let path = segment::path(world.folder.path(), 1);
+        let path = segment::path(test.folder.path(), 1);
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         std::fs::write(&path, format!("{}\n???\n{}\n", lines[0], lines[2])).unwrap();
-        let mut follower = world.follower();
-        assert!(follower.resume(0).unwrap());
-        assert!(matches!(follower.read(3, ALL).unwrap(), Read::Gap));
-        assert_eq!(follower.resync(3).unwrap().0, 3);
+        let mut reader = test.reader();
+        assert!(reader.resume(0).unwrap());
+        assert!(matches!(reader.read(3, ALL).unwrap(), Read::Gap));
+        assert_eq!(reader.resync(3).unwrap().0, 3);
     }
 
     #[test]
-    fn a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end() {
-        let mut world = World::new();
+    fn an_open_segment_stays_readable_after_it_is_deleted() {
+        let mut test = TestJournal::new();
         for id in 1..=3 {
-            world.note(id);
+            test.append(id);
         }
-        let [mut follower, mut closed] = [world.follower(), world.follower()];
-        for follower in [&mut follower, &mut closed] {
-            assert!(follower.resume(0).unwrap());
-            assert_eq!(numbers(follower.read(3, 1).unwrap()), [1]);
+        let [mut reader, mut closed] = [test.reader(), test.reader()];
+        for reader in [&mut reader, &mut closed] {
+            assert!(reader.resume(0).unwrap());
+            assert_eq!(numbers(reader.read(3, 1).unwrap()), [1]);
         }
         closed.close();
-        std::fs::remove_file(segment::path(world.folder.path(), 1)).unwrap();
-        assert_eq!(numbers(follower.read(3, 1).unwrap()), [2], "the file is open");
-        assert_eq!(numbers(follower.read(3, 1).unwrap()), [3]);
-        assert!(matches!(closed.read(3, 1).unwrap(), Read::Gap), "the rest of it is gone");
+        std::fs::remove_file(segment::path(test.folder.path(), 1)).unwrap();
+        assert_eq!(numbers(reader.read(3, 1).unwrap()), [2], "the file is open");
+        assert_eq!(numbers(reader.read(3, 1).unwrap()), [3]);
+        assert!(matches!(closed.read(3, 1).unwrap(), Read::Gap), "the closed file is gone");
     }
 
     #[test]
-    fn what_was_cut_off_and_written_again_is_read_as_it_is_now() {
-        let mut world = World::new();
-        world.note(1);
-        let path = segment::path(world.folder.path(), 1);
-        let whole = std::fs::read_to_string(&path).unwrap();
+    fn a_rewritten_line_is_not_read_from_the_buffer() {
+        let mut test = TestJournal::new();
+        test.append(1);
+        let path = segment::path(test.folder.path(), 1);
+        let complete = std::fs::read_to_string(&path).unwrap();
         // A failed write: its record is not durable, and the file is truncated before the retry.
-        let failed = whole.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
-        std::fs::write(&path, format!("{whole}{failed}")).unwrap();
-        let mut follower = world.follower();
-        assert!(follower.resume(0).unwrap());
-        assert_eq!(numbers(follower.read(1, ALL).unwrap()), [1]);
-        std::fs::write(&path, &whole).unwrap();
-        assert_eq!(world.note(2), 2);
-        let Read::Records(records) = follower.read(2, ALL).unwrap() else { panic!("a gap") };
-        let details: Vec<_> = records.iter().map(|it| &it.changes[0].finding().detail).collect();
+        let failed = complete.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
+        std::fs::write(&path, format!("{complete}{failed}")).unwrap();
+        let mut reader = test.reader();
+        assert!(reader.resume(0).unwrap());
+        assert_eq!(numbers(reader.read(1, ALL).unwrap()), [1]);
+        std::fs::write(&path, &complete).unwrap();
+        assert_eq!(test.append(2), 2);
+        let Read::Records(records) = reader.read(2, ALL).unwrap() else { panic!("a gap") };
+        let details: Vec<_> =
+            records.iter().map(|record| &record.changes[0].finding().detail).collect();
         assert_eq!(details, ["Xid 2"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Sends journal records to the server, once and in order, and receives orders.
 //!
 //! ```text
-//! Published ── durable record ──> Follower (reads journal files) ─ Changes ─> stream ─> server
+//! Published ── durable record ──> JournalReader (reads files) ──── Changes ─> stream ─> server
 //!                                 ^ resumes after the acknowledged record Order <─┘ └─> Ack
-//! OrderHandler <─ offer ─ Session <─────────────────────────────────────────┘
+//! OrderHandler <─ order ─ Session <─────────────────────────────────────────┘
 //! ```
 //!
 //! It runs on its own thread and runtime, reads files and never calls the health monitor. An
@@ -15,8 +15,8 @@ mod connection_status;
 mod enrol;
 mod identity;
 mod inventory;
+mod journal_name;
 mod journal_reader;
-mod number;
 mod reconnect;
 mod session;
 mod upload;
@@ -48,7 +48,7 @@ pub use reconnect::fixed_wait_from_environment;
 use session::Session;
 pub use urgent::Urgent;
 
-/// Executes orders. Offered a known order again, it returns the current status.
+/// Executes orders. An order that is submitted again gets its current status.
 pub trait OrderHandler: Send + Sync {
     /// Accepts or refuses an order. May block on the disk.
     fn offer(&self, order: Order) -> OrderStatus;
@@ -67,7 +67,7 @@ pub trait OrderHandler: Send + Sync {
 impl OrderHandler for OrderExecutor {
     fn offer(&self, order: Order) -> OrderStatus {
         // The session has already converted the lease to this machine's clock.
-        Self::offer(self, &order, Timestamp::now())
+        Self::submit(self, &order, Timestamp::now())
     }
 
     fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
@@ -79,11 +79,11 @@ impl OrderHandler for OrderExecutor {
     }
 
     fn acknowledged(&self, generation: u64) {
-        Self::acknowledged(self, generation);
+        Self::acknowledge(self, generation);
     }
 
     fn enrolled(&self, enrolment: &str) {
-        Self::enrolled(self, enrolment);
+        Self::set_enrolment(self, enrolment);
     }
 }
 
@@ -93,7 +93,7 @@ pub struct NoOrders;
 
 impl OrderHandler for NoOrders {
     fn offer(&self, _: Order) -> OrderStatus {
-        OrderStatus::Refused { reason: "its agent carries out no orders; `enabled = true` under `[orders]` of its configuration lets it".to_owned() }
+        OrderStatus::Refused { reason: "this agent executes no orders; to allow them, set `enabled = true` under `[orders]` in its configuration".to_owned() }
     }
 
     fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
@@ -148,13 +148,13 @@ impl Uplink {
             .thread_keep_alive(Duration::from_secs(1))
             .build()?;
         let stop = Arc::new(Notify::new());
-        let (tell, acked) = watch::channel(None);
-        let (teller, sight) = StatusSender::new();
+        let (acked_sender, acked) = watch::channel(None);
+        let (status_sender, sight) = StatusSender::new();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("uplink".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = run(parts, tell, teller) => (),
+                    () = run(parts, acked_sender, status_sender) => (),
                     () = stopped.notified() => (),
                 }
             });
@@ -173,7 +173,7 @@ impl Uplink {
         self.sight.clone()
     }
 
-    /// Stops the uplink. The next one sends whatever was not acknowledged.
+    /// Stops the uplink. The next one sends the records that were not acknowledged.
     pub fn stop(self) {
         self.stop.notify_one();
         let _ = self.thread.join();
@@ -182,78 +182,78 @@ impl Uplink {
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TalkError {
+pub(crate) enum SessionError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the server says: {}", .0.message())]
+    #[error("server error: {}", .0.message())]
     Status(Box<Status>),
     #[error(transparent)]
     Key(#[from] KeyError),
-    #[error("the server has ended the stream")]
+    #[error("the server closed the stream")]
     Ended,
-    #[error("the node has no name that a fleet could know it by")]
-    Nameless,
-    #[error("the server does not answer")]
-    Slow,
-    #[error("the server speaks another language")]
-    Language,
+    #[error("the node has no valid name")]
+    NoNodeName,
+    #[error("the server does not respond")]
+    TimedOut,
+    #[error("protocol error: unexpected message from the server")]
+    Protocol,
     #[error("failed to read the journal")]
     Journal(#[source] io::Error),
-    #[error("the journal is another one than the server knows: it has a new name")]
+    #[error("the server has records that this journal lacks: reconnecting with a new journal name")]
     NewJournal,
-    #[error("the certificate was renewed: the next stream has it")]
+    #[error("the certificate was renewed: reconnecting with the new one")]
     Renewed,
 }
 
-impl From<Status> for TalkError {
+impl From<Status> for SessionError {
     fn from(status: Status) -> Self {
         Self::Status(Box::new(status))
     }
 }
 
-async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: StatusSender) {
+async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, status: StatusSender) {
     let mut reconnect = Reconnect::new(parts.urgent.clone(), parts.fixed_wait);
-    let mut talk = Session::new(parts, acked, teller);
-    let mut said = String::new();
+    let mut session = Session::new(parts, acked, status);
+    let mut last_error = String::new();
     loop {
         reconnect.begin();
-        let err = once(&mut talk).await;
-        talk.ended();
-        if let Some(spread) = talk.accepted {
+        let err = attempt(&mut session).await;
+        session.close();
+        if let Some(spread) = session.accepted {
             reconnect.accepted(spread);
         }
-        if matches!(err, TalkError::Renewed | TalkError::NewJournal) {
+        if matches!(err, SessionError::Renewed | SessionError::NewJournal) {
             reconnect.reset();
         }
         let text = Chain(&err).to_string();
-        talk.teller.lost(&text, must_enrol(&err), Timestamp::now());
-        if text != said {
-            tracing::warn!(why = %text, "the server is not told");
-            said = text;
+        session.status.lost(&text, must_enrol(&err), Timestamp::now());
+        if text != last_error {
+            tracing::warn!(err = %text, "not connected to the server");
+            last_error = text;
         }
-        if talk.accepted.is_some() {
-            said.clear();
+        if session.accepted.is_some() {
+            last_error.clear();
         }
-        if refuses_what_is_said(&err) {
-            talk.refused();
+        if is_message_rejected(&err) {
+            session.require_resync();
         }
-        reconnect.wait(talk.reported).await;
+        reconnect.wait(session.reported).await;
     }
 }
 
-/// Whether the server would refuse the same message again.
-fn refuses_what_is_said(err: &TalkError) -> bool {
-    matches!(err, TalkError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
+/// `true` if the server would reject the same message again.
+fn is_message_rejected(err: &SessionError) -> bool {
+    matches!(err, SessionError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
 }
 
-/// Whether only a new enrolment helps: there is no certificate, it was revoked, or the node was
+/// `true` if only a new enrolment helps: there is no certificate, it was revoked, or the node was
 /// retired.
-fn must_enrol(err: &TalkError) -> bool {
+fn must_enrol(err: &SessionError) -> bool {
     match err {
-        TalkError::Identity(IdentityError::NotEnrolled(_)) => true,
-        TalkError::Status(status) => matches!(
+        SessionError::Identity(IdentityError::NotEnrolled(_)) => true,
+        SessionError::Status(status) => matches!(
             status.code(),
             Code::PermissionDenied | Code::Unauthenticated | Code::FailedPrecondition
         ),
@@ -261,33 +261,34 @@ fn must_enrol(err: &TalkError) -> bool {
     }
 }
 
-async fn once(talk: &mut Session) -> TalkError {
-    talk.accepted = None;
+/// Connects and runs one session. Returns why it ended.
+async fn attempt(session: &mut Session) -> SessionError {
+    session.accepted = None;
     // The certificate may have been replaced since the last session.
-    let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
+    let (name, tls) = match (&session.parts.node, session.parts.url.is_plain()) {
         (Some(name), true) => {
-            talk.teller.named(name);
+            session.status.set_name(name);
             (name.clone(), farrier_wire::client::no_tls())
         }
-        (None, true) => return TalkError::Nameless,
-        (_, false) => match talk.parts.keep.open() {
+        (None, true) => return SessionError::NoNodeName,
+        (_, false) => match session.parts.keep.open() {
             Ok(opened) => {
-                talk.teller.opened(&opened);
-                talk.term = opened.term;
-                talk.parts.desk.enrolled(&opened.enrolment);
+                session.status.set_identity(&opened);
+                session.validity = opened.validity;
+                session.parts.desk.enrolled(&opened.enrolment);
                 (opened.identity.node, opened.tls)
             }
             Err(err) => {
-                talk.teller.has_nothing();
+                session.status.clear_identity();
                 return err.into();
             }
         },
     };
-    let agents = match client::connect(&talk.parts.url, tls).await {
+    let agents = match client::connect(&session.parts.url, tls).await {
         Ok(agents) => agents,
         Err(err) => return err.into(),
     };
-    match talk.run(agents, name).await {
+    match session.run(agents, name).await {
         Ok(never) => match never {},
         Err(err) => err,
     }

@@ -63,10 +63,10 @@ impl Reconnect {
         }
         loop {
             if self.urgent.borrow().record > self.attempted_for.max(reported) {
-                let soon = self.back_off.urgent_attempt(Instant::now());
-                if soon < due {
-                    self.back_off.cut_short(soon);
-                    due = soon;
+                let urgent_due = self.back_off.urgent_attempt(Instant::now());
+                if urgent_due < due {
+                    self.back_off.cut_short(urgent_due);
+                    due = urgent_due;
                 }
             }
             tokio::select! {
@@ -111,7 +111,7 @@ mod tests {
         sender.send_if_modified(|urgent| urgent.update(&shown, record));
     }
 
-    async fn waited(reconnect: &mut Reconnect, reported: u64) -> Duration {
+    async fn measure_wait(reconnect: &mut Reconnect, reported: u64) -> Duration {
         let start = Instant::now();
         reconnect.wait(reported).await;
         start.elapsed()
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_an_accepted_session_the_wait_is_from_the_first_step() {
+    async fn an_accepted_session_restarts_the_back_off() {
         let (_sender, mut reconnect) = reconnect(None);
         for _ in 0..50 {
             fail_often(&mut reconnect).await;
             reconnect.begin();
             reconnect.accepted(Duration::ZERO);
             // Tokio's timers have millisecond resolution.
-            let wait = waited(&mut reconnect, 0).await;
+            let wait = measure_wait(&mut reconnect, 0).await;
             assert!(wait <= Duration::from_millis(1001), "{wait:?}");
         }
     }
@@ -146,29 +146,29 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(60)).await;
             find_fatal(&sender, 1);
         };
-        let (wait, ()) = tokio::join!(waited(&mut reconnect, 0), later);
+        let (wait, ()) = tokio::join!(measure_wait(&mut reconnect, 0), later);
         assert_eq!(wait.as_secs(), 60);
         // The server is still away: retry every few seconds until it has the finding.
         reconnect.begin();
-        let wait = waited(&mut reconnect, 0).await;
+        let wait = measure_wait(&mut reconnect, 0).await;
         assert!(wait <= URGENT_WAIT_MAX + Duration::from_millis(1), "{wait:?}");
         // The server has it.
         reconnect.begin();
         reconnect.accepted(Duration::ZERO);
-        assert_eq!(waited(&mut reconnect, 1).await, LONG);
+        assert_eq!(measure_wait(&mut reconnect, 1).await, LONG);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fatal_finding_during_an_attempt_is_not_forgotten() {
+    async fn a_fatal_finding_during_an_attempt_triggers_the_next_one() {
         let (sender, mut reconnect) = reconnect(Some(LONG));
         reconnect.begin();
         tokio::time::sleep(Duration::from_secs(10)).await;
         find_fatal(&sender, 1);
-        assert_eq!(waited(&mut reconnect, 0).await, Duration::ZERO);
+        assert_eq!(measure_wait(&mut reconnect, 0).await, Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_accepts_and_drops_is_tried_once_a_second_at_most() {
+    async fn a_server_that_drops_sessions_is_tried_at_most_once_a_second() {
         let (_sender, mut reconnect) = reconnect(None);
         let start = Instant::now();
         for _ in 0..600 {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_fatal_findings_is_no_flood_of_attempts() {
+    async fn many_fatal_findings_do_not_cause_many_attempts() {
         let (sender, mut reconnect) = reconnect(Some(LONG));
         let flood = async {
             for record in 1.. {
@@ -189,7 +189,7 @@ mod tests {
             }
         };
         let mut attempts = 0;
-        let tried = async {
+        let reconnects = async {
             loop {
                 reconnect.begin();
                 attempts += 1;
@@ -198,7 +198,7 @@ mod tests {
                 reconnect.wait(reported).await;
             }
         };
-        let both = async { tokio::join!(flood, tried) };
+        let both = async { tokio::join!(flood, reconnects) };
         let _ = tokio::time::timeout(Duration::from_secs(600), both).await;
         assert!((100..=122).contains(&attempts), "{attempts} in 600 s");
     }

@@ -21,11 +21,11 @@ const UPLOAD_WAIT: Duration = Duration::from_secs(600);
 
 /// Uploads a file and reports the result to its executor.
 pub(super) async fn upload(agents: Agents, metadata: MetadataMap, sending: Sending) {
-    let sent = send(agents, metadata, &sending).await;
-    if let Err(err) = &sent {
-        tracing::warn!(generation = sending.generation, %err, "failed to send an artifact");
+    let result = send(agents, metadata, &sending).await;
+    if let Err(err) = &result {
+        tracing::warn!(generation = sending.generation, %err, "failed to upload an artifact");
     }
-    sending.end(sent);
+    sending.end(result);
 }
 
 async fn send(
@@ -42,15 +42,15 @@ async fn send(
     let path = sending.path.clone();
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
-    let answer = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
+    let response = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
     // A read error ends the stream early, and is the real cause of the server's error.
     if let Ok(Err(err)) = reading.await {
         return Err(SendError::Read { path: sending.path.clone(), why: err.to_string() });
     }
-    match answer {
+    match response {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(status)) => Err(refused(&status)),
-        Err(_) => Err(SendError::Busy(format!("no receipt after {} s", UPLOAD_WAIT.as_secs()))),
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(SendError::Busy(format!("no response after {} s", UPLOAD_WAIT.as_secs()))),
     }
 }
 
@@ -75,15 +75,15 @@ fn read(
     }
 }
 
-fn refused(status: &Status) -> SendError {
-    let why = status.message().to_owned();
+fn from_status(status: &Status) -> SendError {
+    let message = status.message().to_owned();
     match status.code() {
-        Code::ResourceExhausted | Code::DeadlineExceeded => SendError::Busy(why),
+        Code::ResourceExhausted | Code::DeadlineExceeded => SendError::Busy(message),
         Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::PermissionDenied
         | Code::Unauthenticated
-        | Code::Unimplemented => SendError::Refused(why),
+        | Code::Unimplemented => SendError::Refused(message),
         _ => SendError::Disconnected,
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_may_take_later_is_sent_again() {
+    fn only_temporary_errors_are_retried() {
         for (code, is_temporary) in [
             // Retry: another node has the slot, the disk is full, or the link is slow.
             (Code::ResourceExhausted, true),
@@ -110,7 +110,7 @@ mod tests {
             (Code::Unauthenticated, false),
             (Code::Unimplemented, false),
         ] {
-            let err = refused(&Status::new(code, "why"));
+            let err = from_status(&Status::new(code, "reason"));
             assert_eq!(err.is_temporary(), is_temporary, "{code:?}: {err:?}");
         }
     }

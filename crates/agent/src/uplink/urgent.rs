@@ -19,16 +19,16 @@ pub struct Urgent {
 }
 
 impl Urgent {
-    /// Applies the open findings and the last durable record. Returns whether an urgent finding is
-    /// new.
+    /// Applies the open findings and the last durable record. Returns `true` if an urgent
+    /// finding is new.
     pub(crate) fn update(&mut self, findings: &[Shown], last_record: u64) -> bool {
-        let urgent = || findings.iter().filter(|it| is_urgent(&it.finding));
-        let is_open = |id: &u64| urgent().any(|it| it.finding.id == *id);
+        let urgent = || findings.iter().filter(|shown| is_urgent(&shown.finding));
+        let is_open = |id: &u64| urgent().any(|shown| shown.finding.id == *id);
         self.open.retain(is_open);
-        let known = self.open.len();
+        let previous = self.open.len();
         // An open finding whose newest count is not yet on disk is not new.
-        self.open.extend(urgent().filter(|it| it.durable).map(|it| it.finding.id));
-        let is_new = self.open.len() > known;
+        self.open.extend(urgent().filter(|shown| shown.durable).map(|shown| shown.finding.id));
+        let is_new = self.open.len() > previous;
         if is_new {
             self.record = last_record;
         }
@@ -36,8 +36,8 @@ impl Urgent {
     }
 }
 
-/// Whether a finding must reach the server at once: it is fatal, or critical and takes the node out
-/// of service.
+/// `true` if a finding must reach the server at once: it is fatal, or critical and takes the node
+/// out of service.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Fatal
         || finding.severity == Severity::Critical && affects_service(finding)
@@ -67,8 +67,8 @@ mod tests {
         let fatal = |durable| [shown(3, Fatal, Action::RebootNode, durable)];
         assert!(urgent.update(&fatal(true), 4));
         assert_eq!(urgent.record, 4);
-        assert!(!urgent.update(&fatal(false), 5), "its count waits for the disk");
-        assert!(!urgent.update(&fatal(true), 6), "it was known");
+        assert!(!urgent.update(&fatal(false), 5), "its new count is not on disk yet");
+        assert!(!urgent.update(&fatal(true), 6), "already open");
         assert!(urgent.update(&[shown(1, Critical, Action::RebootNode, true)], 7), "it got worse");
         assert!(urgent.update(&fatal(true), 8), "it was cleared meanwhile");
         assert_eq!(urgent.record, 8);

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 /// A line of stdin.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-enum Said {
+enum Request {
     /// An order to execute.
     Order(Box<Order>),
     /// The server has persisted the final status of this order.
@@ -46,95 +46,100 @@ enum Said {
 /// A line of stdout.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Told<'a> {
+enum Response<'a> {
     OrderStatus { generation: u64, answer: &'a OrderStatus },
     Cordon(Cordon),
 }
 
 /// An input of the main loop.
-enum Happening {
+enum Input {
     Line(String),
     InputEnded,
-    Woken,
+    StatusChanged,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     log::start();
-    let (sender, happenings) = channel();
-    let desk = open(args, sender.clone())?;
-    desk.spawn().context("failed to start")?;
+    let (sender, inputs) = channel();
+    let executor = open(args, sender.clone())?;
+    executor.spawn().context("failed to start the order thread")?;
     std::thread::spawn(move || read(&sender));
-    serve(&desk, &happenings, printer)?;
+    serve(&executor, &inputs, printer)?;
     Ok(Outcome::Fine)
 }
 
-fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<OrderExecutor> {
+fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
     let config = config::read(&args.config, true).map_err(|err| {
         Hinted::error(agent::config_problems(&err), "fix the file, or name another with --config")
     })?;
     std::fs::create_dir_all(&config.state_dir)
-        .with_context(|| format!("failed to make `{}`", config.state_dir.display()))?;
+        .with_context(|| format!("failed to create `{}`", config.state_dir.display()))?;
     let tuner = Tuner::new(&config, Path::new("/proc/self/exe"));
-    let elsewhere = if config.is_live() {
+    let simulated = if config.is_live() {
         None
     } else {
         simulated_actuator::from_root(&config.root, tuner.clone())
     };
-    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, None, tuner)));
+    let actuator =
+        simulated.unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
-    let known = move || match status::query(&socket) {
+    let agent_status = move || match status::query(&socket) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(InspectorError::NoAgent { socket: socket.clone() }),
         Err(err) => Err(InspectorError::Status(err.into())),
     };
-    let eyes =
-        NodeInspector::new(&config, "/proc/self/exe".into(), agent::facts(), Box::new(known));
+    let inspector = NodeInspector::new(
+        &config,
+        "/proc/self/exe".into(),
+        agent::facts(),
+        Box::new(agent_status),
+    );
     let start = Start {
-        hands,
-        eyes: Arc::new(eyes),
+        hands: actuator,
+        eyes: Arc::new(inspector),
         hostname: farrier_agent::run::hostname(&config),
         node: None,
         outbox: None,
         wake: Box::new(move || {
-            let _ = woken.send(Happening::Woken);
+            let _ = inputs.send(Input::StatusChanged);
         }),
         // The node's agent is another process, which watches for the repair file itself.
         repaired: Box::new(drop),
     };
     orders::open(&config, start).map_err(|err| match &err {
         OrdersError::InUse { .. } => {
-            let hint = "an agent with `orders.enabled` carries out orders there already";
+            let hint = "an agent with `orders.enabled` already executes orders there";
             Hinted::error(err.to_string(), hint)
         }
         _ => err.into(),
     })
 }
 
-fn read(to: &Sender<Happening>) {
+fn read(inputs: &Sender<Input>) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        if to.send(Happening::Line(line)).is_err() {
+        if inputs.send(Input::Line(line)).is_err() {
             return;
         }
     }
-    let _ = to.send(Happening::InputEnded);
+    let _ = inputs.send(Input::InputEnded);
 }
 
 fn serve(
-    desk: &OrderExecutor,
-    happenings: &Receiver<Happening>,
+    executor: &OrderExecutor,
+    inputs: &Receiver<Input>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     let mut input_ended = false;
-    tell(desk, &mut told, printer)?;
-    while let Ok(happening) = happenings.recv() {
-        match happening {
-            Happening::Line(line) => heard(desk, &line, printer)?,
-            Happening::InputEnded => input_ended = true,
-            Happening::Woken => {}
+    print_statuses(executor, &mut printed, printer)?;
+    while let Ok(input) = inputs.recv() {
+        match input {
+            Input::Line(line) => handle(executor, &line, printer)?,
+            Input::InputEnded => input_ended = true,
+            Input::StatusChanged => {}
         }
-        tell(desk, &mut told, printer)?;
-        let outstanding = desk.outstanding();
+        print_statuses(executor, &mut printed, printer)?;
+        let outstanding = executor.outstanding();
         if input_ended && !outstanding.iter().any(|(_, answer)| *answer == OrderStatus::Accepted) {
             return Ok(());
         }
@@ -142,48 +147,51 @@ fn serve(
     Ok(())
 }
 
-fn heard(desk: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
-    let said = serde_json::from_str(line).with_context(|| {
+fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
+    let request = serde_json::from_str(line).with_context(|| {
         Hinted::plain(
-            "a line of the input does not read",
-            "lines are such as {\"order\":{...}}; docs/orders.md has them",
+            "failed to parse a line of the input",
+            "a line looks like {\"order\":{...}}; see docs/orders.md",
         )
     })?;
-    match said {
-        Said::Order(order) => {
-            let answer = desk.offer(&order, jiff::Timestamp::now());
-            // A final status is printed by `tell`.
+    match request {
+        Request::Order(order) => {
+            let answer = executor.submit(&order, jiff::Timestamp::now());
+            // A final status is printed by `print_statuses`.
             if matches!(answer, OrderStatus::Accepted)
-                || desk.outstanding().iter().all(|it| it.0 != order.generation)
+                || executor
+                    .outstanding()
+                    .iter()
+                    .all(|(generation, _)| *generation != order.generation)
             {
-                line_of(
-                    &Told::OrderStatus { generation: order.generation, answer: &answer },
+                print_line(
+                    &Response::OrderStatus { generation: order.generation, answer: &answer },
                     printer,
                 )?;
             }
         }
-        Said::Acknowledged { generation } => desk.acknowledged(generation),
-        Said::Cordon {} => line_of(&Told::Cordon(desk.cordon()), printer)?,
+        Request::Acknowledged { generation } => executor.acknowledge(generation),
+        Request::Cordon {} => print_line(&Response::Cordon(executor.cordon()), printer)?,
     }
     Ok(())
 }
 
 /// Prints each final order status once.
-fn tell(
-    desk: &OrderExecutor,
-    told: &mut BTreeSet<u64>,
+fn print_statuses(
+    executor: &OrderExecutor,
+    printed: &mut BTreeSet<u64>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    for (generation, answer) in desk.outstanding() {
-        if answer != OrderStatus::Accepted && told.insert(generation) {
-            line_of(&Told::OrderStatus { generation, answer: &answer }, printer)?;
+    for (generation, answer) in executor.outstanding() {
+        if answer != OrderStatus::Accepted && printed.insert(generation) {
+            print_line(&Response::OrderStatus { generation, answer: &answer }, printer)?;
         }
     }
     Ok(())
 }
 
-fn line_of(told: &Told<'_>, printer: &mut Printer) -> anyhow::Result<()> {
-    printer.json_line(told)?;
+fn print_line(response: &Response<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+    printer.json_line(response)?;
     // Flush: the sender of the order waits for this line.
     printer.finish()?;
     Ok(())

@@ -10,7 +10,7 @@ use farrier_hardware::nvml::{self, ProbeMessage};
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Which calls to make.
+/// The driver calls to make.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ProbeCommand {
     /// Read everything a check needs from NVML; JSON lines on stdout
@@ -47,7 +47,7 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
         return Ok(Outcome::Fine);
     }
     match command {
-        ProbeCommand::Nvml { library } => once(library, printer),
+        ProbeCommand::Nvml { library } => read_nvml(library, printer),
         ProbeCommand::Cuda { simulated, gpu } => cuda(simulated.as_deref(), *gpu),
         ProbeCommand::Control { library } => {
             nvml::serve_control(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;
@@ -74,7 +74,7 @@ fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
+fn read_nvml(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
     let answer = nvml::read(library, &mut |line: &ProbeMessage| {
         // Flush before the call: if it hangs, this line names it.

@@ -6,7 +6,7 @@ use crate::support::run;
 use crate::world::{World, find};
 
 #[test]
-fn a_good_file_is_printed_and_reads_back() {
+fn a_valid_configuration_is_printed_and_parses_again() {
     let world = World::of(1);
     let path = world.text("agent.toml");
     fs::write(&path, world.config("[rules.\"gpu.temperature-margin\"]\nenabled = false\n"))
@@ -28,7 +28,7 @@ fn a_good_file_is_printed_and_reads_back() {
 }
 
 #[test]
-fn what_a_flag_names_is_checked_too() {
+fn values_of_flags_are_checked_too() {
     let world = World::of(1);
     let path = world.text("agent.toml");
     fs::write(&path, world.config("")).unwrap();
@@ -36,16 +36,16 @@ fn what_a_flag_names_is_checked_too() {
     let wrong = ["--nvml", "/nope.so", "--root", "/nonexistent", "--state-dir", "/proc/y"];
     let ran = run(&[&good[..], &wrong].concat());
     assert_eq!(ran.code, 2, "{}", ran.stdout);
-    for said in
+    for expected in
         ["`--nvml \"/nope.so\"`: ", "`--root \"/nonexistent\"`: ", "`--state-dir \"/proc/y\"`: "]
     {
-        assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{expected}: {}", ran.stderr);
     }
     assert!(ran.stderr.contains("has 3 problems:"), "{}", ran.stderr);
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_problems_are_reported_at_once() {
     let world = World::of(1);
     let path = world.text("agent.toml");
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
@@ -53,8 +53,8 @@ fn everything_that_is_wrong_is_said_at_once() {
     fs::write(&path, wrong).unwrap();
     // Default paths are checked as well, with a result that depends on the user who runs the test.
     let (state, socket) = (world.text("state"), world.text("agent.sock"));
-    let places = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
-    let ran = run(&[&["agent", "--check-config", "--config", &path], &places[..]].concat());
+    let paths = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
+    let ran = run(&[&["agent", "--check-config", "--config", &path], &paths[..]].concat());
     assert_eq!(ran.code, 2);
     for part in [
         "`lisen = \"off\"`",
@@ -83,7 +83,7 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn what_the_node_does_not_have_is_checked_unless_a_flag_outranks_it() {
+fn settings_are_checked_against_the_node_unless_a_flag_overrides_them() {
     let world = World::of(1);
     let path = world.text("agent.toml");
     let wrong = world.config("").replace("agent.sock\"", "agent.sock\"\ngroup = \"no such group\"");
@@ -106,7 +106,7 @@ fn what_the_node_does_not_have_is_checked_unless_a_flag_outranks_it() {
 }
 
 #[test]
-fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
+fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
     let world = World::of(1);
     let agent = world.agent().ready();
     let path = world.path("agent.toml");
@@ -118,18 +118,18 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     agent.until_found("gpu.xid");
     fs::write(&path, "nonsense = true\n").unwrap();
     agent.signal("-HUP");
-    let found = agent.until_found("agent.config-wrong");
-    let said = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
+    let finding = agent.until_found("agent.config-wrong");
+    let note = finding["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     let text = path.display();
-    let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
-    assert!(said.starts_with(&first), "{found:#}");
-    assert!(said.contains(&format!("`farrier agent --check-config --config {text}`")), "{said}");
+    let first = format!("`{text}` line 1: `nonsense = true`: unknown key");
+    assert!(note.starts_with(&first), "{finding:#}");
+    assert!(note.contains(&format!("`farrier agent --check-config --config {text}`")), "{note}");
     // A second error is reported in the same finding.
     fs::write(&path, "listen = 5\nroot = 6\n").unwrap();
     agent.signal("-HUP");
     agent.until(|status| {
-        let found = find(status, "agent.config-wrong").unwrap_or_default();
-        found["evidence"].to_string().contains("`listen = 5`: ") && found["count"] == 1
+        let finding = find(status, "agent.config-wrong").unwrap_or_default();
+        finding["evidence"].to_string().contains("`listen = 5`: ") && finding["count"] == 1
     });
     assert!(agent.log().contains("the old one stays in force"), "{}", agent.log());
     let off = world.config("[rules.\"gpu.xid\"]\nenabled = false\n");
@@ -143,21 +143,21 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
 }
 
 #[test]
-fn one_agent_a_node() {
+fn only_one_agent_runs_per_node() {
     let world = World::of(1);
     let agent = world.agent().ready();
-    let words = world.words();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let second = run(&words);
+    let args = world.words();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let second = run(&args);
     assert_eq!(second.code, 2);
-    let whom = format!("another agent (pid {}) uses the state folder", agent.pid());
-    assert!(second.stderr.contains(&whom), "{}", second.stderr);
+    let expected = format!("another agent (pid {}) uses the state directory", agent.pid());
+    assert!(second.stderr.contains(&expected), "{}", second.stderr);
     assert!(!second.stderr.contains("no journal"), "{}", second.stderr);
     agent.stop();
 }
 
 #[test]
-fn without_an_agent_status_says_what_was() {
+fn without_an_agent_the_status_comes_from_the_journal() {
     let world = World::of(1);
     let none = world.status_ran(&[]);
     assert_eq!(none.code, 2);
@@ -174,7 +174,7 @@ fn without_an_agent_status_says_what_was() {
 }
 
 #[test]
-fn a_wrong_file_does_not_hide_the_status() {
+fn an_invalid_configuration_does_not_hide_the_status() {
     let world = World::of(1);
     let agent = world.agent().ready();
     let path = world.text("wrong.toml");
@@ -192,18 +192,18 @@ fn a_wrong_file_does_not_hide_the_status() {
 }
 
 #[test]
-fn without_a_file_the_flags_are_to_blame() {
+fn without_a_file_errors_name_the_flags() {
     if std::path::Path::new("/etc/farrier/agent.toml").exists() {
         return;
     }
     let world = World::of(1);
     let (state, socket) = (world.text("state"), world.text("agent.sock"));
-    let places = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
+    let paths = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
     let wrong = ["agent", "--check-config", "--root", "/nonexistent"];
-    let ran = run(&[&wrong[..], &places[..]].concat());
+    let ran = run(&[&wrong[..], &paths[..]].concat());
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("--root"), "{}", ran.stderr);
-    for nothing in ["agent.toml", "systemctl"] {
-        assert!(!ran.stderr.contains(nothing), "{}", ran.stderr);
+    for unexpected in ["agent.toml", "systemctl"] {
+        assert!(!ran.stderr.contains(unexpected), "{}", ran.stderr);
     }
 }

@@ -24,7 +24,7 @@ fn count(status: &Value) -> u64 {
 }
 
 #[test]
-fn killed_at_each_step_it_finds_what_happened_once() {
+fn a_crash_at_any_step_yields_each_finding_once() {
     for point in Point::ALL.map(Point::name) {
         let world = World::of(1);
         let pci = gpu_address(&world);
@@ -35,8 +35,8 @@ fn killed_at_each_step_it_finds_what_happened_once() {
         });
         agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
         world.kernel_lines(std::iter::once(line.clone()));
-        let ended = agent.ended();
-        assert!(!ended.success(), "{point}: {ended}");
+        let exit_status = agent.ended();
+        assert!(!exit_status.success(), "{point}: {exit_status}");
         drop(agent);
         let agent = world.agent().ready();
         let status = agent.until(|status| count(status) >= 1);
@@ -79,7 +79,7 @@ pub(crate) fn gpu_address(world: &World) -> String {
 }
 
 #[test]
-fn killed_while_lines_pour_in_it_counts_each_once() {
+fn a_killed_agent_counts_each_kernel_line_once() {
     let world = World::of(1);
     let line = XID_94.replace("0000:1b:00", &gpu_address(&world));
     let mut written = 0;

@@ -11,7 +11,7 @@ use crate::support::wait::{wait_for, wait_until};
 use crate::world::{Agent, World, find, skipped};
 
 #[test]
-fn a_quiet_node_is_healthy_and_says_what_it_costs() {
+fn a_node_without_faults_is_healthy() {
     let world = World::new();
     let agent = world.agent().ready();
     // Rules get their inputs every ten seconds.
@@ -34,36 +34,36 @@ fn a_quiet_node_is_healthy_and_says_what_it_costs() {
 }
 
 #[test]
-fn what_one_part_has_is_not_missing_on_the_node() {
+fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
     let world = World::with(&["--gpus", "1", "--efa", "2"]);
     let agent = world.agent().ready();
     // EFA adapters and the others support different counters: each kind lacks some of the other's.
     let status = agent.until(|status| {
         // The fast collectors report first, with one or two unsupported signals.
-        status["not_supported"].as_object().is_some_and(|lacking| lacking.len() > 3)
+        status["not_supported"].as_object().is_some_and(|unsupported| unsupported.len() > 3)
     });
     for signal in ["nic.link_downed", "nic.rate_gbps", "nic.efa_rx_drops"] {
         assert!(status["not_supported"][signal].is_null(), "{signal}: {status:#}");
     }
     let table = world.status_ran(&[]).stdout;
-    let lacking =
+    let unsupported =
         table.lines().filter(|line| line.starts_with("Not supported by this node's hardware"));
-    let lacking: Vec<&str> = lacking.collect();
+    let unsupported: Vec<&str> = unsupported.collect();
     assert!(
-        matches!(lacking[..], [line] if line.ends_with("signals (--output json lists them)")),
+        matches!(unsupported[..], [line] if line.ends_with("signals (--output json lists them)")),
         "{table}"
     );
     agent.stop();
 }
 
 #[test]
-fn a_gpu_that_does_not_come_back_with_the_agent_is_missed() {
+fn a_gpu_missing_after_an_agent_restart_is_reported() {
     let world = World::of(2);
     let quick = "[tiers]\nmedium_s = 1\n[rules.\"node.gpus-missing\"]\nfor_s = 1\n";
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
     let agent = world.agent().ready();
-    let kept = || fs::read_to_string(world.path("state/hardware.json")).unwrap_or_default();
-    agent.until(|_| kept().contains("\"gpus_most\":2"));
+    let saved = || fs::read_to_string(world.path("state/hardware.json")).unwrap_or_default();
+    agent.until(|_| saved().contains("\"gpus_most\":2"));
     agent.stop();
     fs::remove_file(world.path("node/gpus/0.json")).unwrap();
     let device = format!("node/root/sys/bus/pci/devices/{}.0", gpu_address(&world));
@@ -74,7 +74,7 @@ fn a_gpu_that_does_not_come_back_with_the_agent_is_missed() {
 }
 
 #[test]
-fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
+fn a_gpu_that_never_opens_is_reported_by_the_first_agent() {
     let world = World::of(4);
     let quick = "[rules.\"node.gpus-unseen\"]\nfor_s = 1\n";
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
@@ -89,7 +89,7 @@ fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
 }
 
 #[test]
-fn an_nvml_that_does_not_count_its_gpus_is_silent_and_no_node_without_gpus() {
+fn a_failing_gpu_count_is_not_taken_for_a_node_without_gpus() {
     let world = World::of(2);
     let quick = "[rules.\"driver.nvml-silent\"]\nfor_s = 1\n";
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
@@ -107,14 +107,14 @@ fn an_nvml_that_does_not_count_its_gpus_is_silent_and_no_node_without_gpus() {
 }
 
 #[test]
-fn a_gpu_that_does_not_open_is_not_healthy_before_its_finding_is_due() {
+fn a_gpu_that_does_not_open_is_a_coverage_gap_before_its_finding_opens() {
     let world = World::of(4);
     let call = "nvmlDeviceGetHandleByIndex_v2";
     world.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
     let agent = world.agent();
     let status = agent.until(|status| {
-        let lacks = |it: &Value| it["why"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
-        status["not_seen"].as_array().is_some_and(|all| all.iter().any(lacks))
+        let is_missing = |gap: &Value| gap["why"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
+        status["not_seen"].as_array().is_some_and(|gaps| gaps.iter().any(is_missing))
     });
     assert!(
         find(&status, "node.gpus-unseen").is_none() && status["verdict"] == "unknown",
@@ -124,7 +124,7 @@ fn a_gpu_that_does_not_open_is_not_healthy_before_its_finding_is_due() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_while_no_agent_runs_has_its_name_in_the_same_boot() {
+fn a_gpu_lost_between_agents_keeps_its_uuid_within_a_boot() {
     let world = World::of(4);
     let agent = world.agent().ready();
     let gpus = world.status().0["gpus"].clone();
@@ -137,7 +137,7 @@ fn a_gpu_that_is_lost_while_no_agent_runs_has_its_name_in_the_same_boot() {
 }
 
 #[test]
-fn a_gpu_that_is_reset_while_no_agent_runs_is_well_for_the_next() {
+fn a_gpu_reset_between_agents_clears_its_findings() {
     let world = World::of(2);
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "recovery-action", "1"]);
@@ -159,7 +159,7 @@ fn a_gpu_that_is_reset_while_no_agent_runs_is_well_for_the_next() {
 }
 
 #[test]
-fn a_lost_gpu_is_found_and_comes_back() {
+fn a_lost_gpu_is_reported_and_recovers() {
     let world = World::new();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "3", "lost"]);
@@ -191,20 +191,21 @@ fn a_lost_gpu_is_found_and_comes_back() {
 }
 
 #[test]
-fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_and_nvml() {
+fn a_gpu_off_the_bus_has_one_action_and_its_index_even_without_agent_or_nvml() {
     let world = World::of(4);
     let agent = world.agent().ready();
-    let of_gpu = |status: &Value| {
+    let group_of_gpu = |status: &Value| {
         let groups = status["groups"].as_array().cloned().unwrap_or_default();
-        groups.into_iter().find(|it| it["name"] == "GPU 3")
+        groups.into_iter().find(|group| group["name"] == "GPU 3")
     };
     world.inject(&["--gpu", "3", "xid", "79"]);
-    let count =
-        |status: &Value| of_gpu(status).map_or(0, |it| it["findings"].as_array().unwrap().len());
+    let count = |status: &Value| {
+        group_of_gpu(status).map_or(0, |group| group["findings"].as_array().unwrap().len())
+    };
     let status = agent.until(|status| count(status) >= 3);
     let identity = &status["gpus"][3]["identity"];
     let (pci, uuid) = (identity["pci"].as_str().unwrap(), identity["uuid"].as_str().unwrap());
-    let shown = |ran: crate::support::Ran| {
+    let check_table = |ran: crate::support::Ran| {
         let table = ran.stdout;
         assert_eq!(table.matches("do first").count(), 1, "{table}");
         let heading = format!("\nGPU 3: NVIDIA H100 80GB HBM3, {pci}, {uuid}\n");
@@ -212,27 +213,29 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
         assert!(table.contains(&format!("{heading}{first}")), "{table}");
         table
     };
-    shown(world.status_ran(&[]));
+    check_table(world.status_ran(&[]));
     agent.kill();
     let (status, _) = world.status();
-    let group = of_gpu(&status).unwrap();
+    let group = group_of_gpu(&status).unwrap();
     assert_eq!((&group["pci"], &group["uuid"]), (&pci.into(), &uuid.into()));
     assert_eq!(group["do_first"]["action"], "reboot-node");
-    let table = shown(world.status_ran(&[]));
+    let table = check_table(world.status_ran(&[]));
     assert!(table.contains("agent is not running"), "{table}");
     // After a restart without NVML, the agent knows the GPUs from its saved inventory.
     let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
     fs::write(world.path("agent.toml"), config).unwrap();
     let agent = world.agent();
-    agent.until(|status| of_gpu(status).is_some());
-    shown(world.status_ran(&[]));
+    agent.until(|status| group_of_gpu(status).is_some());
+    check_table(world.status_ran(&[]));
     agent.stop();
 }
 
 #[test]
-fn what_helps_stands_first_and_once() {
+fn each_remedy_is_printed_once_and_first() {
     let has = |status: &Value, name: &str| {
-        status["groups"].as_array().is_some_and(|groups| groups.iter().any(|it| it["name"] == name))
+        status["groups"]
+            .as_array()
+            .is_some_and(|groups| groups.iter().any(|group| group["name"] == name))
     };
     let world = World::of(2);
     let agent = world.agent().ready();
@@ -251,20 +254,20 @@ fn what_helps_stands_first_and_once() {
     let table = world.status_ran(&[]).stdout;
     assert!(!table.contains("do first  investigate: drain"), "{table}");
     let is_remedy = |line: &&str| line.starts_with("    do ") || line.starts_with("  do first ");
-    let what =
+    let remedy =
         |line: &str| line.replacen("do first", "", 1).replacen("do ", "", 1).trim().to_owned();
-    let remedies: Vec<String> = table.lines().filter(is_remedy).map(what).collect();
-    let different: std::collections::BTreeSet<&String> = remedies.iter().collect();
-    assert!(!remedies.is_empty() && remedies.len() == different.len(), "{table}");
+    let remedies: Vec<String> = table.lines().filter(is_remedy).map(remedy).collect();
+    let distinct: std::collections::BTreeSet<&String> = remedies.iter().collect();
+    assert!(!remedies.is_empty() && remedies.len() == distinct.len(), "{table}");
     agent.stop();
 }
 
 #[test]
-fn where_nothing_is_to_be_done_nothing_is_said_to_be_first() {
+fn a_finding_without_an_action_has_no_do_first_line() {
     let world = World::of(2);
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "xid", "43"]);
-    agent.until(|status| status["groups"].as_array().is_some_and(|it| !it.is_empty()));
+    agent.until(|status| status["groups"].as_array().is_some_and(|groups| !groups.is_empty()));
     let table = world.status_ran(&[]).stdout;
     assert!(table.contains("gpu.xid Xid 43") && !table.contains("do first"), "{table}");
     let brief = world.status_ran(&["--brief"]).stdout;
@@ -273,7 +276,7 @@ fn where_nothing_is_to_be_done_nothing_is_said_to_be_first() {
 }
 
 #[test]
-fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
+fn a_hung_nvml_call_affects_only_its_gpu() {
     let world = World::of(2);
     fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))
         .unwrap();
@@ -281,17 +284,17 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
     // One cause, one finding: the collector blocked in the call is not also reported as silent.
     let status = agent.until(|status| !status["findings"].as_array().unwrap().is_empty());
-    let found: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
-    assert_eq!(found.len(), 1, "{found:?}");
-    let found = &found[0]["finding"];
-    assert_eq!(found["code"], "driver.unresponsive");
-    assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
-    let note = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
+    let findings: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    let finding = &findings[0]["finding"];
+    assert_eq!(finding["code"], "driver.unresponsive");
+    assert_eq!(finding["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    let note = finding["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     assert_eq!(note, "nvmlDeviceGetTemperature of GPU 1 has not returned for 4 s");
-    let clears = found["clears"].as_str().unwrap_or_default();
+    let clears = finding["clears"].as_str().unwrap_or_default();
     assert!(clears.contains("`probe.avoid_s`"), "{clears}");
     let log = agent.log();
-    assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
+    assert!(log.contains("NVML is unavailable why=a call has not returned for 4 s"), "{log}");
     // The other GPU is still read: no coverage gap, but the node is not healthy.
     let status = agent.until(|status| {
         status["not_seen"].as_array().is_some_and(Vec::is_empty)
@@ -313,7 +316,7 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
 }
 
 #[test]
-fn a_gpu_that_hung_is_well_for_the_next_agent_once_it_answers() {
+fn a_gpu_that_answers_again_is_healthy_for_the_next_agent() {
     let world = World::of(2);
     let quick = "[probe]\ndeadline_s = 2\navoid_s = 600\n";
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
@@ -329,30 +332,30 @@ fn a_gpu_that_hung_is_well_for_the_next_agent_once_it_answers() {
 }
 
 #[test]
-fn a_gpu_of_which_nothing_is_read_any_more_is_found_and_not_seen() {
+fn a_gpu_without_readings_is_a_finding_and_a_coverage_gap() {
     let world = World::of(2);
     let quick = "[rules.\"gpu.unreadable\"]\nfor_s = 5\n";
     fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
-    let why = "GPU 1: no call reads anything of it";
-    let blind = |status: &Value| status["not_seen"].to_string().contains(why);
-    let status = agent.until(blind);
+    let why = "GPU 1: no NVML call reads it";
+    let has_gap = |status: &Value| status["not_seen"].to_string().contains(why);
+    let status = agent.until(has_gap);
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let (code, text) = agent.get("/healthz");
     assert_eq!((code, text.contains(why)), (503, true), "{text}");
     let (_, text) = agent.get("/metrics");
     assert!(text.contains("\nfarrier_agent_blind{what=\"gpus\"} 1\n"), "{text}");
-    let found = agent.until_found("gpu.unreadable");
-    assert_eq!(found["severity"], "fatal");
-    assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    let finding = agent.until_found("gpu.unreadable");
+    assert_eq!(finding["severity"], "fatal");
+    assert_eq!(finding["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
     world.inject(&["clear"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
 }
 
 #[test]
-fn a_signal_that_cannot_be_read_is_not_healthy_whether_or_not_a_rule_uses_it() {
+fn an_unreadable_signal_makes_the_verdict_unknown_even_if_no_rule_uses_it() {
     let world = World::of(2);
     let agent = world.agent().ready();
     agent.until(|status| status["verdict"] == "healthy");
@@ -379,7 +382,7 @@ fn a_signal_that_cannot_be_read_is_not_healthy_whether_or_not_a_rule_uses_it() {
 }
 
 #[test]
-fn a_gpu_whose_address_nobody_knows_is_not_healthy() {
+fn a_gpu_without_a_pci_address_is_not_healthy() {
     let world = World::of(2);
     world.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
     let agent = world.agent();
@@ -392,18 +395,18 @@ fn a_gpu_whose_address_nobody_knows_is_not_healthy() {
 }
 
 #[test]
-fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
+fn an_agent_started_on_a_hung_driver_shows_the_gpus_of_this_boot() {
     let world = World::of(2);
     let agent = world.agent().ready();
-    let kept = || fs::read_to_string(world.path("state/inventory.json")).unwrap_or_default();
-    agent.until(|_| kept().contains("GPU-"));
+    let saved = || fs::read_to_string(world.path("state/inventory.json")).unwrap_or_default();
+    agent.until(|_| saved().contains("GPU-"));
     let (before, _) = world.status();
     agent.stop();
     world.inject(&["--gpu", "all", "hang", "*", "forever"]);
     let agent = world.agent();
     // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
-        let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
+        let waits = status["not_seen"].to_string().contains("NVML: no answer yet");
         waits && status["driver"].is_string()
     });
     assert_eq!(status["driver"], before["driver"]);
@@ -424,8 +427,8 @@ fn children(agent: &Agent<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Whether a process runs; zombies do not count.
-fn runs(pid: &str) -> bool {
+/// `true` if a process runs; zombies do not count.
+fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')
         .next()
@@ -433,7 +436,7 @@ fn runs(pid: &str) -> bool {
 }
 
 #[test]
-fn a_probe_that_is_stuck_does_not_outlive_the_agent() {
+fn a_hung_probe_does_not_outlive_the_agent() {
     let world = World::of(1);
     world.inject(&["--gpu", "all", "hang", "*", "forever"]);
     for end in [Agent::stop, Agent::kill] {
@@ -445,35 +448,37 @@ fn a_probe_that_is_stuck_does_not_outlive_the_agent() {
         };
         let stuck = wait_for(|| agent.log(), || children(&agent).into_iter().find(loaded));
         end(agent);
-        wait_until(|| format!("{stuck} is still there"), || !runs(&stuck));
+        wait_until(|| format!("process {stuck} is still running"), || !is_running(&stuck));
     }
 }
 
 #[test]
-fn a_probe_that_is_killed_is_started_again() {
+fn a_killed_probe_is_restarted() {
     let world = World::of(1);
     let agent = world.agent().ready();
     let pids = children(&agent);
     assert_eq!(pids.len(), 1, "{pids:?}");
     crate::kill::kill("-KILL", &pids[0]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
+    agent.until(|status| status["not_seen"].as_array().is_some_and(|gaps| !gaps.is_empty()));
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
 }
 
 #[test]
-fn without_nvml_the_agent_says_so_and_reads_the_rest() {
+fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
     let world = World::of(1);
     let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
     fs::write(world.path("agent.toml"), config).unwrap();
     let agent = world.agent();
     agent.until(|status| {
-        let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
+        let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         let no_library =
-            |blind: &Value| blind["why"].as_str().is_some_and(|why| why.contains("no library"));
+            |gap: &Value| gap["why"].as_str().is_some_and(|why| why.contains("failed to load the library"));
         let host = status["collectors"].as_array().cloned().unwrap_or_default().into_iter();
-        let mut host = host.filter(|it| it["name"] == "host-medium");
-        blind.len() == 1 && no_library(&blind[0]) && host.all(|it| it["age_s"].is_number())
+        let mut host = host.filter(|collector| collector["name"] == "host-medium");
+        gaps.len() == 1
+            && no_library(&gaps[0])
+            && host.all(|collector| collector["age_s"].is_number())
     });
     let (status, code) = world.status();
     assert_ne!(status["verdict"], "healthy");
@@ -481,25 +486,25 @@ fn without_nvml_the_agent_says_so_and_reads_the_rest() {
     assert!(status["gpus"].as_array().unwrap().is_empty());
     let (code, text) = agent.get("/metrics");
     assert_eq!(code, 200);
-    assert!(!text.contains("DCGM_FI_DEV_GPU_TEMP"), "what is not known is not there: {text}");
+    assert!(!text.contains("DCGM_FI_DEV_GPU_TEMP"), "an unknown value is omitted: {text}");
     assert!(text.contains("farrier_node_gpus_pci 1\n"), "{text}");
     agent.stop();
 }
 
 #[test]
-fn a_driver_that_is_unloaded_under_the_agent_is_found() {
+fn an_unloaded_driver_is_reported() {
     let world = World::of(2);
     let more = "[tiers]\nmedium_s = 1\n[rules.\"driver.not-loaded\"]\nfor_s = 1\n";
     fs::write(world.path("agent.toml"), world.config(more)).unwrap();
     let agent = world.agent().ready();
     world.inject(&["driver-unloaded"]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
+    agent.until(|status| status["not_seen"].as_array().is_some_and(|gaps| !gaps.is_empty()));
     agent.until_found("driver.not-loaded");
     // The check runs again as soon as the driver is unloaded, without a duplicate finding, and
     // again once it is loaded.
     let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
     let status = agent.until(|status| hidden(status) > 0);
-    assert!(find(&status, "check").is_none(), "one cause is said once: {status:#}");
+    assert!(find(&status, "check").is_none(), "one finding per cause: {status:#}");
     assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
     let table = world.status_ran(&[]).stdout;
     assert!(table.contains(", no driver loaded, "), "{table}");
@@ -511,7 +516,7 @@ fn a_driver_that_is_unloaded_under_the_agent_is_found() {
 }
 
 #[test]
-fn lines_that_were_overwritten_are_counted_and_said() {
+fn overwritten_kernel_lines_are_counted_and_reported() {
     let world = World::of(1);
     let agent = world.agent().ready();
     world.inject(&["kernel-gap", "1000"]);
@@ -529,7 +534,7 @@ fn lines_that_were_overwritten_are_counted_and_said() {
 }
 
 #[test]
-fn ten_thousand_xid_lines_a_second_are_one_finding_in_bounded_memory() {
+fn ten_thousand_xid_lines_per_second_are_one_finding_in_bounded_memory() {
     let world = World::of(1);
     let line = format!(
         "NVRM: Xid (PCI:{}): 31, pid=7, name=python3, Ch 00000008, MMU Fault",
@@ -541,11 +546,11 @@ fn ten_thousand_xid_lines_a_second_are_one_finding_in_bounded_memory() {
         world.kernel_lines((0..1000).map(|_| line.clone()));
         std::thread::sleep(Duration::from_millis(50));
     }
-    let counted = |status: &Value| {
+    let count = |status: &Value| {
         find(status, "gpu.xid").and_then(|finding| finding["count"].as_u64()).unwrap_or(0)
     };
-    let status = agent.until(|status| counted(status) >= 30_000);
-    assert_eq!(counted(&status), 30_000);
+    let status = agent.until(|status| count(status) >= 30_000);
+    assert_eq!(count(&status), 30_000);
     let grown = agent.rss_bytes().saturating_sub(before);
     assert!(grown < 8 << 20, "{grown} bytes more");
     let journal = status["journal"]["bytes"].as_u64().unwrap();
@@ -554,7 +559,7 @@ fn ten_thousand_xid_lines_a_second_are_one_finding_in_bounded_memory() {
 }
 
 #[test]
-fn each_line_of_the_kernel_log_is_a_finding_before_the_next_is_written() {
+fn each_kernel_line_opens_its_finding_before_the_next_is_written() {
     let world = World::of(1);
     let agent = world.agent().ready();
     let pci = gpu_address(&world);
@@ -562,27 +567,27 @@ fn each_line_of_the_kernel_log_is_a_finding_before_the_next_is_written() {
         // A different Xid each time, so that each is a new finding.
         let line = format!("NVRM: Xid (PCI:{pci}): {}, pid=7, name=python3, x", 200 + turn);
         world.kernel_lines(std::iter::once(line));
-        let wanted = format!("detail=Xid {}", 200 + turn);
-        wait_until(|| agent.log(), || agent.log().contains(&wanted));
+        let expected = format!("detail=Xid {}", 200 + turn);
+        wait_until(|| agent.log(), || agent.log().contains(&expected));
     }
     agent.stop();
 }
 
 #[test]
-fn an_upgrade_under_the_driver_is_found_before_the_reboot() {
+fn a_driver_upgrade_without_a_reboot_is_reported() {
     let world = World::of(1);
     let agent = world.agent().ready();
     world.inject(&["module-on-disk", "580.105.08"]);
     agent.stop();
     // The check runs once a minute, but a new agent runs it at its start.
     let agent = world.agent();
-    let found = agent.until_found("check");
-    assert_eq!(found["kind"], "fault");
+    let finding = agent.until_found("check");
+    assert_eq!(finding["kind"], "fault");
     agent.stop();
 }
 
 #[test]
-fn who_holds_a_gpu_is_known() {
+fn gpu_processes_show_their_slurm_job() {
     let world = World::of(2);
     world.inject(&[
         "--gpu",
@@ -597,9 +602,9 @@ fn who_holds_a_gpu_is_known() {
     let agent = world.agent().ready();
     let status =
         agent.until(|status| !status["gpus"][1]["processes"].as_array().is_none_or(Vec::is_empty));
-    let held = &status["gpus"][1]["processes"][0];
+    let process = &status["gpus"][1]["processes"][0];
     assert_eq!(
-        (&held["pid"], &held["kind"], &held["name"]),
+        (&process["pid"], &process["kind"], &process["name"]),
         (&4242.into(), &"slurm-job".into(), &"77".into())
     );
     assert!(world.status_ran(&[]).stdout.contains("job 77"));
@@ -635,7 +640,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
+fn a_full_disk_is_reported_and_loses_no_finding() {
     let world = World::of(1);
     let Some(disk) = SmallDisk::at(world.path("state")) else {
         skipped("this user may not mount; the journal's own tests fill a disk too");
@@ -648,11 +653,11 @@ fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
     let status = agent.until(|status| find(status, "agent.log-unwritable").is_some());
     assert!(find(&status, "gpu.xid").is_some());
     assert!(
-        status["findings"].as_array().unwrap().iter().all(|it| it["durable"] == false),
+        status["findings"].as_array().unwrap().iter().all(|entry| entry["durable"] == false),
         "{status:#}"
     );
     assert_eq!(agent.get("/healthz").0, 503);
-    assert!(world.sunk().is_empty(), "nothing is passed on that is not on disk");
+    assert!(world.sunk().is_empty(), "findings reach the sink only after they are on disk");
     // The agent also starts on a full disk.
     agent.stop();
     let agent = world.agent();
@@ -660,12 +665,14 @@ fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
     fs::remove_file(world.path("state/filler")).unwrap();
     agent.until(|status| {
         let findings = status["findings"].as_array().cloned().unwrap_or_default();
-        findings.iter().all(|it| it["durable"] == true) && find(status, "gpu.xid").is_some()
+        findings.iter().all(|entry| entry["durable"] == true) && find(status, "gpu.xid").is_some()
     });
     agent.kill();
     let (status, _) = world.status();
     assert_eq!(find(&status, "gpu.xid").unwrap()["count"], 1);
-    let opened =
-        world.sunk().into_iter().filter(|(kind, it)| kind == "opened" && it["code"] == "gpu.xid");
+    let opened = world
+        .sunk()
+        .into_iter()
+        .filter(|(kind, finding)| kind == "opened" && finding["code"] == "gpu.xid");
     assert_eq!(opened.count(), 1);
 }

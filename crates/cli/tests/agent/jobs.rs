@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use crate::world::World;
 
 #[test]
-fn a_job_is_shown_and_told_when_its_gpu_fails() {
+fn a_job_is_listed_and_gets_a_checkpoint_request_when_its_gpu_fails() {
     let world = World::of(2);
     let agent = world.agent().ready();
     let (status, _) = world.status();
@@ -28,8 +28,8 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     assert_eq!(status["jobs"][0]["tokens_per_s"], 50.0);
     assert!(world.status_ran(&[]).stdout.contains("4711"));
     world.inject(&["--gpu", "1", "lost"]);
-    let said = lines.next().unwrap().unwrap();
-    assert!(said.contains("checkpoint_wanted") && said.contains(&gpu), "{said}");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("checkpoint_wanted") && line.contains(&gpu), "{line}");
     let (_, text) = agent.get("/metrics");
     assert!(text.contains("farrier_job_step{job=\"4711\",uid="), "{text}");
     agent.stop();
@@ -41,52 +41,52 @@ struct Rank {
 }
 
 impl Rank {
-    fn hello(world: &World, words: &str) -> Self {
+    fn connect(world: &World, fields: &str) -> Self {
         let stream = UnixStream::connect(world.path("agent.sock")).unwrap();
         stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
         let mut rank = Self { stream, lines };
-        rank.say(&format!("{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",{words}}}"));
+        rank.send(&format!("{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",{fields}}}"));
         rank
     }
 
-    fn say(&mut self, words: &str) {
-        self.stream.write_all(format!("{words}\n").as_bytes()).unwrap();
+    fn send(&mut self, line: &str) {
+        self.stream.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    fn hear(&mut self) -> String {
+    fn next_line(&mut self) -> String {
         self.lines.next().unwrap().unwrap()
     }
 }
 
 #[test]
-fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
+fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
     let world = World::of(2);
     let agent = world.agent().ready();
     let (status, _) = world.status();
     let uuid = |at: usize| status["gpus"][at]["identity"]["uuid"].as_str().unwrap().to_owned();
-    let words = |rank: usize| {
+    let fields = |rank: usize| {
         format!(
             "\"rank\":{rank},\"world_size\":4,\"local_world_size\":2,\"gpu\":\"{}\"",
             uuid(rank)
         )
     };
-    let mut ranks = [Rank::hello(&world, &words(0)), Rank::hello(&world, &words(1))];
+    let mut ranks = [Rank::connect(&world, &fields(0)), Rank::connect(&world, &fields(1))];
     for (rank, seconds) in ranks.iter_mut().zip(["2.0", "3.0"]) {
-        assert!(rank.hear().contains("welcome"));
-        rank.say(&format!("{{\"type\":\"step_end\",\"step\":7,\"seconds\":{seconds}}}"));
+        assert!(rank.next_line().contains("welcome"));
+        rank.send(&format!("{{\"type\":\"step_end\",\"step\":7,\"seconds\":{seconds}}}"));
     }
-    ranks[1].say("{\"type\":\"oom\",\"bytes_wanted\":2147483648}");
+    ranks[1].send("{\"type\":\"oom\",\"bytes_wanted\":2147483648}");
     world.inject(&["--gpu", "1", "xid", "95"]);
-    let wanted = ranks[1].hear();
-    assert!(wanted.contains("checkpoint_wanted") && wanted.contains("Xid 95"), "{wanted}");
+    let request = ranks[1].next_line();
+    assert!(request.contains("checkpoint_wanted") && request.contains("Xid 95"), "{request}");
     // The checkpoint request reaches jobs before the finding is persisted or shown.
     agent.until(|status| !status["jobs"][0]["checkpoint_wanted_for"][0].is_null());
     let before = world.status_ran(&[]).stdout;
     for part in ["2 of 2 here, 4 in all", "rank 1 +20 %", "none taken yet"] {
         assert!(before.contains(part), "{part}: {before}");
     }
-    ranks[1].say("{\"type\":\"checkpoint_done\",\"step\":8}");
+    ranks[1].send("{\"type\":\"checkpoint_done\",\"step\":8}");
     let status = agent.until(|status| status["jobs"][0]["checkpoint_step"] == 8);
     let job = &status["jobs"][0];
     assert_eq!((&job["slowest"]["rank"], &job["slowest_over_median"]), (&1.into(), &1.2.into()));
@@ -111,24 +111,24 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
 }
 
 #[test]
-fn a_gpu_of_another_node_is_told() {
+fn a_rank_with_a_gpu_of_another_node_gets_a_notice() {
     let world = World::of(1);
     let agent = world.agent().ready();
     // FARRIER_SOCKET, which leads jobs to their agent, works for `farrier status` too.
     let mut status = crate::support::farrier(&["status", "--output", "json"]);
     let ran = status.env("FARRIER_SOCKET", world.path("agent.sock")).output().unwrap();
     assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
-    let mut rank = Rank::hello(&world, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
-    assert!(rank.hear().contains("welcome"));
-    let notice = rank.hear();
+    let mut rank = Rank::connect(&world, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
+    assert!(rank.next_line().contains("welcome"));
+    let notice = rank.next_line();
     assert!(notice.contains("notice") && notice.contains("is not on this node"), "{notice}");
     world.inject(&["--gpu", "0", "lost"]);
-    assert!(rank.hear().contains("checkpoint_wanted"));
+    assert!(rank.next_line().contains("checkpoint_wanted"));
     agent.stop();
 }
 
 #[test]
-fn garbage_on_the_socket_leaves_the_agent_as_it_was() {
+fn garbage_on_the_socket_does_not_affect_the_agent() {
     let world = World::of(1);
     let agent = world.agent().ready();
     agent.until(|status| status["verdict"] == "healthy");

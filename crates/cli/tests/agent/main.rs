@@ -1,17 +1,17 @@
 //! `farrier agent` and `farrier status` on a simulated node: the whole program, its faults and how
 //! it exits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
 #[path = "../support/kill.rs"]
 mod kill;
 #[path = "../support/mod.rs"]
 mod support;
 
-mod brain;
 mod config;
 mod crash;
 mod faults;
+mod health_monitor;
 mod jobs;
 mod privilege;
 mod python;

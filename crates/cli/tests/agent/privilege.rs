@@ -8,12 +8,12 @@ use crate::support::farrier;
 use crate::world::{World, command_for, is_root, skipped};
 
 #[test]
-fn without_root_it_says_what_it_cannot_see() {
+fn without_root_the_agent_reports_coverage_gaps() {
     let world = World::of(1);
     let kmsg = world.path("node/root/dev/kmsg");
     fs::set_permissions(&kmsg, fs::Permissions::from_mode(0o600)).unwrap();
-    let words = world.words();
-    let mut command = farrier(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let args = world.words();
+    let mut command = farrier(&args.iter().map(String::as_str).collect::<Vec<_>>());
     if is_root() {
         // Run as another user, which can read world-readable files and write only its own.
         for name in ["", "agent.toml"] {
@@ -21,23 +21,20 @@ fn without_root_it_says_what_it_cannot_see() {
             fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
         }
         if !nobody_can_run() {
-            skipped("`setpriv` is missing, or the binary cannot be reached by others");
+            skipped("`setpriv` is missing, or other users cannot execute the binary");
             return;
         }
         let mut as_nobody = Command::new("setpriv");
         as_nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-        as_nobody
-            .arg(env!("CARGO_BIN_EXE_farrier"))
-            .args(&words)
-            .stdin(std::process::Stdio::null());
+        as_nobody.arg(env!("CARGO_BIN_EXE_farrier")).args(&args).stdin(std::process::Stdio::null());
         command = as_nobody;
     }
     let agent = world.spawn(command_for(&mut command, &world.path("log"), |_| ()));
     let status = agent.until(|status| {
-        let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
+        let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         // At first, the reason is only that the log has not been read yet.
-        let why = blind.first().and_then(|it| it["why"].as_str()).unwrap_or_default();
-        blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("permission denied")
+        let why = gaps.first().and_then(|gap| gap["why"].as_str()).unwrap_or_default();
+        gaps.len() == 1 && gaps[0]["what"] == "kernel-log" && why.contains("permission denied")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let why = status["not_seen"][0]["why"].as_str().unwrap();
@@ -49,7 +46,7 @@ fn without_root_it_says_what_it_cannot_see() {
     assert_eq!(agent.get("/healthz").0, 503);
 }
 
-/// Whether another user can execute the binary: a checkout in root's home directory is private.
+/// `true` if another user can execute the binary: a checkout in root's home directory is private.
 fn nobody_can_run() -> bool {
     Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])

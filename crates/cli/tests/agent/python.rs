@@ -36,21 +36,24 @@ impl Drop for Rank {
     }
 }
 
-/// Whether a Python that the package supports is installed. With `CI=true`, a missing one is a
+/// `true` if a Python that the package supports is installed. With `CI=true`, a missing one is a
 /// failure.
 fn has_python() -> bool {
-    let wanted = "import sys; sys.exit(sys.version_info < (3, 10))";
-    let found = Command::new("python3").args(["-c", wanted]).status().is_ok_and(|it| it.success());
+    let version_check = "import sys; sys.exit(sys.version_info < (3, 10))";
+    let has_python = Command::new("python3")
+        .args(["-c", version_check])
+        .status()
+        .is_ok_and(|status| status.success());
     let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(found || !on_ci, "Python 3.10 or newer is needed on CI");
-    if !found {
-        eprintln!("SKIPPED: there is no Python 3.10 or newer");
+    assert!(has_python || !on_ci, "CI requires Python 3.10 or newer");
+    if !has_python {
+        eprintln!("SKIPPED: Python 3.10 or newer is not installed");
     }
-    found
+    has_python
 }
 
 #[test]
-fn the_python_client_is_shown_told_and_answered() {
+fn the_python_client_reports_steps_and_gets_checkpoint_requests() {
     if !has_python() {
         return;
     }
@@ -61,12 +64,12 @@ fn the_python_client_is_shown_told_and_answered() {
     // PyTorch writes UUIDs without the prefix.
     let gpu = gpu.trim_start_matches("GPU-");
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
-    let patience = TEST_TIMEOUT.as_secs().to_string();
+    let timeout_s = TEST_TIMEOUT.as_secs().to_string();
     let mut python = Command::new("python3");
-    python.args(["-c", RANK, gpu, &patience]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    python.args(["-c", RANK, gpu, &timeout_s]).stdin(Stdio::piped()).stdout(Stdio::piped());
     python.env("PYTHONPATH", package).env("FARRIER_SOCKET", world.path("agent.sock"));
     let mut rank = Rank(python.spawn().unwrap());
-    let mut said = BufReader::new(rank.0.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(rank.0.stdout.take().unwrap()).lines();
 
     let status = agent.until(|status| status["jobs"][0]["step"] == 7);
     let job = &status["jobs"][0];
@@ -74,9 +77,9 @@ fn the_python_client_is_shown_told_and_answered() {
     assert_eq!((&job["loss"], &job["tokens_per_s"]), (&1.5.into(), &50.0.into()), "{job:#}");
 
     world.inject(&["--gpu", "1", "xid", "95"]);
-    let heard = said.next().unwrap().unwrap();
-    assert!(heard.starts_with("True 0 gpu.xid Xid 95") && heard.contains(gpu), "{heard}");
-    assert_eq!(said.next().unwrap().unwrap(), "True 0 None");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("True 0 gpu.xid Xid 95") && line.contains(gpu), "{line}");
+    assert_eq!(lines.next().unwrap().unwrap(), "True 0 None");
     let status = agent.until(|status| status["jobs"][0]["checkpoint_step"] == 8);
     assert!(
         status["jobs"][0]["checkpoint_wanted_for"].to_string().contains("Xid 95"),

@@ -29,11 +29,12 @@ impl World {
     }
 
     /// A node with H100, with further arguments for `farrier simulate node`.
-    pub(crate) fn with(words: &[&str]) -> Self {
+    pub(crate) fn with(extra_args: &[&str]) -> Self {
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.text("node");
-        let made = run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], words].concat());
-        assert_eq!(made.code, 0, "{}", made.stderr);
+        let ran =
+            run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], extra_args].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
         world
     }
 
@@ -45,12 +46,12 @@ impl World {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn inject(&self, words: &[&str]) {
+    pub(crate) fn inject(&self, fault: &[&str]) {
         let dir = self.text("node");
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        let mut args = vec!["simulate", "inject", &dir];
+        args.extend(fault);
+        let ran = run(&args);
+        assert_eq!(ran.code, 0, "{fault:?}: {}", ran.stderr);
     }
 
     /// Appends lines of the driver to the kernel log.
@@ -95,9 +96,9 @@ impl World {
 
     /// Starts an agent with a modified command.
     pub(crate) fn agent_with(&self, change: impl FnOnce(&mut Command)) -> Agent<'_> {
-        let words = self.words();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut command = farrier(&words);
+        let args = self.words();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut command = farrier(&args);
         self.spawn(command_for(&mut command, &self.path("log"), change))
     }
 
@@ -114,9 +115,9 @@ impl World {
 
     pub(crate) fn status_ran(&self, more: &[&str]) -> Ran {
         let (socket, state) = (self.text("agent.sock"), self.text("state"));
-        let mut words = vec!["status", "--socket", &socket, "--state-dir", &state];
-        words.extend(more);
-        run(&words)
+        let mut args = vec!["status", "--socket", &socket, "--state-dir", &state];
+        args.extend(more);
+        run(&args)
     }
 
     /// Changes that reached the sink: the kind of change and the finding.
@@ -165,7 +166,7 @@ impl Agent<'_> {
     }
 
     /// Waits for a status that satisfies the predicate, and returns it.
-    pub(crate) fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, predicate: impl Fn(&Value) -> bool) -> Value {
         let explain = || {
             let status = self.world.status_ran(&["--output", "json"]).stdout;
             format!("the log:\n{}\nthe status:\n{status}", self.log())
@@ -173,7 +174,7 @@ impl Agent<'_> {
         wait_for(explain, || {
             let ran = self.world.status_ran(&["--output", "json"]);
             let status = serde_json::from_str::<Value>(&ran.stdout).ok()?;
-            (!status["agent"].is_null() && holds(&status)).then_some(status)
+            (!status["agent"].is_null() && predicate(&status)).then_some(status)
         })
     }
 
@@ -190,7 +191,8 @@ impl Agent<'_> {
     /// Waits until the agent exits on its own.
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         let log = self.world.path("log");
-        let explain = || format!("its end:\n{}", fs::read_to_string(log).unwrap_or_default());
+        let explain =
+            || format!("still running; the log:\n{}", fs::read_to_string(log).unwrap_or_default());
         wait_for(explain, || self.child.try_wait().unwrap())
     }
 
@@ -218,9 +220,9 @@ impl Agent<'_> {
         let mut stream = TcpStream::connect(address.trim()).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
@@ -242,7 +244,7 @@ impl Drop for Agent<'_> {
 /// The open finding with this code.
 pub(crate) fn find(status: &Value, code: &str) -> Option<Value> {
     let findings = status["findings"].as_array()?;
-    findings.iter().map(|it| &it["finding"]).find(|it| it["code"] == code).cloned()
+    findings.iter().map(|entry| &entry["finding"]).find(|finding| finding["code"] == code).cloned()
 }
 
 /// Reports that a test cannot run here. With `CI=true` that is a failure.
@@ -252,7 +254,7 @@ pub(crate) fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Whether this process runs as root, which bypasses file permissions.
+/// `true` if this process runs as root, which bypasses file permissions.
 pub(crate) fn is_root() -> bool {
     File::open("/proc/self/status").is_ok_and(|mut file| {
         let mut text = String::new();

@@ -5,80 +5,80 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::lifecycle::configure;
 use crate::orders::{OrdersProcess, order};
-use crate::way::configured;
 use crate::world::{Agent, World, find};
 
 #[test]
-fn an_agent_carries_on_an_order_that_was_accepted_before_it_died() {
+fn an_agent_resumes_an_order_that_a_killed_one_accepted() {
     let world = World::of(1);
-    configured(&world, "enabled = true\n");
+    configure(&world, "enabled = true\n");
     let (config, log) = (world.path("agent.toml"), world.path("orders.log"));
     let mut orders = OrdersProcess::start(&config, &log, Some("order-synced"));
     orders.say(&json!({ "order": order(1, json!("cordon"), None) }));
-    assert_eq!(orders.hear(), None, "it died before it could say anything");
+    assert_eq!(orders.hear(), None, "it died before it could print a status");
     assert!(!orders.ended().success());
     let agent = world.agent();
     agent.until(|_| world.path("state/cordon.json").exists());
-    agent.until(|_| agent.log().contains("an order is done"));
+    agent.until(|_| agent.log().contains("order done"));
     // Only one process may execute orders.
     let mut other = OrdersProcess::start(&config, &log, None);
     assert!(!other.ended().success());
-    assert!(fs::read_to_string(&log).unwrap().contains("another process carries out orders"));
+    assert!(fs::read_to_string(&log).unwrap().contains("another process executes orders"));
     agent.stop();
 }
 
 #[test]
-fn a_journal_of_orders_that_does_not_read_keeps_no_agent_from_watching() {
+fn a_damaged_order_journal_does_not_stop_monitoring() {
     let world = World::of(1);
-    configured(&world, "enabled = true\n");
+    configure(&world, "enabled = true\n");
     fs::create_dir_all(world.path("state")).unwrap();
     fs::write(world.path("state/orders.jsonl"), "nonsense\n").unwrap();
     let agent = world.agent().ready();
     let log = agent.log();
-    assert!(log.contains("orders are not carried out") && log.contains("line 1"), "{log}");
+    assert!(log.contains("failed to start the order executor") && log.contains("line 1"), "{log}");
     agent.stop();
 }
 
 /// A fault that stays open until a part is replaced.
-fn broken(world: &World, agent: &Agent<'_>) {
+fn inject_fault(world: &World, agent: &Agent<'_>) {
     world.inject(&["kernel-line", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"]);
     agent.until_found("host.kernel-error");
 }
 
-fn until_repaired(agent: &Agent<'_>) {
+fn wait_until_cleared(agent: &Agent<'_>) {
     agent.until(|status| find(status, "host.kernel-error").is_none());
 }
 
 fn repair(generation: u64) -> serde_json::Value {
-    order(generation, json!({ "note-repair": { "what": "a new module" } }), None)
+    order(generation, json!({ "acknowledge-repair": { "repair": "a new module" } }), None)
 }
 
 #[test]
-fn a_repair_that_another_process_notes_reaches_the_agent_that_watches() {
+fn a_repair_note_of_another_process_reaches_the_agent() {
     let world = World::of(1);
-    let config = configured(&world, "");
+    let config = configure(&world, "");
     let agent = world.agent().ready();
-    broken(&world, &agent);
+    inject_fault(&world, &agent);
     let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), None);
     orders.done(&repair(1));
-    until_repaired(&agent);
+    wait_until_cleared(&agent);
     agent.stop();
 }
 
 #[test]
-fn a_repair_that_the_agent_itself_notes_ends_what_waited_for_it() {
+fn a_repair_note_of_the_agent_itself_clears_the_finding() {
     let world = World::of(1);
-    let config = configured(&world, "enabled = true\n");
+    let config = configure(&world, "enabled = true\n");
     let agent = world.agent().ready();
-    broken(&world, &agent);
+    inject_fault(&world, &agent);
     agent.stop();
     // One process accepts the order and dies; the agent executes it.
     let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), Some("order-synced"));
     orders.say(&json!({ "order": repair(1) }));
     assert!(!orders.ended().success());
     let agent = world.agent().ready();
-    agent.until(|_| agent.log().contains("an order is done"));
-    until_repaired(&agent);
+    agent.until(|_| agent.log().contains("order done"));
+    wait_until_cleared(&agent);
     agent.stop();
 }

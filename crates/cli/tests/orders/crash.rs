@@ -6,20 +6,20 @@ use std::fs;
 use farrier_agent::failpoint::Point;
 use serde_json::{Value, json};
 
+use crate::lifecycle::{boot, configure};
 use crate::orders::{OrdersProcess, order};
-use crate::way::{boot, configured};
 use crate::world::World;
 
-fn desk(world: &World, crash: Option<&str>) -> OrdersProcess {
+fn start_executor(world: &World, crash: Option<&str>) -> OrdersProcess {
     OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), crash)
 }
 
 /// Gives an order to an executor that dies at the failpoint, then to one that does not. Returns the
 /// final status, or `None` if the first executor did not reach the failpoint.
-fn killed(world: &World, crash: &str, order: &Value) -> Option<Value> {
-    let mut first = desk(world, Some(crash));
+fn run_with_crash(world: &World, crash: &str, order: &Value) -> Option<Value> {
+    let mut first = start_executor(world, Some(crash));
     first.say(&json!({ "order": order }));
-    let last = std::iter::from_fn(|| first.hear()).find(|told| is_end(told, order));
+    let last = std::iter::from_fn(|| first.hear()).find(|line| is_final(line, order));
     if last.is_some() {
         // It may still die after it has sent the final status.
         acknowledge(&mut first, order);
@@ -28,26 +28,26 @@ fn killed(world: &World, crash: &str, order: &Value) -> Option<Value> {
         return None;
     }
     drop(first);
-    // The second executor resumes the order by itself; and the server, which has no status yet,
-    // sends the order again.
-    let mut second = desk(world, None);
+    // The second executor resumes the order, and the server, which has no status yet, sends the
+    // order again.
+    let mut second = start_executor(world, None);
     let answer = second.carry(order);
     acknowledge(&mut second, order);
     assert!(second.ended().success());
-    let mut third = desk(world, None);
+    let mut third = start_executor(world, None);
     assert!(third.ended().success());
-    let told: Vec<Value> = std::iter::from_fn(|| third.hear()).collect();
+    let lines: Vec<Value> = std::iter::from_fn(|| third.hear()).collect();
     assert!(
-        !told.iter().any(|told| is_end(told, order)),
-        "what is acknowledged is told again: {told:?}"
+        !lines.iter().any(|line| is_final(line, order)),
+        "an acknowledged status is printed again: {lines:?}"
     );
     Some(answer)
 }
 
-/// Whether this is the final status of the order.
-fn is_end(told: &Value, order: &Value) -> bool {
-    let answer = &told["answer"];
-    answer["generation"] == order["generation"] && answer["answer"] != "accepted"
+/// `true` if this line is the final status of the order.
+fn is_final(line: &Value, order: &Value) -> bool {
+    let status = &line["order-status"];
+    status["generation"] == order["generation"] && status["answer"] != "accepted"
 }
 
 fn acknowledge(orders: &mut OrdersProcess, order: &Value) {
@@ -55,55 +55,55 @@ fn acknowledge(orders: &mut OrdersProcess, order: &Value) {
 }
 
 #[test]
-fn killed_at_each_step_a_mark_is_set_once_and_taken_away_once() {
+fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
     let world = World::of(1);
-    configured(&world, "");
+    configure(&world, "");
     let _agent = world.agent().ready();
-    let mark = world.path("state/cordon.json");
+    let cordon = world.path("state/cordon.json");
     let mut generation = 0;
-    let mut deaths = 0;
+    let mut crashes = 0;
     for point in Point::OF_ORDERS.map(Point::name) {
         for times in 1..20 {
-            let mut lived = 0;
-            for what in ["cordon", "uncordon"] {
+            let mut survived = 0;
+            for kind in ["cordon", "uncordon"] {
                 generation += 1;
                 let crash = format!("{point}:{times}");
-                let answer = killed(&world, &crash, &order(generation, json!(what), None));
+                let answer = run_with_crash(&world, &crash, &order(generation, json!(kind), None));
                 if let Some(answer) = answer {
-                    deaths += 1;
-                    assert!(answer["done"].is_object(), "{what}, {crash}: {answer}");
+                    crashes += 1;
+                    assert!(answer["done"].is_object(), "{kind}, {crash}: {answer}");
                 } else {
-                    lived += 1;
+                    survived += 1;
                 }
-                assert_eq!(mark.exists(), what == "cordon", "{what}, {crash}");
+                assert_eq!(cordon.exists(), kind == "cordon", "{kind}, {crash}");
             }
-            if lived == 2 {
+            if survived == 2 {
                 break;
             }
         }
     }
-    assert!(deaths >= 30, "{deaths}");
+    assert!(crashes >= 30, "{crashes}");
     let bytes = fs::metadata(world.path("state/orders.jsonl")).unwrap().len();
     assert!(bytes < 200 << 10, "{bytes}");
 }
 
 /// Failpoints around the action itself. The agent's own tests cover those around disk writes.
-const AROUND: [&str; 2] = ["order-begun", "order-acted"];
+const ACTION_POINTS: [&str; 2] = ["order-begun", "order-acted"];
 
 #[test]
-fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
+fn a_crash_around_a_reset_resets_the_gpu_at_most_once() {
     let world = World::of(1);
-    configured(&world, "");
+    configure(&world, "");
     let agent = world.agent().ready();
     let gpu = world.status().0["gpus"][0]["identity"]["uuid"].clone();
-    let mut orders = desk(&world, None);
+    let mut orders = start_executor(&world, None);
     orders.done(&order(1, json!("cordon"), None));
     assert!(orders.ended().success());
     let resets = || {
         let text = fs::read_to_string(world.path("node/gpus/0.json")).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["resets"].as_u64().unwrap_or(0)
     };
-    for (generation, point) in (2..).zip(AROUND) {
+    for (generation, point) in (2..).zip(ACTION_POINTS) {
         // A driver that asks for a reset, and a GPU that returns errors until it is reset.
         if point == "order-begun" {
             world.inject(&["recovery-action", "1"]);
@@ -113,94 +113,94 @@ fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
         }
         let before = resets();
         let order = order(generation, json!({ "reset-gpu": { "gpu": gpu } }), Some(&boot(&world)));
-        let answer = killed(&world, point, &order).unwrap();
+        let answer = run_with_crash(&world, point, &order).unwrap();
         let made = resets() - before;
         if point == "order-begun" {
             // It is unknown whether the reset was started, so it is not started again.
-            let why = answer["failed"]["why"].as_str().unwrap();
+            let reason = answer["failed"]["reason"].as_str().unwrap();
             assert!(
-                why.contains("whether it was is not known: the driver asks for recovery action 1"),
-                "{why}"
+                reason.contains("reset is unknown: the driver requests recovery action 1"),
+                "{reason}"
             );
             assert_eq!(made, 0);
         } else {
             let evidence = answer["done"]["evidence"].as_str().unwrap();
-            assert!(evidence.starts_with("it was reset"), "{point}: {evidence}");
+            assert!(evidence.starts_with("the GPU was reset"), "{point}: {evidence}");
             assert_eq!(made, 1, "{point}");
         }
     }
     // A GPU in use is never reset.
     world.inject(&["process", "4242"]);
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
-    let mut orders = desk(&world, None);
-    let what = json!({ "reset-gpu": { "gpu": gpu } });
-    let why = orders.not_done(&order(9, what, Some(&boot(&world))));
+    let mut orders = start_executor(&world, None);
+    let kind = json!({ "reset-gpu": { "gpu": gpu } });
+    let why = orders.not_done(&order(9, kind, Some(&boot(&world))));
     assert!(why.contains("process 4242"), "{why}");
     assert_eq!(resets(), 1);
     agent.stop();
 }
 
 #[test]
-fn killed_around_a_reboot_the_node_is_rebooted_once() {
+fn a_crash_around_a_reboot_reboots_the_node_once() {
     let world = World::of(1);
-    configured(&world, "");
-    let mut orders = desk(&world, None);
+    configure(&world, "");
+    let mut orders = start_executor(&world, None);
     orders.done(&order(1, json!("cordon"), None));
     assert!(orders.ended().success());
     for (generation, point) in (2..).zip(["order-begun", "none"]) {
         let agent = world.agent().ready();
         let before = boot(&world);
         let order = order(generation, json!("reboot"), Some(&before));
-        let mut first = desk(&world, Some(point));
+        let mut first = start_executor(&world, Some(point));
         first.say(&json!({ "order": order }));
         while first.hear().is_some() {}
-        let died = !first.ended().success();
-        assert_eq!(died, point == "order-begun");
+        let crashed = !first.ended().success();
+        assert_eq!(crashed, point == "order-begun");
         drop(first);
-        if died {
-            assert_eq!(boot(&world), before, "it was not begun");
+        if crashed {
+            assert_eq!(boot(&world), before, "the reboot was not started");
             // The second executor finds the same boot ID, and reboots.
-            let mut second = desk(&world, None);
+            let mut second = start_executor(&world, None);
             while second.hear().is_some() {}
             assert!(second.ended().success());
         }
         let after = boot(&world);
         assert_ne!(after, before);
         agent.kill();
-        let mut third = desk(&world, None);
+        let mut third = start_executor(&world, None);
         let answer = third.carry(&order);
-        assert_eq!(answer["done"]["evidence"], format!("boot {after}, before it boot {before}"));
-        assert_eq!(boot(&world), after, "once");
+        assert_eq!(answer["done"]["evidence"], format!("boot {after}, previous boot {before}"));
+        assert_eq!(boot(&world), after, "one reboot");
         acknowledge(&mut third, &order);
         assert!(third.ended().success());
     }
 }
 
 #[test]
-fn killed_around_the_restart_of_a_service_it_is_restarted_once() {
+fn a_crash_around_a_service_restart_restarts_it_once() {
     let world = World::of(1);
-    configured(&world, "");
+    configure(&world, "");
     let agent = world.agent().ready();
-    let mut orders = desk(&world, None);
+    let mut orders = start_executor(&world, None);
     orders.done(&order(1, json!("cordon"), None));
     let unit = |unit: &str| json!({ "restart-service": { "unit": unit } });
     let why = orders.not_done(&order(2, unit("ssh.service"), None));
     assert!(why.contains("is not in `orders.services`"), "{why}");
     assert!(orders.ended().success());
-    let started = || {
+    let started_ms = || {
         let text = fs::read_to_string(world.path("node/host.json")).unwrap();
         let host: Value = serde_json::from_str(&text).unwrap();
         let tasks = host["tasks"].as_array().unwrap();
         let task = tasks.iter().find(|task| task["name"] == "nv-fabricmanage").unwrap();
         task["started_unix_ms"].as_u64().unwrap()
     };
-    for (generation, point) in (3..).zip(AROUND) {
-        let before = started();
+    for (generation, point) in (3..).zip(ACTION_POINTS) {
+        let before = started_ms();
         let order = order(generation, unit("nvidia-fabricmanager.service"), Some(&boot(&world)));
-        let answer = killed(&world, point, &order).unwrap();
+        let answer = run_with_crash(&world, point, &order).unwrap();
         let evidence = answer["done"]["evidence"].as_str().unwrap();
-        assert!(evidence.contains("was started anew and is active"), "{point}: {evidence}");
-        assert!(started() > before, "{point}");
+        assert!(evidence.contains("was restarted and is active"), "{point}: {evidence}");
+        assert!(started_ms() > before, "{point}");
     }
     agent.stop();
 }

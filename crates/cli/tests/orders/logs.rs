@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::orders::{OrdersProcess, order};
 
 #[test]
-fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
+fn a_bug_report_is_decompressed_redacted_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let bin = at("bin");
@@ -39,20 +39,21 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
         OrdersProcess::start_with(&at("agent.toml"), &at("orders.log"), None, &environment);
     orders.done(&order(1, json!("collect-logs"), None));
     assert!(orders.ended().success());
-    let kept: Vec<_> = fs::read_dir(at("state/artifacts")).unwrap().flatten().collect();
-    assert_eq!(kept.len(), 1, "the bundle and nothing else: {kept:?}");
-    let manifest = Manifest::read(fs::File::open(kept[0].path()).unwrap()).unwrap();
-    let report = manifest.files.iter().find(|it| it.name == "nvidia-bug-report.log").unwrap();
+    let files: Vec<_> = fs::read_dir(at("state/artifacts")).unwrap().flatten().collect();
+    assert_eq!(files.len(), 1, "only the bundle: {files:?}");
+    let manifest = Manifest::read(fs::File::open(files[0].path()).unwrap()).unwrap();
+    let report = manifest.files.iter().find(|entry| entry.name == "nvidia-bug-report.log").unwrap();
     let text = "a report\nAPI_TOKEN=[redacted]\n";
     assert_eq!((report.bytes, report.redactions), (text.len() as u64, 1));
-    let smi = manifest.missing.iter().find(|it| it.name == "nvidia-smi-q.txt").unwrap();
+    let smi = manifest.missing.iter().find(|entry| entry.name == "nvidia-smi-q.txt").unwrap();
     assert_eq!(smi.text, "`nvidia-smi` failed (exit 9): broken");
-    let boot = manifest.files.iter().find(|it| it.name == "kernel-previous-boot.log").unwrap();
+    let boot =
+        manifest.files.iter().find(|entry| entry.name == "kernel-previous-boot.log").unwrap();
     let printed = 5_242_875 + "kernel: the last line\n".len() as u64;
     assert_eq!(boot.bytes + boot.dropped_bytes, printed, "{boot:?}");
     assert!(boot.dropped_bytes >= 1 << 20, "{boot:?}");
-    assert!(!manifest.missing.iter().any(|it| it.name == boot.name), "{:?}", manifest.missing);
-    let text = file_text(&kept[0].path(), &boot.name);
+    assert!(!manifest.missing.iter().any(|gap| gap.name == boot.name), "{:?}", manifest.missing);
+    let text = file_text(&files[0].path(), &boot.name);
     assert!(text.starts_with("kernel: a line\n") && text.ends_with("kernel: the last line\n"));
 }
 

@@ -1,6 +1,6 @@
 //! Orders on a simulated node, with the real binary: executed, killed at each step, and resumed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
 #[path = "../support/kill.rs"]
 mod kill;
@@ -8,11 +8,11 @@ mod kill;
 mod orders;
 #[path = "../support/mod.rs"]
 mod support;
-#[expect(dead_code, reason = "the tests of the agent use all of it")]
+#[expect(dead_code, reason = "the agent's tests use the rest")]
 #[path = "../agent/world.rs"]
 mod world;
 
 mod agent;
 mod crash;
+mod lifecycle;
 mod logs;
-mod way;

@@ -319,7 +319,7 @@ mod tests {
         let purpose = farrier_wire::proof::Purpose::Renew;
         let point = key.prove(purpose).unwrap().point;
         let issued = authority.certify(&identity, &point, NODE_LIFE, made).unwrap();
-        assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
+        assert_eq!(Identity::from_certificate(&issued.certificate), Ok(identity));
         assert_eq!(issued.not_before, made - BACKDATED);
         let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
         let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];

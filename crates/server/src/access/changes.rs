@@ -147,7 +147,7 @@ mod tests {
         for _ in 0..2 {
             store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
         }
-        assert!(store.revoke(&"nobody".parse().unwrap(), now()).is_err());
+        assert!(store.revoke(&"unknown".parse().unwrap(), now()).is_err());
         let changes = store.changes(0).unwrap();
         let numbers: Vec<u64> = changes.iter().map(|change| change.number).collect();
         assert_eq!(numbers, [1, 2], "{changes:?}");

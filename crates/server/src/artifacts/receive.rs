@@ -31,8 +31,8 @@ const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Chunks queued for the disk.
 const CHUNKS_MAX: usize = 4;
-/// Attempts to send the artifact of one order, whatever became of them. An agent makes about twenty
-/// while its lease lasts, where none succeeds.
+/// Attempts to send the artifact of one order, including failed ones. An agent whose attempts all
+/// fail makes about twenty within its lease.
 const ATTEMPTS_MAX: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,8 +54,8 @@ enum Refusal {
     #[error("the certificate was revoked")]
     Revoked,
     #[error("the node has sent the artifact of this order {ATTEMPTS_MAX} times")]
-    Often,
-    #[error("the content is not what its header says")]
+    TooOften,
+    #[error("the content does not match its header")]
     Mismatch,
     #[error("failed to store the artifact")]
     Store(#[source] io::Error),
@@ -63,7 +63,7 @@ enum Refusal {
     Stopping,
 }
 
-/// Of a writer that did not end by itself.
+/// From a writer that panicked or was cancelled.
 impl From<JoinError> for Refusal {
     fn from(err: JoinError) -> Self {
         if err.is_panic() { Self::Store(io::Error::other(err)) } else { Self::Stopping }
@@ -92,7 +92,7 @@ impl From<Refusal> for Status {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     slots: Arc<Semaphore>,
     senders: Arc<Mutex<Senders>>,
     numbers: AtomicU64,
@@ -100,38 +100,38 @@ pub(crate) struct Receiver {
     expected_bytes: Arc<AtomicU64>,
 }
 
-/// By node and the entry with which it enrolled.
-type Senders = BTreeMap<(NodeId, u64), Sender>;
+/// By node and the entry of its enrolment.
+type Senders = BTreeMap<(NodeId, u64), NodeUploads>;
 
-/// A node that has sent artifacts.
 #[derive(Debug, Default)]
 struct NodeUploads {
     is_sending: bool,
-    /// The last order for which it sent one, and how often it has tried.
+    /// The last order with an artifact, and its number of attempts.
     generation: u64,
     attempts: u32,
 }
 
-/// A node's turn to send, and its slot. The writer has it: a stream that is reset may end before.
-struct Turn {
+/// An upload in progress and its slot. The writer owns it, because a stream that is reset may end
+/// before the writer.
+struct Upload {
     senders: Arc<Mutex<Senders>>,
     sender: (NodeId, u64),
     _slot: OwnedSemaphorePermit,
 }
 
-impl Drop for Turn {
+impl Drop for Upload {
     fn drop(&mut self) {
-        let mut senders = locked(&self.senders);
+        let mut senders = lock(&self.senders);
         senders.entry(self.sender.clone()).or_default().is_sending = false;
     }
 }
 
-fn locked(senders: &Mutex<Senders>) -> MutexGuard<'_, Senders> {
+fn lock(senders: &Mutex<Senders>) -> MutexGuard<'_, Senders> {
     senders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Room on disk for an artifact that is being received.
-struct SlotPool {
+/// Disk space reserved for an upload.
+struct DiskReservation {
     expected_bytes: Arc<AtomicU64>,
     bytes: u64,
 }
@@ -143,17 +143,17 @@ impl Drop for DiskReservation {
 }
 
 impl Receiver {
-    pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
-        let slots = Arc::new(Semaphore::new(AT_A_TIME));
+    pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<DiskSpace>) -> Self {
+        let slots = Arc::new(Semaphore::new(CONCURRENT_MAX));
         let (senders, expected_bytes) = (Arc::default(), Arc::default());
         Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
 
-    /// One at a time of each node: others need slots too.
-    fn turn(&self, node: &NodeId, record: &Record) -> Result<Turn, Refusal> {
+    /// Allows one upload per node at a time, because slots are shared.
+    fn begin_upload(&self, node: &NodeId, record: &ArtifactRecord) -> Result<Upload, Refusal> {
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| Refusal::Busy)?;
         let id = (node.clone(), record.first_seq);
-        let mut senders = locked(&self.senders);
+        let mut senders = lock(&self.senders);
         let sender = senders.entry(id.clone()).or_default();
         if sender.is_sending {
             return Err(Refusal::Busy);
@@ -162,10 +162,10 @@ impl Receiver {
             (sender.generation, sender.attempts) = (record.generation, 0);
         }
         if sender.attempts >= ATTEMPTS_MAX {
-            return Err(Refusal::Often);
+            return Err(Refusal::TooOften);
         }
         (sender.is_sending, sender.attempts) = (true, sender.attempts + 1);
-        Ok(Turn { senders: Arc::clone(&self.senders), sender: id, _slot: slot })
+        Ok(Upload { senders: Arc::clone(&self.senders), sender: id, _slot: slot })
     }
 
     fn reserve(&self, bytes: u64) -> DiskReservation {
@@ -174,7 +174,7 @@ impl Receiver {
     }
 
     /// Receives an artifact that an order of this node requests. Durable when this returns.
-    /// `is_admitted` says whether the node's certificate is still valid.
+    /// `is_admitted` is true while the node's certificate is valid.
     pub(crate) async fn receive(
         &self,
         controller: &Controller,
@@ -201,9 +201,9 @@ impl Receiver {
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
         requested_by: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
-        let whole =
+        let upload =
             tokio::time::timeout(TOTAL_TIMEOUT, self.receive_parts(node, parts, requested_by));
-        whole.await.map_err(|_| Refusal::Slow)?
+        upload.await.map_err(|_| Refusal::Slow)?
     }
 
     async fn receive_parts<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
@@ -222,14 +222,14 @@ impl Receiver {
         if self.space.is_low() {
             return Err(Refusal::LowSpace.into());
         }
-        let (generation, record) = (header.generation, asked_for(header.generation).await?);
-        // Only for a node that has an order to send one.
-        let turn = self.turn(node, &record)?;
-        let (first_seq, room) = (record.first_seq, self.room(header.bytes));
-        let (chunks, written) = self.writer(node.clone(), record, header, (turn, room));
-        // The order may end meanwhile, and the node may be revoked or retired.
+        let (generation, record) = (header.generation, requested_by(header.generation).await?);
+        // Only for a node whose order requests one.
+        let upload = self.begin_upload(node, &record)?;
+        let (first_seq, reservation) = (record.first_seq, self.reserve(header.bytes));
+        let (chunks, written) = self.writer(node.clone(), record, header, (upload, reservation));
+        // Meanwhile the order may end, and the node may be revoked or retired.
         let check = || async {
-            match asked_for(generation).await {
+            match requested_by(generation).await {
                 Ok(record) if record.first_seq == first_seq => Ok(()),
                 Ok(_) => Err(Refusal::NoOrder(generation)),
                 Err(err) => Err(err),
@@ -237,7 +237,7 @@ impl Receiver {
         };
         let sent = parts.send_to(&chunks, check).await;
         drop(chunks);
-        // Also where it was refused: when the node hears of that its turn has ended.
+        // Also after a refusal: the upload has ended before the node gets the status.
         let written = written.await.unwrap_or_else(|err| Err(Refusal::from(err)));
         sent?;
         written?;
@@ -250,26 +250,26 @@ impl Receiver {
         node: NodeId,
         mut record: ArtifactRecord,
         header: ArtifactHeader,
-        (turn, room): (Turn, SlotPool),
-    ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
-        let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
+        (upload, reservation): (Upload, DiskReservation),
+    ) -> (mpsc::Sender<WriterInput>, tokio::task::JoinHandle<Result<(), Refusal>>) {
+        let (send, mut inputs) = mpsc::channel(CHUNKS_MAX);
         let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let expected_bytes = room.expected_bytes.load(Ordering::Relaxed);
+            let _upload = upload;
+            let expected_bytes = reservation.expected_bytes.load(Ordering::Relaxed);
             if !space.has_room(store.dir(), expected_bytes).map_err(Refusal::Store)? {
                 return Err(Refusal::LowSpace);
             }
             let mut incoming = store.begin(number).map_err(Refusal::Store)?;
-            let content = write(&mut incoming, &mut pieces, header.bytes)?;
+            let content = write(&mut incoming, &mut inputs, header.bytes)?;
             if content.bytes != header.bytes || content.sha256 != header.sha256[..] {
                 return Err(Refusal::Mismatch);
             }
             record.bytes = content.bytes;
             record.sha256 = hex(&content.sha256);
-            let is_kept = store.finish(&node, &record, incoming).map_err(Refusal::Store)?;
-            is_kept.then_some(()).ok_or(Refusal::NoOrder(record.generation))
+            let is_stored = store.finish(&node, &record, incoming).map_err(Refusal::Store)?;
+            is_stored.then_some(()).ok_or(Refusal::NoOrder(record.generation))
         });
         (send, written)
     }
@@ -287,12 +287,12 @@ struct Received {
 
 fn write(
     incoming: &mut Incoming,
-    pieces: &mut mpsc::Receiver<WriterInput>,
+    inputs: &mut mpsc::Receiver<WriterInput>,
     bytes_max: u64,
 ) -> Result<Received, Refusal> {
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     loop {
-        match pieces.blocking_recv() {
+        match inputs.blocking_recv() {
             Some(WriterInput::Chunk(chunk)) => {
                 bytes += chunk.len() as u64;
                 if bytes > bytes_max {
@@ -323,16 +323,16 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
         }
     }
 
-    /// Gives the chunks to the writer, and tells it when that was all. It checks now and then, and
-    /// in the end, whether the node may still send it.
+    /// Forwards the chunks and the end of the stream to the writer. Checks periodically, and at the
+    /// end, whether the node may still send.
     async fn send_to<C: Future<Output = Result<(), Refusal>>>(
         &mut self,
-        chunks: &mpsc::Sender<Piece>,
+        chunks: &mpsc::Sender<WriterInput>,
         check: impl Fn() -> C,
     ) -> Result<(), Status> {
         let mut checked = Instant::now();
         while let Some(part) = self.next().await? {
-            if checked.elapsed() >= CHECK_EVERY {
+            if checked.elapsed() >= CHECK_INTERVAL {
                 check().await?;
                 checked = Instant::now();
             }
@@ -342,14 +342,14 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
             if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
                 return Err(Refusal::Bounds.into());
             }
-            // The writer ends early where it fails.
-            if chunks.send(Piece::Chunk(chunk)).await.is_err() {
+            // The writer has failed.
+            if chunks.send(WriterInput::Chunk(chunk)).await.is_err() {
                 break;
             }
         }
         check().await?;
-        // A stream that breaks off never gets here: the writer then ends without this.
-        let _ = chunks.send(Piece::End).await;
+        // Without this, as for an aborted stream, the writer discards the artifact.
+        let _ = chunks.send(WriterInput::End).await;
         Ok(())
     }
 }
@@ -361,14 +361,15 @@ async fn requested_by(
     generation: u64,
 ) -> Result<ArtifactRecord, Refusal> {
     let id = node.clone();
-    let found = controller.read(move |state| {
+    let pending = controller.read(move |state| {
         let node = state.nodes.get(&id)?;
         let order = &node.orders.pending()?.order;
-        let is_it = order.generation == generation && order.kind.spec().has_artifact;
-        is_it.then(|| (order.kind.spec().code.to_owned(), node.first_seq, node.location.clone()))
+        let is_requested = order.generation == generation && order.kind.spec().has_artifact;
+        is_requested
+            .then(|| (order.kind.spec().code.to_owned(), node.first_seq, node.location.clone()))
     });
-    let found = found.await.map_err(|_| Refusal::Stopping)?;
-    let (order, first_seq, location) = found.ok_or(Refusal::NoOrder(generation))?;
+    let pending = pending.await.map_err(|_| Refusal::Stopping)?;
+    let (order, first_seq, location) = pending.ok_or(Refusal::NoOrder(generation))?;
     Ok(ArtifactRecord::new(generation, order, first_seq, location, Timestamp::now()))
 }
 

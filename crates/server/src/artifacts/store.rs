@@ -19,8 +19,7 @@ const PER_NODE_MAX: usize = 4;
 /// Of all artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How often it is looked for those that are older.
-const PRUNE_EVERY: Duration = Duration::from_secs(24 * 3600);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,9 +63,9 @@ impl ArtifactRecord {
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// One change at a time. It has the nodes that were retired since the server started, and the
-    /// entry with which each had enrolled: what one still sends is not kept.
-    changes: Mutex<BTreeMap<NodeId, u64>>,
+    /// Nodes that were retired since the server started, with the entry of their enrolment: late
+    /// uploads of those are discarded. Locked during each change of the store.
+    retired: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 /// An upload in progress, deleted unless finished.
@@ -86,8 +85,8 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// The store in a server's folder. What a server that ended has left without a record is
-    /// deleted, and what is beyond the limits.
+    /// Opens the store in a server's folder. Deletes content without a record, as left by a crash,
+    /// and artifacts beyond the limits.
     pub(crate) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
@@ -102,22 +101,22 @@ impl ArtifactStore {
                 tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
             }
         }
-        let store = Self { dir, changes: Mutex::default() };
+        let store = Self { dir, retired: Mutex::default() };
         store.prune(now, None);
         Ok(store)
     }
 
-    /// Deletes what is beyond the limits once a day, until the task is cancelled.
+    /// Deletes artifacts beyond the limits once a day, until the task is cancelled.
     pub(crate) async fn prune_daily(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(PRUNE_EVERY).await;
+            tokio::time::sleep(PRUNE_INTERVAL).await;
             let store = Arc::clone(&self);
             let pruned = tokio::task::spawn_blocking(move || {
-                let _turn = store.changes.lock().unwrap_or_else(PoisonError::into_inner);
+                let _lock = store.retired.lock().unwrap_or_else(PoisonError::into_inner);
                 store.prune(Timestamp::now(), None);
             });
             if let Err(err) = pruned.await {
-                tracing::error!(%err, "old artifacts were not deleted");
+                tracing::error!(%err, "failed to delete old artifacts");
             }
         }
     }
@@ -133,8 +132,8 @@ impl ArtifactStore {
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Puts a whole one in its place; one of the same order before it is replaced. It is not kept,
-    /// and this is false, where the node was retired meanwhile.
+    /// Publishes a complete artifact, and replaces an earlier one of the same order. Discards it
+    /// and returns false if the node was retired meanwhile.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
@@ -142,7 +141,7 @@ impl ArtifactStore {
         mut incoming: Incoming,
     ) -> io::Result<bool> {
         incoming.file.sync_all()?;
-        let retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         if retired.get(node).is_some_and(|first_seq| record.first_seq <= *first_seq) {
             return Ok(false);
         }
@@ -152,19 +151,20 @@ impl ArtifactStore {
         let content = folder.join(record.content_name());
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
-        // Where this fails, the content has no record, and goes with the next one or the next start.
-        describe(&folder, record)?;
-        // It is received: what cannot be deleted now is with the next one, or a day later.
+        // If this fails, the content has no record, and is deleted with the next artifact or at the
+        // next start.
+        write_record(&folder, record)?;
+        // The artifact is durable. A failed deletion is retried with the next one, or within a day.
         if let Err(err) = delete_orphans(&folder) {
-            tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+            tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
         }
         self.prune(record.at, Some((&folder, record)));
         Ok(true)
     }
 
-    /// Deletes those of a node that was retired, with the entry with which it had enrolled.
+    /// Deletes the artifacts of a retired node, which enrolled with entry `first_seq`.
     pub(crate) fn delete_node(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
-        let mut retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.insert(node.clone(), first_seq);
         match fs::remove_dir_all(self.folder(node)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -172,16 +172,16 @@ impl ArtifactStore {
         }
     }
 
-    /// Those of a node since it enrolled, the newest first. One that is too old is not shown, also
-    /// where it is not deleted yet.
+    /// Artifacts of a node since its enrolment, newest first. Expired ones are hidden, even before
+    /// they are deleted.
     pub(crate) fn list(
         &self,
         node: &NodeId,
         first_seq: u64,
         now: Timestamp,
-    ) -> io::Result<Vec<Record>> {
+    ) -> io::Result<Vec<ArtifactRecord>> {
         let mut records = records(&self.folder(node))?;
-        records.retain(|it| it.first_seq == first_seq && !it.is_old(now));
+        records.retain(|record| record.first_seq == first_seq && !record.is_old(now));
         Ok(records)
     }
 
@@ -191,9 +191,10 @@ impl ArtifactStore {
         first_seq: u64,
         generation: u64,
         now: Timestamp,
-    ) -> io::Result<Option<(Record, File)>> {
+    ) -> io::Result<Option<(ArtifactRecord, File)>> {
         let records = self.list(node, first_seq, now)?;
-        let Some(record) = records.into_iter().find(|it| it.generation == generation) else {
+        let Some(record) = records.into_iter().find(|record| record.generation == generation)
+        else {
             return Ok(None);
         };
         match File::open(self.folder(node).join(record.content_name())) {
@@ -208,36 +209,38 @@ impl ArtifactStore {
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes what is beyond the limits. The `latest`, of this folder, stays, also where the wall
-    /// clock was set back and it seems to be the oldest. What cannot be deleted keeps nothing else.
-    /// The caller has the turn to change something.
-    fn prune(&self, now: Timestamp, latest: Option<(&Path, &Record)>) {
+    /// Deletes artifacts beyond the limits. `latest`, a folder and a record in it, always stays,
+    /// even if it looks like the oldest because the wall clock was set back. A failed deletion
+    /// does not stop the others. The caller holds the lock.
+    fn prune(&self, now: Timestamp, latest: Option<(&Path, &ArtifactRecord)>) {
         let failed = |folder: &Path, err: &io::Error| {
-            tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+            tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
         };
-        let is_latest = |folder: &Path, record: &Record| {
-            latest.is_some_and(|(of, it)| folder == of && record.generation == it.generation)
+        let is_latest = |folder: &Path, record: &ArtifactRecord| {
+            latest.is_some_and(|(latest_folder, latest)| {
+                folder == latest_folder && record.generation == latest.generation
+            })
         };
         let folders = node_folders(&self.dir).unwrap_or_else(|err| {
             failed(&self.dir, &err);
             Vec::new()
         });
-        let mut all = Vec::new();
+        let mut artifacts = Vec::new();
         for folder in folders {
             match records(&folder) {
-                Ok(found) => {
-                    let found = found.into_iter().enumerate();
-                    all.extend(found.map(|(at, record)| (folder.clone(), at, record)));
+                Ok(records) => {
+                    let ranked = records.into_iter().enumerate();
+                    artifacts.extend(ranked.map(|(rank, record)| (folder.clone(), rank, record)));
                 }
                 Err(err) => failed(&folder, &err),
             }
         }
-        all.sort_by_key(|(folder, _, record)| {
+        artifacts.sort_by_key(|(folder, _, record)| {
             std::cmp::Reverse((is_latest(folder, record), record.at))
         });
         let mut bytes = 0_u64;
-        for (folder, at, record) in all {
-            let is_over = at >= PER_NODE || record.is_old(now);
+        for (folder, rank, record) in artifacts {
+            let is_over = rank >= PER_NODE_MAX || record.is_old(now);
             if !is_over {
                 bytes = bytes.saturating_add(record.bytes);
             }
@@ -263,8 +266,9 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What a folder has, the newest first: by its orders, since the wall clock may have been set back.
-fn records(folder: &Path) -> io::Result<Vec<Record>> {
+/// Records in a folder, newest first: sorted by order, because the wall clock may have been set
+/// back.
+fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -279,7 +283,7 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
             }
         }
     }
-    records.sort_by_key(|it| std::cmp::Reverse((it.first_seq, it.generation)));
+    records.sort_by_key(|record| std::cmp::Reverse((record.first_seq, record.generation)));
     Ok(records)
 }
 
@@ -304,8 +308,8 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
         else {
             continue;
         };
-        let known = records.iter().find(|record| record.generation.to_string() == generation);
-        let is_orphan = match known {
+        let current = records.iter().find(|record| record.generation.to_string() == generation);
+        let is_orphan = match current {
             Some(record) => record.content_name() != name,
             None => !folder.join(format!("{generation}.json")).exists(),
         };
@@ -357,7 +361,7 @@ mod tests {
         put_at(store, node, (generation, first_seq), generation, 5);
     }
 
-    /// One that says that it has so many bytes.
+    /// Stores an artifact whose record claims this size.
     fn put_at(
         store: &ArtifactStore,
         node: &str,
@@ -366,9 +370,10 @@ mod tests {
         bytes: u64,
     ) {
         let node = node.parse().unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
+        let location = Location::in_pool("train".parse().unwrap());
         let at = Timestamp::from_second(i64::try_from(at_s).unwrap()).unwrap();
-        let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+        let mut record =
+            ArtifactRecord::new(generation, "collect-logs".to_owned(), first_seq, location, at);
         (record.bytes, record.sha256) = (bytes, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
@@ -385,7 +390,7 @@ mod tests {
         let node: NodeId = "a".parse().unwrap();
         let numbers = |seq| {
             let listed = store.list(&node, seq, START).unwrap();
-            listed.iter().map(|it| it.generation).collect::<Vec<_>>()
+            listed.iter().map(|record| record.generation).collect::<Vec<_>>()
         };
         assert_eq!(numbers(10), [6, 5, 4, 3]);
         assert!(numbers(11).is_empty(), "another node had that name");
@@ -426,40 +431,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_not_shown_and_goes_when_the_server_starts() {
+    fn expired_artifacts_are_hidden_and_deleted_at_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
         for node in ["a", "b", "c"] {
             put(&store, node, 1, 10);
         }
-        let is_there = |node: &str| store.folder(&node.parse().unwrap()).join("1.json").exists();
+        let exists = |node: &str| store.folder(&node.parse().unwrap()).join("1.json").exists();
         let limit = Timestamp::from_second(1).unwrap() + AGE_MAX;
         let late = limit + SignedDuration::from_secs(1);
         let node: NodeId = "a".parse().unwrap();
         assert!(store.read(&node, 10, 1, limit).unwrap().is_some());
-        assert!(store.list(&node, 10, late).unwrap().is_empty(), "not shown");
+        assert!(store.list(&node, 10, late).unwrap().is_empty(), "hidden");
         assert!(store.read(&node, 10, 1, late).unwrap().is_none());
-        assert!(is_there("a"), "and not deleted yet");
-        // One that cannot be deleted does not keep the others.
+        assert!(exists("a"), "not deleted yet");
+        // A failed deletion does not stop the others.
         for node in ["a", "b", "c"] {
             let content = store.folder(&node.parse().unwrap()).join("1-ab.bin");
             fs::remove_file(&content).unwrap();
             fs::create_dir(&content).unwrap();
         }
         ArtifactStore::open(dir.path(), late).unwrap();
-        assert!(!["a", "b", "c"].into_iter().any(is_there));
+        assert!(!["a", "b", "c"].into_iter().any(exists));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_old_goes_within_a_day() {
+    async fn expired_artifacts_are_deleted_within_a_day() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(open(&dir));
         put(&store, "a", 1, 10);
         let record = store.folder(&"a".parse().unwrap()).join("1.json");
         let pruning = tokio::spawn(Arc::clone(&store).prune_daily());
-        tokio::time::sleep(PRUNE_EVERY / 2).await;
+        tokio::time::sleep(PRUNE_INTERVAL / 2).await;
         assert!(record.exists());
-        tokio::time::sleep(PRUNE_EVERY).await;
+        tokio::time::sleep(PRUNE_INTERVAL).await;
         while record.exists() {
             tokio::task::yield_now().await;
         }
@@ -467,19 +472,19 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_stays_when_the_wall_clock_was_set_back() {
+    fn the_latest_artifact_stays_after_the_wall_clock_is_set_back() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
         let numbers = |node: &str| {
             let listed = store.list(&node.parse().unwrap(), 10, START).unwrap();
-            listed.iter().map(|it| it.generation).collect::<Vec<_>>()
+            listed.iter().map(|record| record.generation).collect::<Vec<_>>()
         };
         for generation in 1..=4 {
             put_at(&store, "a", (generation, 10), 1000 + generation, 5);
         }
         put_at(&store, "a", (5, 10), 7, 5);
         assert_eq!(numbers("a"), [5, 4, 3, 2]);
-        // The others make room, whatever their time.
+        // Other artifacts are deleted for it, whatever their time.
         put_at(&store, "b", (1, 10), 2000, BYTES_MAX - 15);
         assert_eq!((numbers("a"), numbers("b")), (vec![4, 3, 2], vec![1]));
         put_at(&store, "a", (6, 10), 8, 50);

@@ -35,18 +35,20 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     match event {
         Event::FindingsReported { changes, .. } => {
             !changes.iter().map(Change::finding).any(|change| {
-                let known = node.findings().get(&change.id);
+                let current = node.findings().get(&change.id);
                 // The previous version also counts: the finding may have become less severe, or
                 // cleared.
-                let counts = matters(change) || known.is_some_and(matters);
-                counts && !known.is_some_and(|known| same_decision(known, change))
+                let counts = matters(change) || current.is_some_and(matters);
+                counts && !current.is_some_and(|current| same_decision(current, change))
             })
         }
         Event::FindingsSnapshot { open, .. } => {
             let open: HashMap<u64, &Finding> =
                 open.iter().map(|finding| (finding.id, finding)).collect();
             let is_known = |finding: &Finding| {
-                node.findings().get(&finding.id).is_some_and(|known| same_decision(known, finding))
+                node.findings()
+                    .get(&finding.id)
+                    .is_some_and(|current| same_decision(current, finding))
             };
             let is_there = |finding: &Finding| {
                 open.get(&finding.id).is_some_and(|now| same_decision(now, finding))
@@ -55,10 +57,10 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
                 && node.findings().values().all(|finding| !matters(finding) || is_there(finding))
         }
         Event::InventoryReported { inventory, .. } => {
-            node.reported_inventory().is_some_and(|known| {
-                known.boot == inventory.boot
-                    && known.gpus == inventory.gpus
-                    && known.driver == inventory.driver
+            node.reported_inventory().is_some_and(|current| {
+                current.boot == inventory.boot
+                    && current.gpus == inventory.gpus
+                    && current.driver == inventory.driver
             })
         }
         _ => false,
@@ -214,7 +216,7 @@ mod tests {
         Record { journal: journal.to_owned(), number }
     }
 
-    fn found(journal: &str, number: u64) -> Event {
+    fn findings_reported(journal: &str, number: u64) -> Event {
         Event::FindingsReported {
             node: node(),
             record: record(journal, number),
@@ -251,7 +253,10 @@ mod tests {
     #[test]
     fn an_unknown_node_can_only_enrol() {
         let empty = FleetState::default();
-        assert_eq!(classify_as_ann(&empty, &found("j", 1)), Admission::UnknownNode(node()));
+        assert_eq!(
+            classify_as_ann(&empty, &findings_reported("j", 1)),
+            Admission::UnknownNode(node())
+        );
         assert_eq!(classify_as_ann(&empty, &enrolled()), Admission::New);
         assert_eq!(classify_as_ann(&after(vec![enrolled()]), &enrolled()), Admission::Duplicate);
         assert_eq!(classify_as_ann(&empty, &Event::Tick), Admission::New);
@@ -271,10 +276,11 @@ mod tests {
             inventory_reported(),
             silent(),
             cordon(),
-            found("j", 3),
+            findings_reported("j", 3),
             orders(),
         ]);
-        for event in [inventory_reported(), silent(), cordon(), found("j", 3), orders()] {
+        for event in [inventory_reported(), silent(), cordon(), findings_reported("j", 3), orders()]
+        {
             assert_eq!(classify_as_ann(&before, &event), Admission::New, "{event:?}");
             assert_eq!(classify_as_ann(&state, &event), Admission::Duplicate, "{event:?}");
         }
@@ -294,16 +300,16 @@ mod tests {
             .unwrap()
         };
         let record = |number| Record { journal: "j".to_owned(), number };
-        let found = |number, finding| {
+        let findings_reported = |number, finding| {
             let changes = vec![Change::Updated(finding)];
             Event::FindingsReported { node: node(), record: record(number), changes }
         };
         let resynced = |open| Event::FindingsSnapshot { node: node(), record: record(9), open };
-        let state = after(vec![enrolled(), found(1, finding(1, "one", "reset-gpu"))]);
+        let state = after(vec![enrolled(), findings_reported(1, finding(1, "one", "reset-gpu"))]);
         for (event, is_low) in [
-            (found(2, finding(1, "two", "reset-gpu")), true),
-            (found(2, finding(1, "two", "reboot-node")), false),
-            (found(2, finding(2, "one", "reset-gpu")), false),
+            (findings_reported(2, finding(1, "two", "reset-gpu")), true),
+            (findings_reported(2, finding(1, "two", "reboot-node")), false),
+            (findings_reported(2, finding(2, "one", "reset-gpu")), false),
             (resynced(vec![finding(1, "two", "reset-gpu")]), true),
             (resynced(vec![finding(1, "two", "reboot-node")]), false),
             (resynced(Vec::new()), false),
@@ -314,11 +320,11 @@ mod tests {
 
     #[test]
     fn record_numbers_increase_per_journal() {
-        let state = after(vec![enrolled(), found("j", 3)]);
+        let state = after(vec![enrolled(), findings_reported("j", 3)]);
         for (event, expected) in [
-            (found("j", 2), Admission::Duplicate),
-            (found("j", 4), Admission::New),
-            (found("k", 1), Admission::New),
+            (findings_reported("j", 2), Admission::Duplicate),
+            (findings_reported("j", 4), Admission::New),
+            (findings_reported("k", 1), Admission::New),
             (resynced("j", 2), Admission::Duplicate),
             (resynced("j", 3), Admission::Duplicate),
             (resynced("j", 4), Admission::New),
@@ -421,7 +427,7 @@ mod tests {
             report(1, 0..FINDINGS_MAX as u64),
         ]);
         assert_eq!(classify_as_ann(&state, &report(2, 0..1)), Admission::TooManyFindings(node()));
-        assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
+        assert_eq!(classify_as_ann(&state, &findings_reported("j", 2)), Admission::New);
         let mut large = opened(0..1500);
         for change in &mut large {
             let (Change::Opened(finding) | Change::Updated(finding) | Change::Cleared(finding)) =

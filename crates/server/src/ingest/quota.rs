@@ -46,7 +46,7 @@ impl Bucket {
 
     fn left_s(&self, now: Instant) -> (f64, f64) {
         let passed_s = now.saturating_duration_since(self.at).as_secs_f64();
-        let refilled = |left: f64| (left + passed_s).min(self.quota.burst_s);
+        let refilled = |remaining: f64| (remaining + passed_s).min(self.quota.burst_s);
         (refilled(self.left_s.0), refilled(self.left_s.1))
     }
 

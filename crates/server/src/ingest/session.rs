@@ -14,7 +14,7 @@ use farrier_fleet::fleet::state::Liveness;
 use farrier_fleet::fleet::{NodeId, Order};
 use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
+use farrier_wire::limits::{NAME_BYTES_MAX, ORDER_STATUSES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{
     self, AgentMessage, ServerMessage, agent_message, report, server_message,
 };
@@ -127,7 +127,7 @@ pub(crate) async fn serve(
         SessionEnd::ClosedByNode | SessionEnd::Lost(_) => {}
         _ => context.counters.session_ended(&node, chain(&end)),
     }
-    tracing::debug!(%node, why = %chain(&end), "a session ended");
+    tracing::debug!(%node, reason = %chain(&end), "a session ended");
     if let Some(status) = end.status() {
         let _ = tokio::time::timeout(SEND_TIMEOUT, out.send(Box::new(Err(status)))).await;
     }
@@ -147,12 +147,14 @@ pub(crate) fn expired() -> Status {
 async fn until_expired(until: Option<Timestamp>) {
     let Some(until) = until else { return std::future::pending().await };
     loop {
-        let Ok(left) = Duration::try_from(until.duration_since(Timestamp::now())) else { return };
-        if left.is_zero() {
+        let Ok(remaining) = Duration::try_from(until.duration_since(Timestamp::now())) else {
+            return;
+        };
+        if remaining.is_zero() {
             return;
         }
         // The clock may be corrected meanwhile.
-        tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
+        tokio::time::sleep(remaining.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
 
@@ -270,7 +272,7 @@ impl Session<'_> {
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
         check_limit("journal", journal.len(), NAME_BYTES_MAX)?;
-        check_limit("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        check_limit("outstanding", outstanding.len(), ORDER_STATUSES_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
         let cordon = convert::cordon(cordon.unwrap_or_default())?;
         let node_record = self.node_record().await?;

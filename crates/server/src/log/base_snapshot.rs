@@ -5,7 +5,9 @@ use rusqlite::{Connection, params};
 
 use super::{Hash, LogError, Snapshot};
 
-const HEADER: &[u8] = b"farrier state 3\n";
+const HEADER: &[u8] = b"farrier state 4\n";
+/// Differs from version 4 only in names, which deserialisation accepts as aliases.
+const HEADER_V3: &[u8] = b"farrier state 3\n";
 /// Before a node's fields were grouped.
 const HEADER_V2: &[u8] = b"farrier state 2\n";
 /// Before nodes recorded their first service, and when reasons were sentences.
@@ -50,7 +52,7 @@ pub(super) fn decode_state(bytes: &[u8], digest: Hash) -> Result<FleetState, Sna
     if Hash::digest(bytes) != digest {
         return Err(SnapshotReadError::Damaged);
     }
-    if let Some(state) = bytes.strip_prefix(HEADER) {
+    if let Some(state) = bytes.strip_prefix(HEADER).or_else(|| bytes.strip_prefix(HEADER_V3)) {
         return serde_json::from_slice(state).map_err(|_| SnapshotReadError::Damaged);
     }
     if let Some(state) = bytes.strip_prefix(HEADER_V2) {

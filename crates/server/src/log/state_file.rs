@@ -13,7 +13,9 @@ use super::{Hash, LogError, Snapshot, SnapshotWriter};
 
 const BUFFER_BYTES: usize = 1 << 20;
 /// Format name and version.
-const HEADER: &[u8] = b"farrier state 3 ";
+const HEADER: &[u8] = b"farrier state 4 ";
+/// Differs from version 4 only in names, which deserialisation accepts as aliases.
+const HEADER_V3: &[u8] = b"farrier state 3 ";
 /// Hexadecimal digest and line break.
 const DIGEST_BYTES: usize = 65;
 
@@ -112,13 +114,14 @@ impl SnapshotWriter for StateFile {
     }
 }
 
-/// `None` if it is damaged, or of another version.
+/// `None` if it is damaged, or of an unsupported version.
 fn parse(bytes: &[u8]) -> Option<Snapshot> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
         return None;
     }
-    let (hash, state) = content.strip_prefix(HEADER)?.split_at_checked(DIGEST_BYTES)?;
+    let body = content.strip_prefix(HEADER).or_else(|| content.strip_prefix(HEADER_V3))?;
+    let (hash, state) = body.split_at_checked(DIGEST_BYTES)?;
     let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
     Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })
 }

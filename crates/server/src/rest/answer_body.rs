@@ -19,7 +19,7 @@ use crate::serve::ActiveRequest;
 
 /// Chunk given to the connection at once. This much of an answer can stay in memory, without a
 /// slot, for a client with a window of one byte.
-const PIECE_BYTES: usize = 4 << 10;
+const CHUNK_BYTES: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) enum Content {
@@ -63,7 +63,7 @@ enum BodyState {
 struct Unsent {
     content: Content,
     /// Rest of the current chunk.
-    left: Bytes,
+    remaining: Bytes,
     /// When the client last read, or there was nothing to read.
     last_read: Instant,
     _hold: Option<AnswerHold>,
@@ -71,23 +71,23 @@ struct Unsent {
 
 impl Unsent {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let left = match &mut self.content {
-            Content::Whole(left) => left,
+        let remaining = match &mut self.content {
+            Content::Whole(remaining) => remaining,
             Content::Written(pieces) => {
-                while self.left.is_empty() {
+                while self.remaining.is_empty() {
                     match ready!(pieces.poll_recv(context)) {
-                        Some(piece) => self.left = piece,
+                        Some(piece) => self.remaining = piece,
                         None => return Poll::Ready(None),
                     }
                 }
-                &mut self.left
+                &mut self.remaining
             }
         };
-        if left.is_empty() {
+        if remaining.is_empty() {
             return Poll::Ready(None);
         }
         self.last_read = Instant::now();
-        Poll::Ready(Some(left.split_to(left.len().min(PIECE_BYTES))))
+        Poll::Ready(Some(remaining.split_to(remaining.len().min(CHUNK_BYTES))))
     }
 
     /// Whether the body waits for its writer, and not for the client.
@@ -95,7 +95,7 @@ impl Unsent {
         match &self.content {
             Content::Whole(_) => false,
             Content::Written(pieces) => {
-                self.left.is_empty() && pieces.is_empty() && !pieces.is_closed()
+                self.remaining.is_empty() && pieces.is_empty() && !pieces.is_closed()
             }
         }
     }
@@ -111,7 +111,8 @@ impl AnswerBody {
     /// A body without a hold is small and belongs to no token, so it is not watched.
     pub(super) fn new(content: Content, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
-        let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
+        let unsent =
+            Unsent { content, remaining: Bytes::new(), last_read: Instant::now(), _hold: hold };
         let state = Arc::new(Mutex::new(BodyState::Unsent(unsent)));
         let watched = is_watched.then(|| Arc::clone(&state));
         let watch = watched.map(|state| tokio::spawn(drop_when_stalled(state)).abort_handle());
@@ -122,23 +123,23 @@ impl AnswerBody {
 /// Drops the rest of a body whose client does not read.
 async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     loop {
-        let Some(taken) = check_stalled(&mut locked(&state)) else { return };
-        tokio::time::sleep_until(taken + READ_TIMEOUT).await;
+        let Some(last_read) = check_stalled(&mut locked(&state)) else { return };
+        tokio::time::sleep_until(last_read + READ_TIMEOUT).await;
     }
 }
 
-/// When the client last read. `None` if nothing is left.
+/// When the client last read. `None` if nothing remains.
 fn check_stalled(state: &mut BodyState) -> Option<Instant> {
     let BodyState::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
         unsent.last_read = Instant::now();
     }
-    let taken = unsent.last_read;
-    if taken.elapsed() >= READ_TIMEOUT {
+    let last_read = unsent.last_read;
+    if last_read.elapsed() >= READ_TIMEOUT {
         *state = BodyState::Dropped;
         return None;
     }
-    Some(taken)
+    Some(last_read)
 }
 
 fn locked(state: &Mutex<BodyState>) -> MutexGuard<'_, BodyState> {
@@ -167,7 +168,9 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match &*locked(&self.state) {
-            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
+            BodyState::Unsent(Unsent { content: Content::Whole(remaining), .. }) => {
+                remaining.is_empty()
+            }
             BodyState::Unsent(_) | BodyState::Dropped => false,
             BodyState::Sent => true,
         }
@@ -175,8 +178,8 @@ impl Body for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         match &*locked(&self.state) {
-            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => {
-                SizeHint::with_exact(left.len() as u64)
+            BodyState::Unsent(Unsent { content: Content::Whole(remaining), .. }) => {
+                SizeHint::with_exact(remaining.len() as u64)
             }
             _ => SizeHint::default(),
         }
@@ -214,7 +217,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_holds_its_slot_until_it_is_dropped_or_stalled() {
         let slots = Arc::new(Semaphore::new(1));
-        let content = text(PIECE_BYTES * 2 + 1);
+        let content = text(CHUNK_BYTES * 2 + 1);
         let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
@@ -223,7 +226,7 @@ mod tests {
             tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
             assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert!(piece.len() <= PIECE_BYTES);
+            assert!(piece.len() <= CHUNK_BYTES);
             sent.extend(piece);
         }
         assert_eq!(sent, content);
@@ -249,7 +252,7 @@ mod tests {
         tokio::time::sleep(READ_TIMEOUT * 10).await;
         out.send(text(1)).await.unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
-        out.send(text(PIECE_BYTES + 1)).await.unwrap();
+        out.send(text(CHUNK_BYTES + 1)).await.unwrap();
         body.frame().await.unwrap().unwrap();
         assert_eq!(slots.available_permits(), 0);
         tokio::time::sleep(READ_TIMEOUT * 2).await;

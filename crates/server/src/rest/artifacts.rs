@@ -8,7 +8,6 @@ use farrier_fleet::fleet::NodeId;
 use farrier_wire::rest::{ArtifactList, ArtifactRow, HintCode};
 use hyper::body::Bytes;
 use jiff::Timestamp;
-use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::Call;
@@ -17,7 +16,7 @@ use super::limits::READ_TIMEOUT;
 use super::reply::{self, Reply};
 use crate::artifacts::{ArtifactRecord, ArtifactStore};
 
-const PIECE_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
@@ -39,20 +38,20 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     let generation = call.path.number("generation").unwrap_or_default();
     let read =
         move |store: &ArtifactStore| store.read(&node, first_seq, generation, Timestamp::now());
-    let found = with_store(&call, read).await?;
+    let artifact = with_store(&call, read).await?;
     let caller = call.caller()?.clone();
-    let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.location)) else {
+    let Some((record, file)) = artifact.filter(|(record, _)| caller.sees(&record.location)) else {
         let text = "there is no such artifact, or it is from before the node entered your scope";
         return Err(Failure::not_found(text, HintCode::ListArtifacts));
     };
     let slot = Arc::new(call.stream_slot()?);
     let (bytes, (out, reply)) = (record.bytes, Reply::stream(reply::GZIP, &slot));
     tokio::spawn(async move {
-        let (pieces, mut read) = mpsc::channel(2);
-        tokio::task::spawn_blocking(move || pieces_of(file, bytes, &pieces));
+        let (chunks, mut read) = mpsc::channel(2);
+        tokio::task::spawn_blocking(move || send_chunks(file, bytes, &chunks));
         let write = async {
-            while let Some(piece) = read.recv().await {
-                match tokio::time::timeout(READ_TIMEOUT, out.send(piece)).await {
+            while let Some(chunk) = read.recv().await {
+                match tokio::time::timeout(READ_TIMEOUT, out.send(chunk)).await {
                     Ok(Ok(())) => {}
                     _ => return,
                 }
@@ -68,13 +67,13 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply.with_length(bytes))
 }
 
-fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
+fn send_chunks(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     let mut file = file.take(bytes);
     loop {
-        let mut piece = Vec::with_capacity(PIECE_BYTES);
-        match file.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece) {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        match file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk) {
             Ok(0) => return,
-            Ok(_) if out.blocking_send(piece.into()).is_ok() => {}
+            Ok(_) if out.blocking_send(chunk.into()).is_ok() => {}
             Ok(_) => return,
             Err(err) => {
                 tracing::error!(%err, "failed to read an artifact");

@@ -18,12 +18,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// that is still sending would lose the answer.
 pub(super) async fn drain(mut body: Incoming) {
     let drained = async {
-        let mut left = DRAIN_BYTES_MAX;
+        let mut remaining = DRAIN_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
-            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+            let Some(rest) = remaining.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
                 return;
             };
-            left = rest;
+            remaining = rest;
         }
     };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;

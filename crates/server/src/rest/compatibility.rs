@@ -102,7 +102,7 @@ fn evaluate(facts: &FactSet, on: Date, combination: &Combination) -> Option<Comb
     })
 }
 
-fn exposure(report: &Report) -> Exposure {
+fn exposure(report: &CheckReport) -> Exposure {
     let exposed = || report.notices.iter().filter(|notice| notice.code == NoticeCode::Exposed);
     let score = |score: Option<f64>| score.unwrap_or_default();
     let worst = exposed().max_by(|a, b| score(a.score).total_cmp(&score(b.score)));

@@ -42,7 +42,7 @@ impl Default for Rate {
 
 #[derive(Debug)]
 struct TokenUsage {
-    left: f64,
+    remaining: f64,
     at: Instant,
     slots: Arc<Semaphore>,
     streams: Arc<Semaphore>,
@@ -76,20 +76,21 @@ impl Limits {
             oldest.and_then(|token| usage.remove(&token));
         }
         let token_usage = usage.entry(token).or_insert_with(|| TokenUsage {
-            left: self.rate.burst,
+            remaining: self.rate.burst,
             at: now,
             slots: Arc::new(Semaphore::new(CONCURRENT_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)),
         });
         let since_s = now.saturating_duration_since(token_usage.at).as_secs_f64();
-        token_usage.left = (token_usage.left + since_s * self.rate.per_s).min(self.rate.burst);
+        token_usage.remaining =
+            (token_usage.remaining + since_s * self.rate.per_s).min(self.rate.burst);
         token_usage.at = now;
-        if token_usage.left < 1.0 {
+        if token_usage.remaining < 1.0 {
             let per_s = self.rate.per_s;
             let text = format!("your token exceeds the rate limit of {per_s} requests per second");
             return Err(Failure::too_many_requests(&text, 1));
         }
-        token_usage.left -= 1.0;
+        token_usage.remaining -= 1.0;
         let slot = Arc::clone(&token_usage.slots).try_acquire_owned();
         slot.map_err(|_| {
             let text =

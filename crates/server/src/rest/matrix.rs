@@ -63,8 +63,9 @@ fn tally_node(node: &Node) -> Option<NodeTally> {
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_by_key(|(_, gpus)| std::cmp::Reverse(*gpus));
     let more_gpus = names.iter().skip(GPU_NAMES_MAX).map(|(_, gpus)| gpus).sum();
-    let known = inventory.frameworks.iter().take(FRAMEWORKS_MAX);
-    let frameworks: Arc<[String]> = known.map(|(name, it)| format!("{name}=={it}")).collect();
+    let listed = inventory.frameworks.iter().take(FRAMEWORKS_MAX);
+    let frameworks: Arc<[String]> =
+        listed.map(|(name, version)| format!("{name}=={version}")).collect();
     let more_frameworks = inventory.frameworks.len() - frameworks.len();
     let key = |gpu: Option<&str>| Key {
         gpu: gpu.map(str::to_owned),

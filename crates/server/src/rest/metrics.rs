@@ -176,7 +176,8 @@ fn render_server(text: &mut MetricsText, call: &Call) {
         "Open sessions of agents",
         app.sessions.connected() as u64,
     );
-    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), app.counters.handshakes(why)));
+    let failed =
+        HandshakeFailure::ALL.map(|reason| (reason.to_string(), app.counters.handshakes(reason)));
     text.labelled(
         "farrier_server_tls_handshakes_failed_total",
         "counter",
@@ -215,8 +216,8 @@ fn render_server(text: &mut MetricsText, call: &Call) {
 }
 
 fn refusals(text: &mut MetricsText, counters: &Counters) {
-    let refused =
-        EnrolmentRefusal::ALL.map(|why| (why.to_string(), counters.enrolments_refused(why)));
+    let refused = EnrolmentRefusal::ALL
+        .map(|reason| (reason.to_string(), counters.enrolments_refused(reason)));
     text.labelled(
         "farrier_server_enrolments_refused_total",
         "counter",

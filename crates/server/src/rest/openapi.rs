@@ -20,11 +20,11 @@ pub(super) async fn document(_: Call) -> Result<Reply, Failure> {
 }
 
 fn build_document() -> Value {
-    let mut shapes = Schemas::default();
-    let problem = shapes.of::<Problem>();
+    let mut schemas = Schemas::default();
+    let problem = schemas.schema_for::<Problem>();
     let mut paths: Map<String, Value> = Map::new();
     for route in TABLE {
-        let operation = operation(route, &problem, &mut shapes);
+        let operation = operation(route, &problem, &mut schemas);
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation;
     }
@@ -37,21 +37,21 @@ fn build_document() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": shapes.finish(),
+            "schemas": schemas.finish(),
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
 }
 
-fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
-    let (status, media, shape) = match route.answer {
-        AnswerKind::Json(shape) => ("200", reply::JSON, shape(shapes)),
-        AnswerKind::Created(shape) => ("201", reply::JSON, shape(shapes)),
+fn operation(route: &Route, problem: &Value, schemas: &mut Schemas) -> Value {
+    let (status, media, schema) = match route.answer {
+        AnswerKind::Json(schema) => ("200", reply::JSON, schema(schemas)),
+        AnswerKind::Created(schema) => ("201", reply::JSON, schema(schemas)),
         AnswerKind::Other(media) => ("200", media, json!({ "type": "string" })),
     };
     let media = media.split(';').next().unwrap_or(media);
     let mut responses = Map::new();
-    let success = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
+    let success = json!({ "description": "Success.", "content": { media: { "schema": schema } } });
     responses.insert(status.to_owned(), success);
     for (status, about) in STATUSES.into_iter().filter(|(status, _)| can_fail_with(route, *status))
     {
@@ -64,10 +64,10 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
         "responses": responses,
     });
     if let Some(body) = route.body {
-        let shape = body(shapes);
-        let is_nothing = shape == shapes.of::<EmptyRequest>();
-        let content = json!({ reply::JSON: { "schema": shape } });
-        operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
+        let schema = body(schemas);
+        let is_empty = schema == schemas.schema_for::<EmptyRequest>();
+        let content = json!({ reply::JSON: { "schema": schema } });
+        operation["requestBody"] = json!({ "required": !is_empty, "content": content });
     }
     if let Some(permission) = route.permission {
         operation["security"] = json!([{ "token": [] }]);
@@ -77,16 +77,17 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
-    let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let mut all: Vec<Value> = named
+    let names = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut all: Vec<Value> = names
         .map(path_parameter)
-        .map(|named| {
-            json!({ "name": named.name, "in": "path", "required": true, "description": named.about,
-                "schema": named.shape() })
+        .map(|parameter| {
+            json!({ "name": parameter.name, "in": "path", "required": true,
+                "description": parameter.about, "schema": parameter.schema() })
         })
         .collect();
-    all.extend(route.query.iter().map(|route| {
-        json!({ "name": route.name, "in": "query", "description": route.about, "schema": route.shape() })
+    all.extend(route.query.iter().map(|parameter| {
+        json!({ "name": parameter.name, "in": "query", "description": parameter.about,
+            "schema": parameter.schema() })
     }));
     if route.name == "followEvents" {
         all.push(json!({
@@ -138,7 +139,7 @@ mod tests {
             let method = route.method.as_str().to_lowercase();
             let operation = &document["paths"][route.path][method];
             assert_eq!(operation["operationId"], route.name);
-            assert!(names.insert(route.name), "{} is there twice", route.name);
+            assert!(names.insert(route.name), "{} is duplicated", route.name);
             assert_eq!(
                 operation["security"].is_array(),
                 route.permission.is_some(),
@@ -151,17 +152,17 @@ mod tests {
             .as_object()
             .unwrap()
             .values()
-            .map(|document| document.as_object().unwrap().len())
+            .map(|path| path.as_object().unwrap().len())
             .sum();
         assert_eq!(count, TABLE.len(), "and nothing else");
         let mut references = BTreeSet::new();
         collect(&document, &mut references);
-        let shapes = document["components"]["schemas"].as_object().unwrap();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
         let defined: BTreeSet<String> =
-            shapes.keys().map(|name| format!("#/components/schemas/{name}")).collect();
+            schemas.keys().map(|name| format!("#/components/schemas/{name}")).collect();
         assert_eq!(references, defined);
         assert!(
-            shapes.values().all(|schema| schema["description"].is_string()),
+            schemas.values().all(|schema| schema["description"].is_string()),
             "each has a description"
         );
     }

@@ -57,22 +57,22 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
         let (visit, caller) = (Arc::clone(&self.visit), self.caller.clone());
         let until = to.clone();
         let batch = self.controller.read(move |state| {
-            let mut found = Vec::new();
+            let mut rows = Vec::new();
             let mut visited = 0;
             for (id, node) in state.nodes.range((from, to)) {
                 if caller.sees(&node.location) {
-                    visit(state, id, node, &mut found);
+                    visit(state, id, node, &mut rows);
                 }
                 visited += 1;
-                if found.len() > want || visited == BATCH_NODES {
-                    return (found, Some(id.clone()));
+                if rows.len() > want || visited == BATCH_NODES {
+                    return (rows, Some(id.clone()));
                 }
             }
-            (found, None)
+            (rows, None)
         });
-        let (found, last) = batch.await?;
+        let (rows, last) = batch.await?;
         self.range = last.map(|last| (Bound::Excluded(last), until));
-        Ok(Some(found))
+        Ok(Some(rows))
     }
 }
 

@@ -57,7 +57,7 @@ impl Parameter {
         }
     }
 
-    pub(super) fn shape(&self) -> Value {
+    pub(super) fn schema(&self) -> Value {
         match self.kind {
             ParameterKind::Name => {
                 json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
@@ -78,17 +78,18 @@ pub(super) struct Params(BTreeMap<&'static str, String>);
 
 impl Params {
     /// Parses a query. Unknown and repeated parameters are errors.
-    pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
+    pub(super) fn read(query: &str, accepted: &'static [Parameter]) -> Result<Self, Failure> {
         let mut params = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
-            let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
+            let Some(parameter) = accepted.iter().find(|parameter| parameter.name == name) else {
                 let shown: String = name.chars().take(64).collect();
-                let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
-                let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                let names: Vec<&str> = accepted.iter().map(|parameter| parameter.name).collect();
+                let accepted_names =
+                    if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 return Err(Failure::bad_request(format!(
-                    "unknown parameter `{}`; accepted: {taken}",
+                    "unknown parameter `{}`; accepted: {accepted_names}",
                     shown.escape_debug()
                 )));
             };
@@ -168,7 +169,11 @@ mod tests {
         Parameter { name: "pool", about: "", kind: ParameterKind::Name },
         Parameter { name: "text", about: "", kind: ParameterKind::Text },
         Parameter { name: "limit", about: "", kind: ParameterKind::Number { min: 1, max: 500 } },
-        Parameter { name: "kind", about: "", kind: ParameterKind::OneOf(&["found", "moved"]) },
+        Parameter {
+            name: "kind",
+            about: "",
+            kind: ParameterKind::OneOf(&["findings-reported", "phase-changed"]),
+        },
     ];
 
     #[test]

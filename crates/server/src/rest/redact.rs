@@ -1,9 +1,9 @@
 //! Redacts the log for a caller: events about their nodes only, and their part of events about
 //! several.
 //!
-//! Visibility depends on a node's current location: whoever has it in scope sees its history since
-//! enrolment. Retired nodes have no location, and are only visible with the whole fleet as scope,
-//! also after another node got their name.
+//! Visibility depends on a node's current location: callers with that location in scope see its
+//! history since enrolment. Retired nodes have no location, and are only visible with the whole
+//! fleet as scope, also after another node got their name.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};

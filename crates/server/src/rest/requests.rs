@@ -43,9 +43,9 @@ fn always_allowed(_: &Node) -> Option<Failure> {
 }
 
 /// A job that starts meanwhile would run out of memory, and make the GPU look slow.
-fn takes_work(node: &Node) -> Option<Failure> {
-    let accepts_jobs = node.phase().in_service() || node.phase() == NodePhase::Joining;
-    accepts_jobs.then(|| {
+fn accepts_jobs(node: &Node) -> Option<Failure> {
+    let is_schedulable = node.phase().in_service() || node.phase() == NodePhase::Joining;
+    is_schedulable.then(|| {
         let text = "it accepts jobs, so it can be neither tested nor changed";
         Failure::conflict(text, HintCode::HoldAndDrain)
     })
@@ -65,8 +65,8 @@ async fn submit(call: &Call, event: Event) -> Result<Reply, Failure> {
     Reply::json(&Done { changed: outcome.is_logged() })
 }
 
-async fn submit_request(call: &Call, what: OperatorRequest) -> Result<Reply, Failure> {
-    submit(call, Event::OperatorRequested { request: what }).await
+async fn submit_request(call: &Call, request: OperatorRequest) -> Result<Reply, Failure> {
+    submit(call, Event::OperatorRequested { request }).await
 }
 
 pub(super) async fn hold(call: Call) -> Result<Reply, Failure> {
@@ -108,7 +108,7 @@ pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyRequest { level } = call.body()?;
     // Higher levels use the GPUs' memory.
     let takes_gpus = matches!(level, VerificationLevel::V2 | VerificationLevel::V3);
-    let node = node(&call, if takes_gpus { takes_work } else { always_allowed }).await?;
+    let node = node(&call, if takes_gpus { accepts_jobs } else { always_allowed }).await?;
     submit_request(&call, OperatorRequest::Verify { node, level }).await
 }
 
@@ -125,15 +125,15 @@ pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     requested_order(call, OrderKind::Tune { profile: profile.into_text() }).await
 }
 
-pub(super) async fn order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
+pub(super) async fn order(call: Call, kind: OrderKind) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
-    requested_order(call, what).await
+    requested_order(call, kind).await
 }
 
 /// One at a time. There is no queue.
-async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
-    let requested = what.clone();
-    let needs_idle = what.spec().node == NodeUse::Idle;
+async fn requested_order(call: Call, kind: OrderKind) -> Result<Reply, Failure> {
+    let requested = kind.clone();
+    let needs_idle = kind.spec().node == NodeUse::Idle;
     let refuse = move |node: &Node| {
         let other = node
             .requests
@@ -147,10 +147,10 @@ async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> 
             );
             Failure::conflict(text, HintCode::WaitForOrder)
         });
-        certificate_revoked(node).or_else(|| takes_work(node).filter(|_| needs_idle)).or(waits)
+        certificate_revoked(node).or_else(|| accepts_jobs(node).filter(|_| needs_idle)).or(waits)
     };
     let node = node(&call, refuse).await?;
-    submit_request(&call, OperatorRequest::RunOrder { node, order: what }).await
+    submit_request(&call, OperatorRequest::RunOrder { node, order: kind }).await
 }
 
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
@@ -166,9 +166,8 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
         });
         match visible.await? {
             Some((true, first_seq)) => {
-                let why = reason.into_text();
-                let reply =
-                    submit(&call, Event::Retired { node: node.clone(), reason: why }).await?;
+                let reason = reason.into_text();
+                let reply = submit(&call, Event::Retired { node: node.clone(), reason }).await?;
                 artifacts::delete(&call, node.clone(), first_seq).await;
                 call.app.with_store(move |store| store.free_name(&node)).await?;
                 Ok(reply)
@@ -230,12 +229,12 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
 /// of the caller.
 async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
-    let is_there = controller.read(move |state| {
+    let exists = controller.read(move |state| {
         requested == Domain::Fleet
             || state.domain_counts.get(&requested).is_some_and(|counts| counts.members > 0)
             || state.freezes.contains_key(&requested)
     });
-    if is_there.await? {
+    if exists.await? {
         return Ok(());
     }
     let ours: Vec<Domain> = if caller.is_fleet_wide() {

@@ -166,13 +166,13 @@ macro_rules! order_route {
 
 macro_rules! json {
     ($type:ty) => {
-        AnswerKind::Json(Schemas::of::<$type>)
+        AnswerKind::Json(Schemas::schema_for::<$type>)
     };
 }
 
 macro_rules! body {
     ($type:ty) => {
-        Some(Schemas::of::<$type>)
+        Some(Schemas::schema_for::<$type>)
     };
 }
 
@@ -215,7 +215,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(PUT "/api/v1/nodes/{node}/location", "setNodeLocation", ADMINISTER, &[], body!(LocationRequest), json!(Done),
         requests::set_location, "Sets a node's location and tenant. Requires the whole fleet as scope."),
     route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireRequest),
-        json!(Done), requests::retire, "Retires a node for good."),
+        json!(Done), requests::retire, "Retires a node permanently."),
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke_node, "Revokes a node's certificates."),
     route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),
@@ -244,7 +244,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/tokens", "listTokens", ADMINISTER, &[], None, json!(TokenList), tokens::list,
         "Lists join tokens."),
     route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenRequest),
-        AnswerKind::Created(Schemas::of::<TokenCreated>), tokens::create,
+        AnswerKind::Created(Schemas::schema_for::<TokenCreated>), tokens::create,
         "Creates a join token, shown only in this answer."),
     route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke, "Revokes a join token."),

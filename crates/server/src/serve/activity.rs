@@ -39,8 +39,8 @@ impl ConnectionActivity {
             if !is_busy && quiet >= limit {
                 return;
             }
-            let left = if is_busy { limit } else { limit.saturating_sub(quiet) };
-            tokio::time::sleep(left.max(Duration::from_millis(10))).await;
+            let remaining = if is_busy { limit } else { limit.saturating_sub(quiet) };
+            tokio::time::sleep(remaining.max(Duration::from_millis(10))).await;
         }
     }
 }

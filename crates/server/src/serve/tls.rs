@@ -107,7 +107,7 @@ fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedK
 
 /// The node that a certificate names. The handshake has verified its signature and dates.
 fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
-    match (Identity::of_certificate(certificate), not_after(certificate)) {
+    match (Identity::from_certificate(certificate), not_after(certificate)) {
         (Ok(identity), Some(until)) => Peer::Node(NodePeer { identity, until }),
         _ => Peer::UnknownCertificate,
     }

@@ -1,4 +1,4 @@
-//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v3.jsonl`
+//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v4.jsonl`
 //! hold states with every field, as they were written then.
 //!
 //! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`), and never
@@ -26,17 +26,19 @@ use crate::{at, node, written};
 
 const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
-const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
+const RECORDED_V3: &str = include_str!("testdata/states_v3.jsonl");
+const RECORDED: &str = include_str!("testdata/states_v4.jsonl");
 
 /// As stored in a log.
 const HEADER_V1: &str = "farrier state 1\n";
 const HEADER_V2: &str = "farrier state 2\n";
-const HEADER: &str = "farrier state 3\n";
+const HEADER_V3: &str = "farrier state 3\n";
+const HEADER: &str = "farrier state 4\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
 
-fn why() -> Rationale {
+fn rationale() -> Rationale {
     Rationale::new(reason(), UnblockedBy::WindowOrApproval { at: at(60) })
 }
 
@@ -75,25 +77,25 @@ fn inventory(gpus: &[&str]) -> NodeInventory {
 }
 
 fn finding() -> Finding {
-    let seen = "2026-11-15T00:00:00Z";
+    let time = "2026-11-15T00:00:00Z";
     let in_boot = serde_json::json!({ "boot": "b1", "steady_ms": 5 });
     serde_json::from_value(serde_json::json!({
         "id": 7, "code": "gpu.xid", "detail": "Xid 79", "subject": { "gpu": "GPU-1" }, "kind": "fault",
         "severity": "fatal", "own_severity": "critical", "text": "it is gone", "action": "reset-gpu",
         "remedy": "reset it", "rule_action": "reset-gpu", "action_by": "driver",
         "evidence": [
-            { "kernel": { "text": "Xid 79", "line": "NVRM: Xid 79", "pid": 5, "process": "python", "at": seen } },
-            { "check": { "text": "seen", "at": seen } },
+            { "kernel": { "text": "Xid 79", "line": "NVRM: Xid 79", "pid": 5, "process": "python", "at": time } },
+            { "check": { "text": "seen", "at": time } },
         ],
-        "first_seen": seen, "last_seen": seen, "opened_in": in_boot, "last_in": in_boot, "count": 2,
+        "first_seen": time, "last_seen": time, "opened_in": in_boot, "last_in": in_boot, "count": 2,
         "clears": "it is back",
     }))
     .unwrap()
 }
 
 fn cordons() -> [Cordon; 4] {
-    let theirs = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
-    [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, theirs]
+    let external = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
+    [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, external]
 }
 
 fn kinds() -> [OrderKind; 8] {
@@ -127,30 +129,30 @@ fn policy() -> Policy {
 }
 
 #[derive(Default)]
-struct Folded {
+struct StateBuilder {
     state: FleetState,
 }
 
-impl Folded {
+impl StateBuilder {
     fn fold(&mut self, second: i64, event: Event) {
         let (seq, by, logic) = (self.state.seq + 1, Actor::User("ann".to_owned()), LOGIC_VERSION);
         self.state.apply(&Entry { seq, batch: seq, at: at(second), by, logic, event });
     }
 
-    fn ask(&mut self, second: i64, what: OperatorRequest) {
-        self.fold(second, Event::OperatorRequested { request: what });
+    fn request(&mut self, second: i64, request: OperatorRequest) {
+        self.fold(second, Event::OperatorRequested { request });
     }
 
     fn enter(&mut self, node: &NodeId, second: i64, to: NodePhase) {
-        self.fold(second, Event::PhaseChanged { node: node.clone(), to, rationale: why() });
+        self.fold(second, Event::PhaseChanged { node: node.clone(), to, rationale: rationale() });
     }
 
-    fn order(&mut self, node: &NodeId, second: i64, what: OrderKind) -> u64 {
+    fn order(&mut self, node: &NodeId, second: i64, kind: OrderKind) -> u64 {
         let generation = self.state.nodes[node].orders.generation() + 1;
         let order = Order {
             node: node.clone(),
             generation,
-            kind: what,
+            kind,
             boot: Some("b1".to_owned()),
             lease_until: at(90),
             reason: reason(),
@@ -159,16 +161,13 @@ impl Folded {
         generation
     }
 
-    fn answer(&mut self, node: &NodeId, second: i64, generation: u64, answer: OrderStatus) {
-        self.fold(
-            second,
-            Event::OrderStatusReported { node: node.clone(), generation, status: answer },
-        );
+    fn report_status(&mut self, node: &NodeId, second: i64, generation: u64, status: OrderStatus) {
+        self.fold(second, Event::OrderStatusReported { node: node.clone(), generation, status });
     }
 
-    fn done(&mut self, node: &NodeId, second: i64, what: OrderKind) {
-        let generation = self.order(node, second, what);
-        self.answer(
+    fn done(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
+        let generation = self.order(node, second, kind);
+        self.report_status(
             node,
             second,
             generation,
@@ -176,9 +175,9 @@ impl Folded {
         );
     }
 
-    fn failed(&mut self, node: &NodeId, second: i64, what: OrderKind) {
-        let generation = self.order(node, second, what);
-        self.answer(
+    fn failed(&mut self, node: &NodeId, second: i64, kind: OrderKind) {
+        let generation = self.order(node, second, kind);
+        self.report_status(
             node,
             second,
             generation,
@@ -186,10 +185,10 @@ impl Folded {
         );
     }
 
-    /// What happened to a node before its present phase.
-    fn past(&mut self, id: &NodeId, number: usize) {
+    /// Events of a node before its current phase.
+    fn earlier_events(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
-        let verify = |rung| OrderKind::Verify { level: rung };
+        let verify = |level| OrderKind::Verify { level };
         self.fold(1, Event::Enrolled { node: node(), location: location() });
         self.fold(
             1,
@@ -207,20 +206,20 @@ impl Folded {
         self.enter(id, 10, NodePhase::Repairing);
         self.done(id, 11, OrderKind::Reboot);
         self.enter(id, 12, NodePhase::Quarantined);
-        self.ask(13, OperatorRequest::Repaired { node: node(), repair: "a board".to_owned() });
-        self.ask(13, OperatorRequest::Approve { node: node() });
+        self.request(13, OperatorRequest::Repaired { node: node(), repair: "a board".to_owned() });
+        self.request(13, OperatorRequest::Approve { node: node() });
     }
 
-    /// What happens in its present phase.
-    fn present(&mut self, id: &NodeId, number: usize) {
+    /// Events in its current phase.
+    fn current_events(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
-        let verify = |rung| OrderKind::Verify { level: rung };
+        let verify = |level| OrderKind::Verify { level };
         self.enter(id, 14, NodePhase::ALL[number % 7]);
         self.done(id, 15, verify(VerificationLevel::V0));
         self.failed(id, 16, verify(VerificationLevel::V1));
-        self.ask(17, OperatorRequest::Verify { node: node(), level: VerificationLevel::V3 });
-        self.ask(17, OperatorRequest::Hold { node: node(), reason: "a look".to_owned() });
-        self.ask(
+        self.request(17, OperatorRequest::Verify { node: node(), level: VerificationLevel::V3 });
+        self.request(17, OperatorRequest::Hold { node: node(), reason: "a look".to_owned() });
+        self.request(
             18,
             OperatorRequest::RunOrder {
                 node: node(),
@@ -230,46 +229,49 @@ impl Folded {
         let diag = self.order(id, 18, OrderKind::Diag { level: 3, minutes: 10 });
         self.fold(19, Event::OrderCancelled { node: node(), generation: diag, reason: reason() });
         let tune = OrderKind::Tune { profile: "training".to_owned() };
-        self.ask(19, OperatorRequest::RunOrder { node: node(), order: tune });
+        self.request(19, OperatorRequest::RunOrder { node: node(), order: tune });
         self.failed(id, 20, OrderKind::Cordon);
         let generation = self.order(id, 21, kinds()[number].clone());
-        self.answer(id, 21, generation, OrderStatus::Accepted);
+        self.report_status(id, 21, generation, OrderStatus::Accepted);
         self.fold(22, Event::QuotaExceeded { node: node() });
         self.fold(22, Event::ReportsUnreadable { node: node() });
-        self.fold(23, Event::Deferred { node: node(), rationale: why() });
+        self.fold(23, Event::Deferred { node: node(), rationale: rationale() });
         if number > 0 {
             self.fold(24, Event::HeartbeatLost { node: node(), since: at(24) });
         }
         if number > 1 {
-            let what = AccessChange::CertificateRevoked { node: node() };
-            self.fold(25, Event::AccessChanged { number: number as u64, at: at(25), change: what });
+            let change = AccessChange::CertificateRevoked { node: node() };
+            self.fold(25, Event::AccessChanged { number: number as u64, at: at(25), change });
         }
     }
 }
 
 /// A state with every field set.
 fn sample() -> FleetState {
-    let mut log = Folded::default();
-    log.fold(0, Event::PolicySet { policy: Box::new(policy()) });
+    let mut builder = StateBuilder::default();
+    builder.fold(0, Event::PolicySet { policy: Box::new(policy()) });
     for number in 0..8 {
         let id = node(number as u64);
-        log.past(&id, number);
-        log.present(&id, number);
+        builder.earlier_events(&id, number);
+        builder.current_events(&id, number);
     }
-    log.fold(26, Event::Enrolled { node: node(9), location: location() });
-    log.fold(27, Event::Retired { node: node(9), reason: "sold".to_owned() });
+    builder.fold(26, Event::Enrolled { node: node(9), location: location() });
+    builder.fold(27, Event::Retired { node: node(9), reason: "sold".to_owned() });
     for (index, domain) in location().domains().into_iter().enumerate() {
         let freeze = OperatorRequest::Freeze {
             domain: domain.clone(),
             until: at(90),
             reason: "a deadline".to_owned(),
         };
-        log.ask(30, freeze);
+        builder.request(30, freeze);
         let (symptom, nodes) = (SYMPTOMS[index % 4], vec![node(1)]);
-        log.fold(30, Event::DomainFaultDetected { domain, symptom, nodes, rationale: why() });
+        builder.fold(
+            30,
+            Event::DomainFaultDetected { domain, symptom, nodes, rationale: rationale() },
+        );
     }
-    log.fold(40, Event::ControllerResumed { last_ran: at(31) });
-    log.state
+    builder.fold(40, Event::ControllerResumed { last_ran: at(31) });
+    builder.state
 }
 
 #[test]
@@ -325,7 +327,7 @@ fn every_field_of_a_node_is_recorded() {
 }
 
 /// The base state of a log with this base snapshot.
-fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
+fn base_state_from(bytes: &[u8]) -> Result<FleetState, LogError> {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     let path = folder.path().join("log");
@@ -399,14 +401,14 @@ fn renamed(above: &str, value: &Value) -> Value {
     }
 }
 
-/// Whether everything recorded is still there. There may be more.
-fn holds(now: &Value, then: &Value) -> bool {
+/// Whether `now` has everything that was recorded. It may have more.
+fn contains(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
-            then.iter().all(|(name, then)| now.get(name).is_some_and(|now| holds(now, then)))
+            then.iter().all(|(name, then)| now.get(name).is_some_and(|now| contains(now, then)))
         }
         (Value::Array(now), Value::Array(then)) => {
-            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| holds(now, then))
+            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| contains(now, then))
         }
         _ => now == then,
     }
@@ -420,71 +422,73 @@ fn the_current_state_format_is_recorded() {
     }
     assert!(
         std::env::var_os("FARRIER_BLESS").is_some(),
-        "states differ in form from what is recorded"
+        "the state format differs from the recorded one"
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v3.jsonl");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v4.jsonl");
     std::fs::write(file, recorded).unwrap();
 }
 
 #[test]
 fn every_recorded_state_still_reads() {
-    for recorded in [RECORDED, RECORDED_V2, RECORDED_V1] {
+    for recorded in [RECORDED, RECORDED_V3, RECORDED_V2, RECORDED_V1] {
         assert!(!recorded.is_empty());
     }
-    for line in RECORDED.lines() {
-        let then = renamed("", &serde_json::from_str(line).unwrap());
-        let state = begun_with(format!("{HEADER}{line}").as_bytes()).unwrap();
-        let now = serde_json::to_value(&state).unwrap();
-        assert!(holds(&now, &then), "something is lost: {now}");
+    for (recorded, header) in [(RECORDED, HEADER), (RECORDED_V3, HEADER_V3)] {
+        for line in recorded.lines() {
+            let then = renamed("", &serde_json::from_str(line).unwrap());
+            let state = base_state_from(format!("{header}{line}").as_bytes()).unwrap();
+            let now = serde_json::to_value(&state).unwrap();
+            assert!(contains(&now, &then), "a field is lost: {now}");
+        }
     }
     // Before format 1 there was no header.
     let old = [(RECORDED_V2, HEADER_V2), (RECORDED_V1, HEADER_V1), (RECORDED_V1, "")];
     for (recorded, form) in old {
         for line in recorded.lines() {
             let then: Value = serde_json::from_str(line).unwrap();
-            let state = begun_with(format!("{form}{line}").as_bytes()).unwrap();
+            let state = base_state_from(format!("{form}{line}").as_bytes()).unwrap();
             for (id, node) in &state.nodes {
-                holds_what_it_was(node, &then["nodes"][id.as_str()]);
+                check_converted_node(node, &then["nodes"][id.as_str()]);
             }
             let now = serde_json::to_value(&state).unwrap();
             // Nodes are compared above, domains are counted again, and in format 1 domain faults
             // have a sentence as reason.
             let then = renamed("", &then);
             for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "deadlines"] {
-                assert!(holds(&now[name], &then[name]), "{name} is lost: {now}");
+                assert!(contains(&now[name], &then[name]), "{name} is lost: {now}");
             }
         }
     }
 }
 
-/// A node of format 1 or 2 after conversion: everything consistent is kept.
-fn holds_what_it_was(node: &Node, then: &Value) {
-    let is = |name: &str, now: Value| {
+/// A node of format 1 or 2 after conversion: everything consistent is preserved.
+fn check_converted_node(node: &Node, then: &Value) {
+    let check = |name: &str, now: Value| {
         let above = if name == "errand" { "requested_order" } else { name };
         assert_eq!(now, renamed(above, &then[name]), "{name}");
     };
     let time = |other: Option<jiff::Timestamp>| serde_json::to_value(other).unwrap();
     let text = |value: Option<&str>| serde_json::to_value(value).unwrap();
-    is("standing", serde_json::to_value(node.phase()).unwrap());
-    is("since", time(Some(node.phase.since())));
-    is("silent_since", time(node.liveness.heartbeat_lost_since()));
-    is("revoked", time(node.liveness.certificate_revoked_at()));
-    is("over_quota_since", time(node.reports.over_quota_since()));
-    is("unreadable_since", time(node.reports.unreadable_since()));
-    is("wake", time(node.next_deadline));
-    is("cordon", serde_json::to_value(node.scheduling.cordon()).unwrap());
-    is("generation", node.orders.generation().into());
-    is("approved", node.repairs.is_approved().into());
-    is("mended", node.repairs.unverified().is_some().into());
-    is("untold_repair", text(node.repairs.pending_ack()));
-    is("hold", serde_json::to_value(&node.requests.hold).unwrap());
-    is("errand", serde_json::to_value(&node.requests.requested_order).unwrap());
-    is("record", serde_json::to_value(node.reports.record()).unwrap());
-    is("quarantines", serde_json::to_value(&node.quarantines).unwrap());
-    is("makeup", serde_json::to_value(node.reported_inventory()).unwrap());
-    assert!(holds(&serde_json::to_value(node.findings()).unwrap(), &then["findings"]));
+    check("standing", serde_json::to_value(node.phase()).unwrap());
+    check("since", time(Some(node.phase.since())));
+    check("silent_since", time(node.liveness.heartbeat_lost_since()));
+    check("revoked", time(node.liveness.certificate_revoked_at()));
+    check("over_quota_since", time(node.reports.over_quota_since()));
+    check("unreadable_since", time(node.reports.unreadable_since()));
+    check("wake", time(node.next_deadline));
+    check("cordon", serde_json::to_value(node.scheduling.cordon()).unwrap());
+    check("generation", node.orders.generation().into());
+    check("approved", node.repairs.is_approved().into());
+    check("mended", node.repairs.unverified().is_some().into());
+    check("untold_repair", text(node.repairs.pending_ack()));
+    check("hold", serde_json::to_value(&node.requests.hold).unwrap());
+    check("errand", serde_json::to_value(&node.requests.requested_order).unwrap());
+    check("record", serde_json::to_value(node.reports.record()).unwrap());
+    check("quarantines", serde_json::to_value(&node.quarantines).unwrap());
+    check("makeup", serde_json::to_value(node.reported_inventory()).unwrap());
+    assert!(contains(&serde_json::to_value(node.findings()).unwrap(), &then["findings"]));
     assert_eq!(node.repairs.attempts().count(), then["repairs"].as_array().unwrap().len());
     assert_eq!(node.phase.deferred().is_some(), then["held_back"].is_object());
     let pending = node.orders.pending().unwrap();
@@ -502,9 +506,9 @@ fn holds_what_it_was(node: &Node, then: &Value) {
         assert!(result.passed && result.evidence == "all is well");
     }
     let required: Vec<VerificationLevel> = node.verification.required().collect();
-    let owed = [("unproven", VerificationLevel::V0), ("owed", VerificationLevel::V3)];
-    let owed = owed.into_iter().filter(|(name, _)| !then[*name].is_null());
-    assert_eq!(required, owed.map(|(_, level)| level).collect::<Vec<_>>());
+    let required_then = [("unproven", VerificationLevel::V0), ("owed", VerificationLevel::V3)];
+    let required_then = required_then.into_iter().filter(|(name, _)| !then[*name].is_null());
+    assert_eq!(required, required_then.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
 /// The faults that a repair was for are not parsed from sentences, so a recorded repair is not
@@ -513,7 +517,7 @@ fn holds_what_it_was(node: &Node, then: &Value) {
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();
     let id = node(1);
-    let of_node = &mut line["nodes"][id.as_str()];
+    let recorded_node = &mut line["nodes"][id.as_str()];
     for (name, value) in [
         ("standing", "in-repair".into()),
         ("cordon", "ours".into()),
@@ -526,12 +530,12 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
         ("failed", Value::Null),
         ("unproven", Value::Null),
     ] {
-        of_node[name] = value;
+        recorded_node[name] = value;
     }
-    of_node["findings"]["7"]["action"] = "reboot-node".into();
+    recorded_node["findings"]["7"]["action"] = "reboot-node".into();
     line["freezes"] = serde_json::json!({});
     line["blamed"] = serde_json::json!({});
-    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
+    let mut state = base_state_from(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let dirty = BTreeSet::from([id.clone()]);
     let decided = decide(&state, &dirty, at(100)).events;
@@ -539,7 +543,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     assert_eq!(rationale.unblocked_by, UnblockedBy::OperatorRepair, "{rationale:?}");
     // Without that repair the node is rebooted.
     line["nodes"][id.as_str()]["repairs"] = serde_json::json!([]);
-    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
+    let mut state = base_state_from(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let decided = decide(&state, &dirty, at(100)).events;
     let [Event::OrderIssued { order }] = decided.as_slice() else { panic!("{decided:?}") };
@@ -549,19 +553,19 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
 #[test]
 fn sentences_of_format_1_and_their_deadlines_are_kept() {
     let line = RECORDED_V1.lines().last().unwrap();
-    let state = begun_with(format!("{HEADER_V1}{line}").as_bytes()).unwrap();
+    let state = base_state_from(format!("{HEADER_V1}{line}").as_bytes()).unwrap();
     let node = &state.nodes[&node(1)];
-    let why = node.phase.rationale();
-    assert_eq!(why.reason.to_string(), "Xid 79 on GPU 3");
-    assert_eq!(why.reason.findings(), [7]);
-    assert_eq!(why.unblocked_by.to_string(), "the finding clears");
-    assert_eq!(why.unblocked_by.changes_at(), Some(at(60)));
-    assert!(why.unblocked_by.is_approvable());
+    let rationale = node.phase.rationale();
+    assert_eq!(rationale.reason.to_string(), "Xid 79 on GPU 3");
+    assert_eq!(rationale.reason.findings(), [7]);
+    assert_eq!(rationale.unblocked_by.to_string(), "the finding clears");
+    assert_eq!(rationale.unblocked_by.changes_at(), Some(at(60)));
+    assert!(rationale.unblocked_by.is_approvable());
     assert_eq!(node.orders.pending().unwrap().order.reason.to_string(), "Xid 79");
     assert_eq!(node.orders.failures().unwrap().reason.to_string(), "job 5 runs on");
 }
 
-/// Format 1 does not say which nodes were in service. A node held at that time must leave its
+/// Format 1 does not record which nodes were in service. A node held at that time must leave its
 /// domains' count again.
 #[test]
 fn nodes_of_format_1_are_counted_by_current_rules() {
@@ -569,35 +573,35 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
         let logic = LOGIC_VERSION;
         Entry { seq, batch: seq, at, by: Actor::Server, logic, event }
     };
-    let place = Location::in_pool("train".parse().unwrap());
-    let fleet = place.domains().remove(0);
-    let moved = |state: &mut FleetState, number: u64, to: NodePhase| {
-        let event = Event::PhaseChanged { node: node(number), to, rationale: why() };
+    let location = Location::in_pool("train".parse().unwrap());
+    let fleet = location.domains().remove(0);
+    let change_phase = |state: &mut FleetState, number: u64, to: NodePhase| {
+        let event = Event::PhaseChanged { node: node(number), to, rationale: rationale() };
         state.apply(&entry(5, at(2), event));
     };
     // As the earlier version wrote and counted it: every node that is not in service.
     let mut written: Value = serde_json::from_str(RECORDED_V1.lines().next().unwrap()).unwrap();
-    let one = written["nodes"]["n1"].clone();
+    let template = written["nodes"]["n1"].clone();
     let mut nodes = serde_json::Map::new();
-    for (number, standing) in [(1, "held"), (2, "in-service"), (3, "joining")] {
-        let mut node_v1 = one.clone();
-        node_v1["place"] = serde_json::to_value(&place).unwrap();
-        node_v1["standing"] = standing.into();
+    for (number, phase) in [(1, "held"), (2, "in-service"), (3, "joining")] {
+        let mut node_v1 = template.clone();
+        node_v1["place"] = serde_json::to_value(&location).unwrap();
+        node_v1["standing"] = phase.into();
         node_v1["quarantines"] = serde_json::json!([]);
         nodes.insert(node(number).to_string(), node_v1);
     }
     written["nodes"] = nodes.into();
     written["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
-    let mut state = begun_with(format!("{HEADER_V1}{written}").as_bytes()).unwrap();
+    let mut state = base_state_from(format!("{HEADER_V1}{written}").as_bytes()).unwrap();
     assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
-    moved(&mut state, 2, NodePhase::Held);
+    change_phase(&mut state, 2, NodePhase::Held);
     assert_eq!(
         state.domain_counts[&fleet],
         DomainCounts { members: 3, out: 2 },
         "it was in service"
     );
-    moved(&mut state, 1, NodePhase::Verifying);
-    moved(&mut state, 1, NodePhase::InService);
+    change_phase(&mut state, 1, NodePhase::Verifying);
+    change_phase(&mut state, 1, NodePhase::InService);
     assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
 }
 
@@ -610,10 +614,10 @@ fn a_base_snapshot_starts_with_its_version() {
     let file = rusqlite::Connection::open(folder.path().join("log")).unwrap();
     let bytes: Vec<u8> = file.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
     let state = log.base_state().unwrap();
-    let meant = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
-    assert_eq!(String::from_utf8(bytes).unwrap(), meant);
-    let later = begun_with(meant.replacen('3', "4", 1).as_bytes()).unwrap_err().to_string();
+    let expected = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    let later = base_state_from(expected.replacen('4', "5", 1).as_bytes()).unwrap_err().to_string();
     assert!(later.contains("by a later version"), "{later}");
-    let nothing = begun_with(b"farrier").unwrap_err();
+    let nothing = base_state_from(b"farrier").unwrap_err();
     assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");
 }

@@ -16,12 +16,12 @@ pub(crate) async fn metrics(server: &TestServer, tls: Arc<rustls::ClientConfig>)
     let person = NewUser::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
     let by = Actor::User("local:test".to_owned());
     let (_, token) = server.store().add_user(&by, &person, now).unwrap();
-    let mut asker =
+    let mut client =
         RestClient::connect(&server.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
-    let mut answer = asker.follow("/metrics").await.unwrap();
+    let mut answer = client.follow("/metrics").await.unwrap();
     let mut text = Vec::new();
-    while let Some(piece) = answer.piece().await.unwrap() {
-        text.extend_from_slice(&piece);
+    while let Some(chunk) = answer.chunk().await.unwrap() {
+        text.extend_from_slice(&chunk);
     }
     String::from_utf8(text).unwrap()
 }

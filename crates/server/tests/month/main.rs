@@ -1,5 +1,5 @@
 //! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes execute orders, and a
-//! person repairs the rest.
+//! technician repairs the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,43 +14,43 @@ use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a person takes to bring a spare part.
-const PERSON: SignedDuration = SignedDuration::from_hours(4);
+/// Time until a technician arrives with a spare part.
+const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
 
-/// After this, a missing node's heartbeat is lost.
-const MISSED: SignedDuration = SignedDuration::from_secs(30);
+/// Time after which the heartbeat of a disconnected node is lost.
+const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
-struct World {
-    core: StateMachine,
+struct SimulatedFleet {
+    state_machine: StateMachine,
     fleet: SimFleet,
     now: Timestamp,
     /// Orders issued, each once.
     ordered: BTreeSet<(NodeId, u64)>,
-    /// Disconnected nodes: since when, and whether the server knows.
-    gone: BTreeMap<NodeId, (Timestamp, bool)>,
-    /// When a person arrives at a node.
-    called: BTreeMap<NodeId, Timestamp>,
+    /// Disconnected nodes: since when, and whether the loss is logged.
+    disconnected: BTreeMap<NodeId, (Timestamp, bool)>,
+    /// When a technician arrives at a node.
+    technician_due: BTreeMap<NodeId, Timestamp>,
     /// Faulty nodes, since when.
-    ill: BTreeMap<NodeId, Timestamp>,
+    faulty_since: BTreeMap<NodeId, Timestamp>,
     /// The longest time that a faulty node stayed in service.
-    longest: Option<(SignedDuration, NodeId)>,
+    longest_in_service: Option<(SignedDuration, NodeId)>,
     /// Node-seconds in service, and in total.
     served_s: (i64, i64),
 }
 
-impl World {
-    fn new(plan: FleetSpec, log: Box<dyn Log + Send>) -> Self {
+impl SimulatedFleet {
+    fn new(spec: FleetSpec, log: Box<dyn Log + Send>) -> Self {
         let now: Timestamp = "2026-11-01T00:00:00Z".parse().unwrap();
-        let fleet = SimFleet::new(plan, now);
-        let mut world = Self {
-            core: StateMachine::open(log).unwrap(),
+        let fleet = SimFleet::new(spec, now);
+        let mut simulated = Self {
+            state_machine: StateMachine::open(log).unwrap(),
             fleet,
             now,
             ordered: BTreeSet::new(),
-            gone: BTreeMap::new(),
-            called: BTreeMap::new(),
-            ill: BTreeMap::new(),
-            longest: None,
+            disconnected: BTreeMap::new(),
+            technician_due: BTreeMap::new(),
+            faulty_since: BTreeMap::new(),
+            longest_in_service: None,
             served_s: (0, 0),
         };
         let join = |(node, location): (&NodeId, &_)| {
@@ -59,9 +59,9 @@ impl World {
                 Event::Enrolled { node: node.clone(), location: Clone::clone(location) },
             )
         };
-        let joined = world.fleet.locations().map(join).collect();
-        world.commit(joined);
-        world
+        let joined = simulated.fleet.locations().map(join).collect();
+        simulated.commit(joined);
+        simulated
     }
 
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) {
@@ -76,18 +76,25 @@ impl World {
             .collect();
         for order in orders {
             let name = (order.node.clone(), order.generation);
-            assert!(self.ordered.insert(name), "an order is given twice: {order:?}");
+            assert!(self.ordered.insert(name), "an order is issued twice: {order:?}");
             self.fleet.deliver_order(&order, self.now);
         }
     }
 
     /// Advances to the next event.
     fn step(&mut self, end: Timestamp) {
-        let wake = self.state_machine.state().deadlines.first().map(|(at, _)| *at);
-        let missed =
-            self.gone.values().filter(|(_, known)| !known).map(|(at, _)| *at + MISSED).min();
-        let person = self.called.values().min().copied();
-        let next = [self.fleet.next_at(), wake, missed, person].into_iter().flatten().min();
+        let deadline = self.state_machine.state().deadlines.first().map(|(at, _)| *at);
+        let heartbeat_lost = self
+            .disconnected
+            .values()
+            .filter(|(_, is_logged)| !is_logged)
+            .map(|(at, _)| *at + HEARTBEAT_TIMEOUT)
+            .min();
+        let technician = self.technician_due.values().min().copied();
+        let next = [self.fleet.next_at(), deadline, heartbeat_lost, technician]
+            .into_iter()
+            .flatten()
+            .min();
         let next = next.unwrap_or(end).clamp(self.now + SignedDuration::from_secs(1), end);
         self.account(next);
         self.now = next;
@@ -97,34 +104,36 @@ impl World {
             .into_iter()
             .map(|event| (Actor::Node(event.node().unwrap().clone()), event))
             .collect();
-        inputs.extend(self.silence());
-        inputs.extend(self.people());
+        inputs.extend(self.heartbeat_events());
+        inputs.extend(self.technicians());
         inputs.push((Actor::Server, Event::Tick));
         self.commit(inputs);
-        self.hold_to_promises();
+        self.check_invariants();
     }
 
     /// Events that the server detects itself: lost and restored heartbeats.
-    fn silence(&mut self) -> Vec<(Actor, Event)> {
+    fn heartbeat_events(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
         for (id, _) in self.fleet.locations() {
             let up = self.fleet.node(id).unwrap().is_up();
-            match self.gone.get_mut(id) {
+            match self.disconnected.get_mut(id) {
                 None if !up => {
-                    self.gone.insert(id.clone(), (self.now, false));
+                    self.disconnected.insert(id.clone(), (self.now, false));
                 }
-                Some((since, known)) if !up && !*known && *since + MISSED <= self.now => {
-                    *known = true;
+                Some((since, is_logged))
+                    if !up && !*is_logged && *since + HEARTBEAT_TIMEOUT <= self.now =>
+                {
+                    *is_logged = true;
                     events.push((
                         Actor::Server,
                         Event::HeartbeatLost { node: id.clone(), since: *since },
                     ));
                 }
-                Some((_, known)) if up => {
-                    if *known {
+                Some((_, is_logged)) if up => {
+                    if *is_logged {
                         events.push((Actor::Server, Event::HeartbeatRestored { node: id.clone() }));
                     }
-                    self.gone.remove(id);
+                    self.disconnected.remove(id);
                 }
                 _ => {}
             }
@@ -132,28 +141,34 @@ impl World {
         events
     }
 
-    /// A person is called for what no order repairs, arrives later, and records the repair.
-    fn people(&mut self) -> Vec<(Actor, Event)> {
+    /// Calls a technician for nodes that no order can repair. The technician arrives later, and
+    /// records the repair.
+    fn technicians(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.state_machine.state().nodes {
-            let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
-                self.called.insert(id.clone(), self.now + PERSON);
+            let waits = node
+                .phase
+                .deferred()
+                .is_some_and(|rationale| rationale.unblocked_by.needs_operator());
+            if node.phase() == NodePhase::Repairing
+                && waits
+                && !self.technician_due.contains_key(id)
+            {
+                self.technician_due.insert(id.clone(), self.now + TECHNICIAN_DELAY);
             }
         }
-        let here: Vec<NodeId> = self
+        let arrived: Vec<NodeId> = self
             .called
             .iter()
             .filter(|(_, at)| **at <= self.now)
             .map(|(id, _)| id.clone())
             .collect();
         let mut events = Vec::new();
-        for id in here {
-            self.called.remove(&id);
+        for id in arrived {
+            self.technician_due.remove(&id);
             let now = self.now;
             self.fleet.update_node(&id, |node| node.repair(now));
-            let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
-            events
-                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
+            let request = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
+            events.push((Actor::User("tech".to_owned()), Event::OperatorRequested { request }));
         }
         events
     }
@@ -161,44 +176,44 @@ impl World {
     fn account(&mut self, next: Timestamp) {
         let seconds = next.duration_since(self.now).as_secs();
         let nodes = self.state_machine.state().nodes.values();
-        let (mut served, mut all) = (0, 0);
+        let (mut served, mut total) = (0, 0);
         for node in nodes {
-            all += 1;
+            total += 1;
             served += i64::from(node.phase().in_service());
         }
         self.served_s.0 += served * seconds;
-        self.served_s.1 += all * seconds;
+        self.served_s.1 += total * seconds;
     }
 
-    fn hold_to_promises(&mut self) {
+    fn check_invariants(&mut self) {
         let state = self.state_machine.state();
-        for (domain, tally) in &state.domain_counts {
-            if let Some(breaker) = state.policy.disruption_budgets.get(&domain.kind()) {
-                let limit = breaker.limit(tally.members);
-                assert!(tally.out <= limit, "{domain}: {tally:?}, at most {limit}");
+        for (domain, counts) in &state.domain_counts {
+            if let Some(budget) = state.policy.disruption_budgets.get(&domain.kind()) {
+                let limit = budget.limit(counts.members);
+                assert!(counts.out <= limit, "{domain}: {counts:?}, limit {limit}");
             }
         }
         for (id, node) in &state.nodes {
-            let ill = self.fleet.node(id).unwrap().is_faulty();
-            if ill
+            let is_faulty = self.fleet.node(id).unwrap().is_faulty();
+            if is_faulty
                 && node.phase() == NodePhase::InService
                 && node.liveness.heartbeat_loss().is_none()
             {
-                let since = *self.ill.entry(id.clone()).or_insert(self.now);
+                let since = *self.faulty_since.entry(id.clone()).or_insert(self.now);
                 let lasted = self.now.duration_since(since);
-                if self.longest.as_ref().is_none_or(|(longest, _)| lasted > *longest) {
-                    self.longest = Some((lasted, id.clone()));
+                if self.longest_in_service.as_ref().is_none_or(|(longest, _)| lasted > *longest) {
+                    self.longest_in_service = Some((lasted, id.clone()));
                 }
             } else {
-                self.ill.remove(id);
+                self.faulty_since.remove(id);
             }
         }
     }
 }
 
-fn run(plan: &FleetSpec, days: i64, folder: &std::path::Path) -> World {
+fn run(spec: &FleetSpec, days: i64, folder: &std::path::Path) -> SimulatedFleet {
     let log = SqliteLog::open(&folder.join("log")).unwrap();
-    let mut fleet = SimulatedFleet::new(plan.clone(), Box::new(log));
+    let mut fleet = SimulatedFleet::new(spec.clone(), Box::new(log));
     let end = fleet.now + SignedDuration::from_hours(24 * days);
     while fleet.now < end {
         fleet.step(end);
@@ -209,33 +224,39 @@ fn run(plan: &FleetSpec, days: i64, folder: &std::path::Path) -> World {
 #[test]
 fn a_month_of_faults_is_detected_repaired_and_verified() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = FleetSpec {
+    let spec = FleetSpec {
         seed: 7,
         nodes: 48,
         mean_fault_interval_s: 14 * 86_400,
         mean_switch_failure_interval_s: 10 * 86_400,
         ..FleetSpec::default()
     };
-    let fleet = run(&plan, 30, folder.path());
+    let fleet = run(&spec, 30, folder.path());
     let state = fleet.state_machine.state();
     let out: Vec<_> = state
         .nodes
         .iter()
-        .filter(|(_, it)| !it.phase().in_service())
-        .map(|(id, it)| format!("{id}: {} because {}", it.phase(), it.phase.rationale().reason))
+        .filter(|(_, node)| !node.phase().in_service())
+        .map(|(id, node)| {
+            format!("{id}: {} because {}", node.phase(), node.phase.rationale().reason)
+        })
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
-    assert!(fleet.longest.is_none(), "a faulty node stayed in service for {:?}", fleet.longest);
-    let (served, all) = fleet.served_s;
-    assert!(1000 * served > 970 * all, "nodes were in service {served} s of {all} s");
+    assert!(
+        fleet.longest_in_service.is_none(),
+        "a faulty node stayed in service for {:?}",
+        fleet.longest_in_service
+    );
+    let (served, total) = fleet.served_s;
+    assert!(1000 * served > 970 * total, "nodes were in service {served} s of {total} s");
     let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    let repaired = replayed(&log, &fleet);
-    assert!(repaired > 50, "only {repaired} nodes came back from repair");
+    let repaired = check_replay(&log, &fleet);
+    assert!(repaired > 50, "only {repaired} nodes returned from repair");
 }
 
 /// The log on disk is intact, and replays to the same decisions and state. Returns how often a node
-/// came back from repair.
-fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
+/// returned from repair.
+fn check_replay(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
     verify(log).unwrap().unwrap();
     let mut replay = Replay::default();
     let (mut seq, mut returned) = (0, 0);
@@ -258,12 +279,12 @@ fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
 }
 
 #[test]
-fn a_seed_decides_everything() {
-    let plan =
+fn a_run_is_deterministic_by_seed() {
+    let spec =
         FleetSpec { seed: 3, nodes: 24, mean_fault_interval_s: 5 * 86_400, ..FleetSpec::default() };
     let head = |_: u32| {
         let folder = tempfile::tempdir().unwrap();
-        run(&plan, 5, folder.path()).state_machine.head()
+        run(&spec, 5, folder.path()).state_machine.head()
     };
     assert_eq!(head(1).hash, head(2).hash);
 }

@@ -54,7 +54,7 @@ async fn invalid_tokens_are_refused_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn access_changes_are_logged_once_whoever_made_them() {
+async fn access_changes_are_logged_once_for_every_actor() {
     let mut fleet = TestFleet::open().await;
     // By the command line, beside a running server.
     let admin = fleet.token("ann", Role::Admin, "fleet");
@@ -139,10 +139,10 @@ async fn tls_requires_the_right_fingerprint() {
     let token = fleet.token("ann", Role::Viewer, "fleet");
     let url = fleet.server.url().parse().unwrap();
     let right = fingerprint(fleet.server.running().fingerprint()).unwrap();
-    let mut asker = RestClient::connect(&url, pinned(right).unwrap(), &token).await.unwrap();
-    assert_eq!(asker.get::<Me>("/api/v1/me").await.unwrap().name, "ann");
-    let page: NodePage = asker.get("/api/v1/nodes").await.unwrap();
+    let mut client = RestClient::connect(&url, pinned(right).unwrap(), &token).await.unwrap();
+    assert_eq!(client.get::<Me>("/api/v1/me").await.unwrap().name, "ann");
+    let page: NodePage = client.get("/api/v1/nodes").await.unwrap();
     assert_eq!(page.nodes.len(), 3);
-    assert!(!format!("{asker:?}").contains(&token));
+    assert!(!format!("{client:?}").contains(&token));
     assert!(RestClient::connect(&url, pinned([7; 32]).unwrap(), &token).await.is_err());
 }

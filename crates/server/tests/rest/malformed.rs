@@ -1,4 +1,5 @@
-//! Malformed, oversized, excessive and slow requests are refused with a reason, and block nobody.
+//! Malformed, oversized, excessive and slow requests are refused with a reason, and do not block
+//! others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::test_fleet::TestFleet;
 use crate::test_server::{PATIENCE, until};
 
-async fn asker(fleet: &TestFleet, token: &str) -> RestClient {
+async fn connect(fleet: &TestFleet, token: &str) -> RestClient {
     RestClient::connect(&fleet.server.url().parse().unwrap(), no_tls(), token).await.unwrap()
 }
 
@@ -25,7 +25,7 @@ fn status(answer: Result<Value, RestError>) -> Result<u16, RestError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_complete_over_http2_whatever_of_the_body_was_not_read() {
+async fn a_refusal_is_complete_over_http2_even_if_the_body_is_unread() {
     let fleet = TestFleet::open().await;
     let viewer = fleet.token("vic", Role::Viewer, "fleet");
     let admin = fleet.token("ann", Role::Admin, "fleet");
@@ -35,22 +35,22 @@ async fn a_refusal_is_complete_over_http2_whatever_of_the_body_was_not_read() {
     for (token, body, expected) in
         [(&viewer, &some, 403), (&viewer, &much, 403), (&admin, &much, 413), (&admin, &some, 400)]
     {
-        let mut asker = asker(&fleet, token).await;
+        let mut client = connect(&fleet, token).await;
         for round in 0..5 {
-            let found = status(asker.post(path, body).await);
-            let whole = found.as_ref().is_ok_and(|found| *found == expected);
-            assert!(whole, "{expected} in round {round}: {found:?}");
+            let answered = status(client.post(path, body).await);
+            let is_complete = answered.as_ref().is_ok_and(|status| *status == expected);
+            assert!(is_complete, "{expected} in round {round}: {answered:?}");
         }
     }
-    let mut nobody = asker(&fleet, "fperson_wrong").await;
+    let mut unauthenticated = connect(&fleet, "fperson_wrong").await;
     for _ in 0..5 {
-        let found = status(nobody.post(path, &some).await);
-        assert!(matches!(found, Ok(401)), "{found:?}");
-        let found = status(nobody.post("/nowhere", &some).await);
-        assert!(matches!(found, Ok(404)), "{found:?}");
+        let answered = status(unauthenticated.post(path, &some).await);
+        assert!(matches!(answered, Ok(401)), "{answered:?}");
+        let answered = status(unauthenticated.post("/nowhere", &some).await);
+        assert!(matches!(answered, Ok(404)), "{answered:?}");
     }
     // The connection stays usable.
-    assert_eq!(status(asker(&fleet, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
+    assert_eq!(status(connect(&fleet, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
 }
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

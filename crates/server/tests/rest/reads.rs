@@ -34,7 +34,7 @@ async fn filters_apply_within_the_scope() {
         ("pool:train", vec!["a", "b"]),
         ("pool:serve", vec!["c"]),
         ("tenant:shop", vec!["b", "c"]),
-        ("tenant:nobody", vec![]),
+        ("tenant:empty", vec![]),
     ] {
         let token = fleet.token("eve", Role::Viewer, scope);
         let page = fleet.get("/api/v1/nodes", &token).await;
@@ -74,17 +74,17 @@ async fn a_scoped_reader_sees_nothing_of_others() {
     }
     let root = Actor::User("root".to_owned());
     let until = since + SignedDuration::from_hours(1);
-    for (domain, reason) in [("rack:r1", "seen"), ("pool:serve", "hidden"), ("fleet", "all")] {
+    for (domain, reason) in [("rack:r1", "visible"), ("pool:serve", "hidden"), ("fleet", "all")] {
         let domain = domain.parse().unwrap();
-        let what = OperatorRequest::Freeze { domain, until, reason: reason.to_owned() };
+        let request = OperatorRequest::Freeze { domain, until, reason: reason.to_owned() };
         fleet
             .controller()
-            .submit(root.clone(), Event::OperatorRequested { request: what })
+            .submit(root.clone(), Event::OperatorRequested { request })
             .await
             .unwrap();
     }
-    let what = OperatorRequest::Hold { node: node("c"), reason: "theirs".to_owned() };
-    fleet.controller().submit(root, Event::OperatorRequested { request: what }).await.unwrap();
+    let request = OperatorRequest::Hold { node: node("c"), reason: "theirs".to_owned() };
+    fleet.controller().submit(root, Event::OperatorRequested { request }).await.unwrap();
     let token = fleet.token("eve", Role::Viewer, "pool:train");
     let domain_faults = fleet.get("/api/v1/domain-faults", &token).await;
     assert_eq!(
@@ -115,7 +115,7 @@ async fn a_scoped_reader_sees_nothing_of_others() {
         }
         everything.push_str(&answer.body);
     }
-    for ours in ["seen", "all", "\"a\"", "domain_faults", "policy-set"] {
+    for ours in ["visible", "all", "\"a\"", "domain_faults", "policy-set"] {
         assert!(everything.contains(ours), "{ours} is missing");
     }
     let domains = fleet.get("/api/v1/domains", &token).await;
@@ -125,7 +125,7 @@ async fn a_scoped_reader_sees_nothing_of_others() {
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
 }
 
-/// No reason shown to a scoped reader tells how many nodes others have, or how many are out of
+/// No reason shown to a scoped reader reveals how many nodes others have, or how many are out of
 /// service.
 #[tokio::test(flavor = "multi_thread")]
 async fn reasons_do_not_count_other_pools_nodes() {

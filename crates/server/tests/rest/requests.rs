@@ -91,7 +91,7 @@ async fn a_node_is_tested_and_tuned_only_while_held() {
     for (what, body) in [("diag", diag), ("tune", tune), ("verify", r#"{"level":"v2"}"#)] {
         let refused = fleet.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
         refused.assert_problem(409);
-        assert!(format!("{refused:?}").contains("hold it first"), "{refused:?}");
+        assert!(format!("{refused:?}").contains("hold the node first"), "{refused:?}");
     }
     fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
     for changed in [true, false] {

@@ -69,7 +69,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
     ("POST", "/api/v1/nodes/a/tune", TUNE, Allowed::Operators, ScopeRule::InScope(404)),
     ("POST", "/api/v1/nodes/a/logs", "{}", Allowed::Operators, ScopeRule::InScope(404)),
     ("GET", "/api/v1/nodes/a/artifacts", "", Allowed::Operators, ScopeRule::InScope(404)),
-    // There is none, which those with permission are told.
+    // No such artifact: permitted callers get 404 too.
     ("GET", "/api/v1/nodes/a/artifacts/7", "", Allowed::Operators, ScopeRule::InScope(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Allowed::Operators, ScopeRule::InScope(403)),
     (
@@ -79,7 +79,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
         Allowed::Operators,
         ScopeRule::InScope(403),
     ),
-    // Nothing waits there, which those with permission are told.
+    // Nothing waits for approval: permitted callers get 409.
     ("POST", "/api/v1/nodes/a/approve", "{}", Allowed::Approvers, ScopeRule::InScope(404)),
     ("GET", "/api/v1/tokens", "", Allowed::Admins, ScopeRule::Filtered),
     ("POST", "/api/v1/tokens", r#"{"pool":"train"}"#, Allowed::Admins, ScopeRule::InScope(403)),
@@ -103,8 +103,8 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
     ("GET", "/api/v1/events/stream", "", Allowed::All, ScopeRule::Filtered),
 ];
 
-fn may(role: Role, who: Allowed) -> bool {
-    match who {
+fn may(role: Role, allowed: Allowed) -> bool {
+    match allowed {
         Allowed::All => true,
         Allowed::Operators => matches!(role, Role::Operator | Role::Admin),
         Allowed::Approvers => matches!(role, Role::Approver | Role::Admin),
@@ -122,11 +122,11 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
             ("pool:train", false, true),
             ("tenant:lab", false, true),
             ("pool:serve", false, false),
-            ("tenant:nobody", false, false),
+            ("tenant:empty", false, false),
         ] {
             let fleet = TestFleet::open().await;
             let token = fleet.token("ann", role, scope);
-            for (method, path, body, who, reach) in CASES {
+            for (method, path, body, allowed, scope_rule) in CASES {
                 // Streams have their own tests, and `train` is not all of the tenant's.
                 let is_of_pool = body.contains("train") || body == "FREEZE";
                 if path.ends_with("/stream") {
@@ -136,8 +136,8 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                 let body = if body == "FREEZE" { freeze.as_str() } else { body };
                 let body = Some(body).filter(|value| !value.is_empty());
                 let answer = fleet.send(method, path, Some(&token), body).await;
-                let expected = match reach {
-                    _ if !may(role, who) => 403,
+                let expected = match scope_rule {
+                    _ if !may(role, allowed) => 403,
                     ScopeRule::FleetWide if !is_whole => 403,
                     ScopeRule::InScope(refused) if !is_inside => refused,
                     // One operator-requested order at a time.

@@ -63,7 +63,7 @@ impl Reader {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_loses_nothing_and_blocks_nobody() {
+async fn a_slow_reader_loses_nothing_and_does_not_block_others() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let address = fleet.server.address;

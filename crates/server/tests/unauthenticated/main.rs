@@ -126,7 +126,7 @@ impl Answers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unfinished_enrolments_take_no_memory_and_block_nobody() {
+async fn unfinished_enrolments_take_no_memory_and_do_not_block_others() {
     let _alone = ALONE.lock().await;
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");

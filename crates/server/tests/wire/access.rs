@@ -33,7 +33,7 @@ async fn an_enrolled_node_opens_a_session_over_tls() {
     agent.acked(1).await;
     agent.find(2);
     agent.acked(2).await;
-    assert_eq!(server.found("a"), [2]);
+    assert_eq!(server.logged_findings("a"), [2]);
     let text = std::fs::read(server.dir().join("access")).unwrap();
     let secret = token.as_bytes();
     assert!(
@@ -156,19 +156,19 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
-    assert_eq!(server.found("a"), Vec::<u64>::new(), "the session was disconnected");
-    let stands = async || {
+    assert_eq!(server.logged_findings("a"), Vec::<u64>::new(), "the session was disconnected");
+    let phase = async || {
         let controller = server.running().controller();
         controller.read(|state| state.nodes[&node("a")].phase()).await.unwrap()
     };
     // It is out of service because of its certificate, before its heartbeat timeout.
     let moved = |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
     until("it is held", || server.count(moved) == 1).await;
-    assert_eq!(stands().await, NodePhase::Held);
+    assert_eq!(phase().await, NodePhase::Held);
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
     agent.acked(1).await;
-    assert_eq!(server.found("a"), [1], "it resumes");
-    assert_ne!(stands().await, NodePhase::Held, "it is admitted again");
+    assert_eq!(server.logged_findings("a"), [1], "it resumes");
+    assert_ne!(phase().await, NodePhase::Held, "it is admitted again");
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 
@@ -185,7 +185,7 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
             NewJoinToken { location: location(text), node: of_node.map(node), uses: 2, ..of_pool };
         server.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     };
-    let stands = async |text: &str| {
+    let check_location = async |text: &str| {
         let controller = server.running().controller();
         let found =
             controller.read(|state| state.nodes[&node("a")].location.clone()).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     };
     let racked = token(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#, None);
     server.enrol("a", &dir("1"), &racked).await.unwrap();
-    stands(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#).await;
+    check_location(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#).await;
     let moved = r#"{"pool":"serve","rack":"r2","leaf":"l1"}"#;
     let by = Actor::User("ann".to_owned());
     let event = Event::LocationChanged { node: node("a"), location: location(moved) };
@@ -202,14 +202,14 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
-    stands(moved).await;
+    check_location(moved).await;
     // A token without a rack clears none, and a token with one sets it.
     let of_serve = token(r#"{"pool":"serve"}"#, None);
     server.enrol("a", &dir("3"), &of_serve).await.unwrap();
-    stands(moved).await;
+    check_location(moved).await;
     let own = token(r#"{"pool":"train","rack":"r3","site":"north"}"#, Some("a"));
     server.enrol("a", &dir("4"), &own).await.unwrap();
-    stands(r#"{"pool":"train","site":"north","rack":"r3","leaf":"l1"}"#).await;
+    check_location(r#"{"pool":"train","site":"north","rack":"r3","leaf":"l1"}"#).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,17 +225,20 @@ async fn a_node_acts_only_for_itself_and_needs_a_certificate() {
     assert!(hello(&mut agents, Some("a")).await.is_ok());
     assert!(hello(&mut agents, None).await.is_ok());
     // No certificate at all.
-    let mut nobody =
+    let mut unauthenticated =
         client::connect(&server.url().parse().unwrap(), trusting(&agent)).await.unwrap();
-    assert_eq!(hello(&mut nobody, Some("a")).await.unwrap_err().code(), Code::Unauthenticated);
-    let renewed = nobody.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(
+        hello(&mut unauthenticated, Some("a")).await.unwrap_err().code(),
+        Code::Unauthenticated
+    );
+    let renewed = unauthenticated.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(renewed.code(), Code::Unauthenticated);
     // A certificate of another fleet's authority.
     let elsewhere = TestServer::with_tls().await;
-    let stranger = TestNode::new("a");
-    elsewhere.enrol("a", &stranger.identity(), &elsewhere.token(None, 1)).await.unwrap();
-    std::fs::copy(agent.identity().join("ca.pem"), stranger.identity().join("ca.pem")).unwrap();
-    let tls = Keep::new(&stranger.identity(), None).tls().unwrap();
+    let foreign = TestNode::new("a");
+    elsewhere.enrol("a", &foreign.identity(), &elsewhere.token(None, 1)).await.unwrap();
+    std::fs::copy(agent.identity().join("ca.pem"), foreign.identity().join("ca.pem")).unwrap();
+    let tls = Keep::new(&foreign.identity(), None).tls().unwrap();
     let refused = match client::connect(&server.url().parse().unwrap(), tls).await {
         // In TLS 1.3 the client finishes before the server has verified it.
         Ok(mut agents) => hello(&mut agents, None).await.is_err(),
@@ -300,7 +303,7 @@ async fn a_session_ends_with_its_certificate() {
         }
     };
     let end = tokio::time::timeout(PATIENCE, ending).await;
-    let end = end.expect("it outlives its certificate");
+    let end = end.expect("the session outlived its certificate");
     assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the certificate has expired"));
     let lived = enrolled.elapsed();
     assert!(lived.as_secs() >= 5, "{lived:?}");

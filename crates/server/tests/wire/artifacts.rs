@@ -1,4 +1,4 @@
-//! Artifacts of orders, and nodes that may not send them any more.
+//! Uploads of artifacts, and nodes that lose the permission to send.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::identity::Actor;
@@ -13,7 +13,7 @@ use crate::access::{connected, raw};
 use crate::test_server::{TestServer, node, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
+async fn an_artifact_of_a_node_revoked_mid_stream_is_discarded() {
     let server = TestServer::with_tls().await;
     let agent = connected(&server).await;
     let request = OperatorRequest::RunOrder { node: node("a"), order: OrderKind::CollectLogs };
@@ -21,7 +21,8 @@ async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
     server.running().controller().submit(Actor::User("ops".into()), requested).await.unwrap();
     let generation = || {
         let offered = agent.order_handler.offered.lock().unwrap();
-        offered.iter().find(|it| it.kind == OrderKind::CollectLogs).map(|it| it.generation)
+        let order = offered.iter().find(|order| order.kind == OrderKind::CollectLogs);
+        order.map(|order| order.generation)
     };
     until("the order is offered", || generation().is_some()).await;
 
@@ -40,9 +41,10 @@ async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
     let artifacts = server.dir().join("artifacts");
     let incoming = || {
         let files = std::fs::read_dir(artifacts.join("incoming")).unwrap();
-        files.map(|it| it.unwrap().metadata().map_or(0, |it| it.len())).collect::<Vec<_>>()
+        let bytes = files.map(|file| file.unwrap().metadata().map_or(0, |metadata| metadata.len()));
+        bytes.collect::<Vec<_>>()
     };
-    until("the server has a part of it", || incoming() == [3]).await;
+    until("the server has the first part", || incoming() == [3]).await;
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     send(artifact_part::What::Chunk(content[3..].into())).await;
     drop(out);

@@ -71,7 +71,7 @@ async fn connections_that_stop_after_the_client_hello_do_not_block_others() {
 /// Waits until a session ends, with or without its connection.
 async fn ended(down: &mut ServerMessage) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
-    tokio::time::timeout(PATIENCE, end).await.expect("it goes");
+    tokio::time::timeout(PATIENCE, end).await.expect("the connection is closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ async fn a_node_connection_without_a_session_idles_out() {
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut data = Vec::new();
     let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut data)).await;
-    assert!(gone.is_ok(), "it goes");
+    assert!(gone.is_ok(), "the connection is closed");
     let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(answer.code(), Code::InvalidArgument, "the one with a session stays: {answer:?}");
 }

@@ -37,18 +37,18 @@ impl Raw {
 
     pub(crate) async fn welcomed(server: &TestServer, name: &str) -> Self {
         let mut raw = Self::open(server, name).await.unwrap();
-        raw.say(agent_message::What::Hello(hello())).await;
-        let first = raw.hear().await.unwrap();
+        raw.send(agent_message::What::Hello(hello())).await;
+        let first = raw.receive().await.unwrap();
         assert!(matches!(first, server_message::What::Welcome(_)), "{first:?}");
         raw
     }
 
-    pub(crate) async fn say(&self, what: agent_message::What) {
+    pub(crate) async fn send(&self, what: agent_message::What) {
         self.out.send(AgentMessage { what: Some(what) }).await.unwrap();
     }
 
     pub(crate) async fn report(&self, what: report::What) {
-        self.say(agent_message::What::Report(proto::Report { what: Some(what) })).await;
+        self.send(agent_message::What::Report(proto::Report { what: Some(what) })).await;
     }
 
     pub(crate) async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
@@ -62,7 +62,7 @@ impl Raw {
     }
 
     /// The next message, except orders.
-    pub(crate) async fn hear(&mut self) -> Result<server_message::What, Status> {
+    pub(crate) async fn receive(&mut self) -> Result<server_message::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
             match next.await.expect("the server answers")? {
@@ -74,16 +74,16 @@ impl Raw {
     }
 
     pub(crate) async fn acked(&mut self) -> u64 {
-        match self.hear().await.unwrap() {
+        match self.receive().await.unwrap() {
             server_message::What::Ack(ack) => ack.record,
             other => panic!("{other:?}"),
         }
     }
 
     /// Like `acked`. A node with unreadable findings is asked for a snapshot first.
-    async fn acked_after_resync(&mut self, is_asked: bool) -> u64 {
-        if is_asked {
-            let first = self.hear().await.unwrap();
+    async fn acked_after_resync(&mut self, expects_resync: bool) -> u64 {
+        if expects_resync {
+            let first = self.receive().await.unwrap();
             assert!(matches!(first, server_message::What::Resync(_)), "{first:?}");
         }
         self.acked().await
@@ -92,7 +92,7 @@ impl Raw {
     /// The status that ends the session, also after a resync request.
     pub(crate) async fn refused(&mut self) -> Code {
         loop {
-            match self.hear().await {
+            match self.receive().await {
                 Ok(server_message::What::Resync(_)) => {}
                 other => return other.unwrap_err().code(),
             }
@@ -122,7 +122,7 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     let mut raw = Raw::welcomed(&server, "a").await;
     // Without an acknowledged record, a change has no predecessor.
     raw.changes(3, 2, &[1]).await;
-    assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
+    assert!(matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)));
     raw.resync(3).await;
     assert_eq!(raw.acked().await, 3);
     raw.changes(4, 3, &[4]).await;
@@ -134,13 +134,13 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
         raw.changes(record, after, &[8]).await;
         assert!(
-            matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)),
+            matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)),
             "{record} {after}"
         );
     }
     raw.resync(2).await;
     assert_eq!(raw.acked().await, 4, "older than the log");
-    assert_eq!(server.found("a"), [4]);
+    assert_eq!(server.logged_findings("a"), [4]);
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
 
@@ -181,24 +181,24 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
         assert_eq!(raw.refused().await, Code::InvalidArgument, "case {at}");
     }
     let mut raw = Raw::welcomed(&server, "a").await;
-    raw.say(agent_message::What::Hello(hello())).await;
+    raw.send(agent_message::What::Hello(hello())).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "a second hello");
     let mut raw = Raw::open(&server, "a").await.unwrap();
     raw.resync(1).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
     let mut raw = Raw::open(&server, "a").await.unwrap();
-    raw.say(agent_message::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
-    assert_eq!(raw.refused().await, Code::FailedPrecondition, "nobody counts on from there");
+    raw.send(agent_message::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
+    assert_eq!(raw.refused().await, Code::FailedPrecondition, "no generation follows the largest");
     let refused = Raw::open(&server, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert_eq!(server.found("a"), Vec::<u64>::new());
+    assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // Each unreadable report is logged, until one is readable.
     assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
     assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
     // Unknown messages of a newer agent are ignored.
     let mut raw = Raw::welcomed(&server, "a").await;
     raw.out.send(AgentMessage { what: None }).await.unwrap();
-    raw.say(agent_message::What::Report(proto::Report { what: None })).await;
+    raw.send(agent_message::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
     assert_eq!(raw.acked_after_resync(true).await, 1);
     let is_unread = server.running().controller().read(|state| {
@@ -215,7 +215,7 @@ async fn oversized_messages_are_refused() {
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
     server
-        .wait_for("the log says that its findings are unreadable", |entries| {
+        .wait_for("the unreadable findings are logged", |entries| {
             entries.iter().any(|entry| matches!(entry.event, Event::ReportsUnreadable { .. }))
         })
         .await;
@@ -245,8 +245,8 @@ async fn two_thousand_nodes_share_one_connection_and_enrol_at_once() {
         let agents = agents.clone();
         joining.spawn(async move {
             let mut raw = Raw::over(agents, &format!("n{at}")).await.unwrap();
-            raw.say(agent_message::What::Hello(hello())).await;
-            assert!(matches!(raw.hear().await.unwrap(), server_message::What::Welcome(_)));
+            raw.send(agent_message::What::Hello(hello())).await;
+            assert!(matches!(raw.receive().await.unwrap(), server_message::What::Welcome(_)));
             raw.resync(0).await;
             assert_eq!(raw.acked().await, 0);
             raw.changes(1, 0, &[1]).await;

@@ -11,7 +11,7 @@ use farrier_fleet::fleet::{Event, NodePhase, OrderKind, OrderStatus, Policy};
 use crate::access::connected;
 use crate::test_server::{TestNode, TestServer, node, until};
 
-fn answers(server: &TestServer) -> Vec<(u64, OrderStatus)> {
+fn statuses(server: &TestServer) -> Vec<(u64, OrderStatus)> {
     let entries = server.entries().into_iter();
     let of = entries.filter_map(|entry| match entry.event {
         Event::OrderStatusReported { generation, status, .. } => Some((generation, status)),
@@ -31,7 +31,7 @@ async fn a_joining_node_is_verified_and_enters_service() {
         move || order_handler.offered.lock().unwrap().len() == count
     };
     until("the first order is offered", offered(1)).await;
-    until("its acceptance is in the log", || answers(&server) == [(1, OrderStatus::Accepted)])
+    until("its acceptance is in the log", || statuses(&server) == [(1, OrderStatus::Accepted)])
         .await;
     // A crash on either side repeats neither an order nor its status.
     agent.disconnect();
@@ -44,7 +44,7 @@ async fn a_joining_node_is_verified_and_enters_service() {
         *agent.order_handler.answers.lock().unwrap() = vec![(generation, done)];
         agent.cordon_notify.notify_one();
         let order_handler = std::sync::Arc::clone(&agent.order_handler);
-        until("the answer is acknowledged", || {
+        until("the status is acknowledged", || {
             order_handler.acknowledged.lock().unwrap().contains(&generation)
         })
         .await;
@@ -59,7 +59,7 @@ async fn a_joining_node_is_verified_and_enters_service() {
         .collect();
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
     let done = |value: &&(u64, OrderStatus)| matches!(value.1, OrderStatus::Done { .. });
-    assert_eq!(answers(&server).iter().filter(done).count(), 2);
+    assert_eq!(statuses(&server).iter().filter(done).count(), 2);
     // An order resent while its status is in flight is answered and acknowledged again, but logged
     // once.
     let acknowledged: BTreeSet<u64> =
@@ -69,7 +69,7 @@ async fn a_joining_node_is_verified_and_enters_service() {
     assert_eq!(phase.await.unwrap(), NodePhase::InService);
     agent.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
     server
-        .wait_for("it is held for another's cordon", |entries| {
+        .wait_for("it is held for an external cordon", |entries| {
             let is_held =
                 |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
             entries.iter().any(|entry| is_held(&entry.event))
@@ -88,7 +88,8 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
         order_handler.offered.lock().unwrap().iter().map(|order| order.generation).collect()
     };
     until("an order is accepted", || numbers() == [42]).await;
-    until("and that is in the log", || answers(&server) == [(42, OrderStatus::Accepted)]).await;
+    until("its acceptance is in the log", || statuses(&server) == [(42, OrderStatus::Accepted)])
+        .await;
     let observed =
         |event: &Event| matches!(event, Event::OrderGenerationObserved { generation: 41, .. });
     assert_eq!(server.count(observed), 1);
@@ -107,7 +108,8 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     server.start(None).await;
     agent.connect(&server);
     until("an order is accepted", || numbers() == [42, 43]).await;
-    until("and that is in the log", || answers(&server) == [(43, OrderStatus::Accepted)]).await;
+    until("its acceptance is in the log", || statuses(&server) == [(43, OrderStatus::Accepted)])
+        .await;
     // Repeating it changes nothing.
     agent.disconnect();
     agent.connect(&server);
@@ -135,7 +137,7 @@ async fn lost_and_restored_heartbeats_are_logged() {
     until("the lost heartbeat is in the log", || server.count(silent) == 1).await;
     timeout(3600).await;
     agent.connect(&server);
-    until("the restored one, too", || {
+    until("the restored heartbeat is in the log", || {
         server.count(|event| matches!(event, Event::HeartbeatRestored { .. })) == 1
     })
     .await;
@@ -151,7 +153,7 @@ async fn a_retired_node_is_disconnected_and_refused() {
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
-    assert_eq!(server.found("a"), Vec::<u64>::new());
+    assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // It enrols with a regular token under the freed name, as after a retirement by an admin.
     server.store().free_name(&node("a")).unwrap();
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -236,11 +238,12 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
         }
         _ => false,
     };
-    until("it says why, and that it must enrol", must_enrol).await;
+    until("the uplink reports the cause and that it must enrol", must_enrol).await;
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
     let order_handler = std::sync::Arc::clone(&agent.order_handler);
     until("it accepts the first order", || *order_handler.last.lock().unwrap() == 1).await;
-    until("that is in the log", || answers(&server) == [(1, OrderStatus::Accepted)]).await;
+    until("its acceptance is in the log", || statuses(&server) == [(1, OrderStatus::Accepted)])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,7 +256,7 @@ async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
     agent.connect(&server);
     let observed =
         |event: &Event| matches!(event, Event::CordonObserved { cordon, .. } if *cordon == theirs);
-    until("the server knows of the cordon", || server.count(observed) == 1).await;
+    until("the server has the cordon", || server.count(observed) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,8 +266,9 @@ async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     agent.cordon.send_replace(Cordon::None);
     agent.connect(&server);
     let is_cordon = |event: &Event| matches!(event, Event::CordonObserved { .. });
-    until("the server knows the cordon state", || server.count(is_cordon) == 1).await;
-    // The scheduler stops answering while no server runs. The hello says so, and changes nothing.
+    until("the server has the cordon state", || server.count(is_cordon) == 1).await;
+    // The scheduler stops answering while no server runs. The hello reports that, and nothing
+    // changes.
     server.running.take().unwrap().stop().await.unwrap();
     agent.cordon.send_replace(Cordon::Unknown);
     server.start(None).await;
@@ -278,7 +282,7 @@ async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     // A change during the session is reported.
     let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
     agent.cordon.send_replace(theirs);
-    until("the server knows of the change", || server.count(is_cordon) == 2).await;
+    until("the server has the change", || server.count(is_cordon) == 2).await;
     agent.cordon.send_replace(Cordon::Unknown);
-    until("and of the next", || server.count(is_cordon) == 3).await;
+    until("the server has the next change", || server.count(is_cordon) == 3).await;
 }

@@ -178,7 +178,8 @@ async fn a_fatal_finding_overtakes_a_flood() {
     until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
         .await;
     other.report(opened(2, serious(1))).await;
-    until("the finding does, too", || server.running().controller().waiting() >= 3).await;
+    until("the finding reaches the controller", || server.running().controller().waiting() >= 3)
+        .await;
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
     assert_eq!(other.acked().await, 2);
@@ -238,7 +239,7 @@ async fn with_low_disk_space_only_service_affecting_reports_are_logged_and_nothi
     // snapshot is requested.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
-    assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
+    assert!(matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);

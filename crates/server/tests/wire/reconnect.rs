@@ -46,7 +46,7 @@ async fn an_urgent_finding_skips_the_back_off() {
     server.start(None).await;
     agent.find_urgent(2);
     agent.acked(2).await;
-    assert_eq!(server.found("a"), [1, 2]);
+    assert_eq!(server.logged_findings("a"), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,5 +60,5 @@ async fn an_urgent_finding_during_downtime_is_reported_soon_after() {
     drop(elsewhere);
     server.start(None).await;
     agent.acked(2).await;
-    assert_eq!(server.found("a"), [1, 2]);
+    assert_eq!(server.logged_findings("a"), [1, 2]);
 }

@@ -21,7 +21,7 @@ async fn findings_of_two_nodes_are_logged_once() {
     }
     // The first came with the snapshot at the start of the session.
     for name in ["a", "b"] {
-        assert_eq!(server.found(name), (2..=20).collect::<Vec<_>>());
+        assert_eq!(server.logged_findings(name), (2..=20).collect::<Vec<_>>());
     }
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
     assert_eq!(server.count(|event| matches!(event, Event::InventoryReported { .. })), 2);
@@ -82,7 +82,7 @@ async fn a_crash_between_append_and_acknowledgement_loses_and_duplicates_nothing
     server.start(None).await;
     for agent in &nodes {
         agent.acked(next - 1).await;
-        assert_eq!(server.found(&agent.name), (1..next).collect::<Vec<_>>());
+        assert_eq!(server.logged_findings(&agent.name), (1..next).collect::<Vec<_>>());
     }
     server.assert_whole();
 }
@@ -102,7 +102,7 @@ async fn findings_from_downtime_arrive_in_order() {
     server.start(None).await;
     agent.connect(&server);
     agent.acked(300).await;
-    assert_eq!(server.found("a"), (1..=300).collect::<Vec<_>>());
+    assert_eq!(server.logged_findings("a"), (1..=300).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]

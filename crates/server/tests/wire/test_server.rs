@@ -161,7 +161,7 @@ impl TestServer {
     }
 
     /// Record numbers of the node's logged finding reports, in order.
-    pub(crate) fn found(&self, name: &str) -> Vec<u64> {
+    pub(crate) fn logged_findings(&self, name: &str) -> Vec<u64> {
         let of = node(name);
         let number = |entry: &Entry| match &entry.event {
             Event::FindingsReported { node, record, .. } if *node == of => Some(record.number),

@@ -66,17 +66,17 @@ pub(crate) fn number(node: &NodeId) -> Option<usize> {
     node.as_str().strip_prefix("node-")?.parse().ok()
 }
 
-fn gpu(index: usize, at: u64) -> String {
-    let mixed = (index as u64 * GPUS + at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn gpu(node: usize, gpu: u64) -> String {
+    let mixed = (node as u64 * GPUS + gpu + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("GPU-{:08x}-{:04x}-4000-8000-{mixed:012.12x}", mixed >> 32, mixed & 0xffff)
 }
 
 pub(crate) fn inventory(index: usize) -> proto::NodeInventory {
-    let gpus = (0..GPUS).map(|at| proto::Gpu {
-        uuid: gpu(index, at),
+    let gpus = (0..GPUS).map(|number| proto::Gpu {
+        uuid: gpu(index, number),
         name: Some("NVIDIA H200".to_owned()),
-        index: u32::try_from(at).ok(),
-        pci: Some(format!("0000:{:02x}:00.0", 0x1b + at * 0x10)),
+        index: u32::try_from(number).ok(),
+        pci: Some(format!("0000:{:02x}:00.0", 0x1b + number * 0x10)),
     });
     let framework = |name: &str, version: &str| proto::Framework {
         name: name.to_owned(),
@@ -250,11 +250,11 @@ impl LoadAgent {
                     return Ok(());
                 }
                 let evidence = "completed by the load generator".to_owned();
-                let answer = convert::order_status_message(
+                let status = convert::order_status_message(
                     order.generation,
                     &OrderStatus::Done { evidence },
                 );
-                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) })
+                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(status)) })
                     .await?;
                 coordinator.record_order_status();
                 if matches!(order.kind, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {

@@ -26,8 +26,8 @@ pub(crate) async fn run(
     let coordinator = start(url, nodes, ReportMode::Heartbeat).await?;
     let mut policy = Policy::default();
     for kind in [DomainKind::Fleet, DomainKind::Pool] {
-        if let Some(breaker) = policy.disruption_budgets.get_mut(&kind) {
-            breaker.share = breaker.share.max(share);
+        if let Some(budget) = policy.disruption_budgets.get_mut(&kind) {
+            budget.share = budget.share.max(share);
         }
     }
     let mut client = RestClient::connect(url, no_tls(), token).await?;
@@ -52,9 +52,9 @@ pub(crate) async fn run(
         let (at, rows) = feed.next().await?;
         for row in rows {
             let Some(node) = row.node.as_ref().and_then(agent::number) else { continue };
-            let to = row.event.pointer("/moved/to").and_then(Value::as_str);
+            let to = row.event.pointer("/phase-changed/to").and_then(Value::as_str);
             let is_out = to.is_some_and(|to| to != "suspect");
-            if (is_out || row.kind == "held-back") && node % (nodes / failing) == 0 {
+            if (is_out || row.kind == "deferred") && node % (nodes / failing) == 0 {
                 decided.entry(node).or_insert((at, row.kind));
             }
         }
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     let done = decided.values().map(|(at, _)| *at).max().context("no decision was made")?;
     let after = done.saturating_duration_since(last);
     print_metric("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
-    print_metric("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
-    print_metric("deferred", decided.values().filter(|(_, kind)| kind == "held-back").count());
+    print_metric("taken_out", decided.values().filter(|(_, kind)| kind == "phase-changed").count());
+    print_metric("deferred", decided.values().filter(|(_, kind)| kind == "deferred").count());
     Ok(())
 }

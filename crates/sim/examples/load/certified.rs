@@ -29,13 +29,13 @@ const FINDINGS: usize = 2;
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// A finding that is not streamed within this time is lost, even on a busy machine.
-const FEED_WAIT: Duration = Duration::from_secs(120);
+const FEED_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Join token, CA fingerprint and user token.
 pub(crate) struct Credentials {
     pub(crate) join: String,
     pub(crate) fingerprint: String,
-    pub(crate) person: String,
+    pub(crate) user: String,
 }
 
 pub(crate) async fn run(
@@ -106,23 +106,24 @@ async fn inject_warning(coordinator: &Coordinator, nodes: usize) -> anyhow::Resu
 /// Checks that the log has every finding once.
 async fn compare(url: &ServerUrl, credentials: &Credentials, sent: usize) -> anyhow::Result<()> {
     let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
-    let mut feed = EventFeed::after(url, pinned, &credentials.person, Some(0)).await?;
+    let mut feed = EventFeed::after(url, pinned, &credentials.user, Some(0)).await?;
     let (mut logged, mut records) = (0_usize, HashSet::new());
     let mut findings: BTreeMap<String, HashSet<u64>> = BTreeMap::new();
-    let end = tokio::time::Instant::now() + FEED_WAIT;
+    let end = tokio::time::Instant::now() + FEED_TIMEOUT;
     while findings.values().map(HashSet::len).sum::<usize>() < sent {
         let Ok(next) = tokio::time::timeout_at(end, feed.next()).await else { break };
-        for row in next?.1.into_iter().filter(|row| row.kind == "configs") {
+        for row in next?.1.into_iter().filter(|row| row.kind == "findings-reported") {
             let node = row.node.context("finding without a node")?.to_string();
-            let number = |at: &str| row.event.pointer(at).and_then(serde_json::Value::as_u64);
+            let number = |path: &str| row.event.pointer(path).and_then(serde_json::Value::as_u64);
             logged += 1;
-            records.insert((node.clone(), number("/configs/record/number")));
-            findings.entry(node).or_default().extend(number("/configs/changes/0/opened/id"));
+            records.insert((node.clone(), number("/findings-reported/record/number")));
+            let id = number("/findings-reported/changes/0/opened/id");
+            findings.entry(node).or_default().extend(id);
         }
     }
     print_metric("findings_sent", sent);
     print_metric("findings_logged", findings.values().map(HashSet::len).sum::<usize>());
-    print_metric("records_doubled", logged - records.len());
+    print_metric("records_duplicated", logged - records.len());
     Ok(())
 }
 
@@ -142,8 +143,8 @@ async fn enrol(
             let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
             enrolling.spawn(async move { enrol_one(&url, &token, pinned, index).await });
         }
-        let Some(done) = enrolling.join_next().await else { break };
-        let (index, tls) = done??;
+        let Some(joined) = enrolling.join_next().await else { break };
+        let (index, tls) = joined??;
         configs[index] = Some(tls);
     }
     configs.into_iter().map(|config| config.context("a node did not enrol")).collect()

@@ -35,9 +35,9 @@ impl EventFeed {
 
     /// The next events and when they arrived.
     pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, Vec<EventRow>)> {
-        let piece = self.response.piece().await?.context("the server closed the stream")?;
+        let chunk = self.response.chunk().await?.context("the server closed the stream")?;
         let at = Instant::now();
-        self.unread.extend_from_slice(&piece);
+        self.unread.extend_from_slice(&chunk);
         let mut rows = Vec::new();
         while let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") {
             let event: Vec<u8> = self.unread.drain(..end + 2).collect();

@@ -44,8 +44,8 @@ pub(crate) async fn run(
     let mut arrivals = HashMap::new();
     while arrivals.len() < findings {
         let (at, rows) = feed.next().await?;
-        for row in rows.into_iter().filter(|row| row.kind == "found") {
-            let opened = row.event.pointer("/found/changes/0/opened/id");
+        for row in rows.into_iter().filter(|row| row.kind == "findings-reported") {
+            let opened = row.event.pointer("/findings-reported/changes/0/opened/id");
             let finding = opened.and_then(serde_json::Value::as_u64);
             let node = row.node.as_ref().and_then(agent::number);
             if let (Some(finding), Some(node)) = (finding, node) {

@@ -24,7 +24,7 @@ const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
 const CALL_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
 struct HistoryGenerator {
-    core: StateMachine,
+    state_machine: StateMachine,
     fleet: SimFleet,
     now: Timestamp,
     technician_due: BTreeMap<NodeId, Timestamp>,
@@ -46,31 +46,31 @@ pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> any
     let spec = FleetSpec { nodes, mean_fault_interval_s: 4 * 86_400, ..FleetSpec::default() };
     let fleet = SimFleet::new(spec, now);
     let log = SqliteLog::open(&folder.join("log"))?;
-    let core = StateMachine::open(Box::new(log))?;
+    let state_machine = StateMachine::open(Box::new(log))?;
     let (technician_due, lost_heartbeats) = (BTreeMap::new(), BTreeMap::new());
     let mut generator = HistoryGenerator {
-        core,
+        state_machine,
         fleet,
         now,
         technician_due,
         lost_heartbeats,
         last_call_check: now,
     };
-    let join = |(node, place): (&NodeId, &_)| {
-        (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
+    let join = |(node, location): (&NodeId, &_)| {
+        (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(location) })
     };
     let joined = generator.fleet.locations().map(join).collect();
     generator.commit(joined)?;
     let (entries, after_snapshot) = (entries as u64, after_snapshot as u64);
-    while generator.core.state().seq < entries - after_snapshot {
+    while generator.state_machine.state().seq < entries - after_snapshot {
         generator.step()?;
     }
-    generator.core.keep()?;
-    while generator.core.state().seq < entries {
+    generator.state_machine.write_snapshot()?;
+    while generator.state_machine.state().seq < entries {
         generator.step()?;
     }
-    print_metric("nodes", generator.core.state().nodes.len());
-    print_metric("entries", generator.core.state().seq);
+    print_metric("nodes", generator.state_machine.state().nodes.len());
+    print_metric("entries", generator.state_machine.state().seq);
     print_metric(
         "days",
         generator.now.duration_since("2026-10-01T00:00:00Z".parse()?).as_hours() / 24,
@@ -80,7 +80,7 @@ pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> any
 
 impl HistoryGenerator {
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> anyhow::Result<()> {
-        let committed = self.core.commit(inputs, self.now)?;
+        let committed = self.state_machine.commit(inputs, self.now)?;
         let orders: Vec<Order> = committed
             .entries
             .into_iter()
@@ -135,8 +135,11 @@ impl HistoryGenerator {
 
     /// Calls a technician for nodes that no order can repair.
     fn call_technicians(&mut self) {
-        for (id, node) in &self.core.state().nodes {
-            let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
+        for (id, node) in &self.state_machine.state().nodes {
+            let waits = node
+                .phase
+                .deferred()
+                .is_some_and(|rationale| rationale.unblocked_by.needs_operator());
             if node.phase() == NodePhase::Repairing
                 && waits
                 && !self.technician_due.contains_key(id)
@@ -161,9 +164,8 @@ impl HistoryGenerator {
         for id in arrived {
             self.technician_due.remove(&id);
             self.fleet.update_node(&id, |node| node.repair(now));
-            let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
-            events
-                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
+            let request = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
+            events.push((Actor::User("tech".to_owned()), Event::OperatorRequested { request }));
         }
         events
     }

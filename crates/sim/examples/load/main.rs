@@ -36,8 +36,8 @@ fn print_metric(name: &str, value: impl std::fmt::Display) {
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let arg = |at: usize| args.get(at).map(String::as_str).context("missing argument");
-    let number = |at: usize| Ok::<_, anyhow::Error>(arg(at)?.parse::<usize>()?);
+    let arg = |index: usize| args.get(index).map(String::as_str).context("missing argument");
+    let number = |index: usize| Ok::<_, anyhow::Error>(arg(index)?.parse::<usize>()?);
     let url = || Ok::<ServerUrl, anyhow::Error>(arg(1)?.parse()?);
     match arg(0)? {
         "steady" => {
@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
             let credentials = certified::Credentials {
                 join: arg(2)?.to_owned(),
                 fingerprint: arg(3)?.to_owned(),
-                person: arg(4)?.to_owned(),
+                user: arg(4)?.to_owned(),
             };
             runtime.block_on(certified::run(&url()?, &credentials, number(5)?))
         }

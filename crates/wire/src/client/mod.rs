@@ -32,10 +32,10 @@ pub use rest::{RestClient, RestError, RestResponse};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::proto::agents_client::AgentsClient;
 
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Interval of keep-alive pings. A dead peer is detected after this plus [`PING_WAIT`].
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_WAIT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of keep-alive pings. A dead peer is detected after this plus [`PING_TIMEOUT`].
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Flow-control window for server messages: orders are small.
 const WINDOW_BYTES: u32 = 64 << 10;
 
@@ -52,7 +52,7 @@ pub enum UrlError {
     #[error("expected `https://HOST:PORT`")]
     Form,
     /// Plain HTTP beyond loopback could be intercepted.
-    #[error("`http://` is taken on loopback only; expected `https://HOST:PORT`")]
+    #[error("`http://` is allowed on loopback only; expected `https://HOST:PORT`")]
     Plain,
 }
 
@@ -70,12 +70,12 @@ impl FromStr for ServerUrl {
             Some("http") => true,
             _ => return Err(UrlError::Form),
         };
-        let has_user = uri.authority().is_some_and(|it| it.as_str().contains('@'));
+        let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
         if !is_bare || has_user {
             return Err(UrlError::Form);
         }
         let is_loopback =
-            host == "localhost" || host.parse().is_ok_and(|it: std::net::IpAddr| it.is_loopback());
+            host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
         if is_plain && !is_loopback {
             return Err(UrlError::Plain);
         }
@@ -100,8 +100,8 @@ impl ServerUrl {
     }
 
     fn origin(&self) -> Result<Uri, ConnectError> {
-        let wrong = |err| ConnectError::Connect { url: self.clone(), err: io::Error::other(err) };
-        self.to_string().parse::<Uri>().map_err(wrong)
+        let failed = |err| ConnectError::Connect { url: self.clone(), err: io::Error::other(err) };
+        self.to_string().parse::<Uri>().map_err(failed)
     }
 }
 
@@ -114,16 +114,16 @@ pub enum ConnectError {
         #[source]
         err: io::Error,
     },
-    #[error("`{url}` did not answer in {} s", CONNECT_WAIT.as_secs())]
+    #[error("`{url}` did not answer in {} s", CONNECT_TIMEOUT.as_secs())]
     Slow { url: ServerUrl },
     /// The certificate is not valid for this server.
-    #[error("`{url}` is not the server that is expected: {why}")]
-    Stranger { url: ServerUrl, why: String },
+    #[error("`{url}` is not the expected server: {why}")]
+    UntrustedServer { url: ServerUrl, why: String },
     /// The server does not offer TLS.
-    #[error("`{url}` does not speak TLS, and `https://` asks for it")]
+    #[error("`{url}` does not support TLS, which `https://` requires")]
     NoTls { url: ServerUrl },
     /// The server does not support HTTP/2.
-    #[error("`{url}` does not speak HTTP/2")]
+    #[error("`{url}` does not support HTTP/2")]
     Http2 {
         url: ServerUrl,
         #[source]
@@ -141,11 +141,9 @@ pub struct Connection {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// `http://` was used for a TLS port.
-    #[error(
-        "the server speaks TLS there, and `http://` does not: the address begins with `https://`"
-    )]
+    #[error("the server uses TLS on this port: the address must start with `https://`")]
     SpeaksTls,
-    #[error("the connection broke off")]
+    #[error("the connection was lost")]
     Broken(#[source] hyper::Error),
 }
 
@@ -189,48 +187,49 @@ pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, 
 /// Opens a connection for either protocol.
 async fn open(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let slow = |_| ConnectError::Slow { url: url.clone() };
-    tokio::time::timeout(CONNECT_WAIT, open_now(url, tls)).await.map_err(slow)?
+    tokio::time::timeout(CONNECT_TIMEOUT, open_untimed(url, tls)).await.map_err(slow)?
 }
 
-async fn open_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
+async fn open_untimed(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let failed = |err| ConnectError::Connect { url: url.clone(), err };
     let tcp = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(failed)?;
     // Orders and acknowledgements are small and latency-sensitive.
     tcp.set_nodelay(true).map_err(failed)?;
     if url.is_plain {
         let speaks_tls = SpeaksTls::default();
-        return over(url, Plain::new(tcp, speaks_tls.clone()), speaks_tls).await;
+        return handshake(url, Plain::new(tcp, speaks_tls.clone()), speaks_tls).await;
     }
     let name =
         ServerName::try_from(url.host.clone()).map_err(|err| failed(io::Error::other(err)))?;
     let tls = TlsConnector::from(tls).connect(name, tcp).await;
-    over(url, tls.map_err(|err| untrusted(url, err))?, SpeaksTls::default()).await
+    handshake(url, tls.map_err(|err| untrusted(url, err))?, SpeaksTls::default()).await
 }
 
 /// Names the cause of a failed TLS handshake, so that the user knows which side is wrong.
 fn untrusted(url: &ServerUrl, err: io::Error) -> ConnectError {
     let url = url.clone();
-    match err.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>()) {
+    match err.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) => {
-            ConnectError::Stranger { url, why: why.to_string() }
+            ConnectError::UntrustedServer { url, why: why.to_string() }
         }
-        Some(rustls::Error::InvalidCertificate(why)) => {
-            ConnectError::Stranger { url, why: format!("its certificate is not taken ({why:?})") }
-        }
+        Some(rustls::Error::InvalidCertificate(why)) => ConnectError::UntrustedServer {
+            url,
+            why: format!("its certificate is invalid ({why:?})"),
+        },
         Some(rustls::Error::InvalidMessage(_)) => ConnectError::NoTls { url },
         _ => ConnectError::Connect { url, err },
     }
 }
 
-async fn over(
+async fn handshake(
     url: &ServerUrl,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     speaks_tls: SpeaksTls,
 ) -> Result<Connection, ConnectError> {
     let (send, driver) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_WAIT)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES * 16)
         .handshake(TokioIo::new(stream))
@@ -248,17 +247,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_whole_and_plain_on_loopback_only() {
-        for good in [
+    fn an_address_is_complete_and_plain_only_on_loopback() {
+        for valid in [
             "https://fleet.example:9443",
             "https://[::1]:1",
             "http://127.0.0.1:80",
             "http://localhost:1",
         ] {
-            let url: ServerUrl = good.parse().unwrap();
-            assert_eq!(url.to_string(), good);
+            let url: ServerUrl = valid.parse().unwrap();
+            assert_eq!(url.to_string(), valid);
         }
-        let wrong = [
+        let invalid = [
             ("fleet:1", UrlError::Form),
             ("https://fleet", UrlError::Form),
             ("https://a@fleet:1", UrlError::Form),
@@ -267,7 +266,7 @@ mod tests {
             ("http://fleet:1", UrlError::Plain),
             ("http://10.0.0.1:1", UrlError::Plain),
         ];
-        for (text, err) in wrong {
+        for (text, err) in invalid {
             assert_eq!(text.parse::<ServerUrl>(), Err(err), "{text}");
         }
     }

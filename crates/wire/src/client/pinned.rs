@@ -13,20 +13,20 @@ use rustls::{
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no fingerprint: expected the 64 hexadecimal digits that the server shows")]
+#[error("`{0}` is not a fingerprint: expected the 64 hexadecimal digits that the server prints")]
 pub struct FingerprintError(String);
 
 /// Parses 64 hexadecimal digits, with or without colons.
 pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
-    let wrong = || FingerprintError(text.chars().take(100).collect());
+    let invalid = || FingerprintError(text.chars().take(100).collect());
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b':' | b' ')).collect();
     let mut bytes = [0; 32];
     if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return Err(wrong());
+        return Err(invalid());
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        let pair = std::str::from_utf8(pair).map_err(|_| invalid())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| invalid())?;
     }
     Ok(bytes)
 }
@@ -46,10 +46,14 @@ pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error>
 
 /// The server's authority is not the pinned one.
 #[derive(Debug, thiserror::Error)]
-#[error("its authority has the fingerprint {}, and {wanted} is asked for", shown.as_deref().unwrap_or("of nobody"))]
-struct OtherAuthority {
-    shown: Option<String>,
-    wanted: String,
+#[error(
+    "the fingerprint of its authority is {}, expected {expected}",
+    actual.as_deref().unwrap_or("missing")
+)]
+struct UnexpectedAuthority {
+    /// `None` if the server sent no authority.
+    actual: Option<String>,
+    expected: String,
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -73,22 +77,25 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_wanted = |it: &&CertificateDer<'_>| {
-            digest::digest(&digest::SHA256, it).as_ref() == self.fingerprint
+        let is_pinned = |certificate: &&CertificateDer<'_>| {
+            digest::digest(&digest::SHA256, certificate).as_ref() == self.fingerprint
         };
-        let authority = intermediates.iter().find(is_wanted);
+        let authority = intermediates.iter().find(is_pinned);
         let authority = authority.ok_or_else(|| {
-            let shown = intermediates.last().map(|it| digest::digest(&digest::SHA256, it));
-            let shown = shown.map(|it| hexadecimal(it.as_ref()));
-            let other = OtherAuthority { shown, wanted: hexadecimal(&self.fingerprint) };
-            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(other))))
+            let sent = intermediates.last();
+            let actual = sent.map(|certificate| digest::digest(&digest::SHA256, certificate));
+            let actual = actual.map(|digest| hexadecimal(digest.as_ref()));
+            let expected = hexadecimal(&self.fingerprint);
+            let err = OtherError(Arc::new(UnexpectedAuthority { actual, expected }));
+            rustls::Error::InvalidCertificate(CertificateError::Other(err))
         })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         let provider = Arc::clone(&self.provider);
-        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let usual = usual.map_err(|err| rustls::Error::General(err.to_string()))?;
-        usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        let standard =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let standard = standard.map_err(|err| rustls::Error::General(err.to_string()))?;
+        standard.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -97,7 +104,7 @@ impl ServerCertVerifier for Pinned {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("only TLS 1.3 is spoken".to_owned()))
+        Err(rustls::Error::General("only TLS 1.3 is supported".to_owned()))
     }
 
     fn verify_tls13_signature(
@@ -123,8 +130,8 @@ mod tests {
     fn a_fingerprint_is_64_digits() {
         assert_eq!(fingerprint(&"ab".repeat(32)), Ok([0xab; 32]));
         assert_eq!(fingerprint(&["AB"; 32].join(":")), Ok([0xab; 32]));
-        for wrong in ["", "ab", &"zz".repeat(32), &"+1".repeat(32), &"é".repeat(32)] {
-            assert!(fingerprint(wrong).is_err(), "{wrong}");
+        for invalid in ["", "ab", &"zz".repeat(32), &"+1".repeat(32), &"é".repeat(32)] {
+            assert!(fingerprint(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A plain connection that detects a TLS server by the first byte of its answer, which is no HTTP.
+//! A plain connection that detects a TLS server by the first byte of its answer, which is not HTTP.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -38,19 +38,19 @@ impl Plain {
         Self { tcp, has_answered: false, speaks_tls }
     }
 
-    fn hear(&mut self, first: u8) {
+    fn record_answer(&mut self, first: u8) {
         self.has_answered = true;
         self.speaks_tls.0.store(first == TLS_ALERT, Ordering::Relaxed);
     }
 
-    /// The peer may have answered and closed before everything was written: its answer can still be
+    /// The peer may have answered and closed before the write completed. Its answer can still be
     /// read.
-    fn heard<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_failed_write<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let (false, Poll::Ready(Err(_))) = (self.has_answered, &written) {
             let mut first = [0];
-            let own = self.tcp.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-            if own.and_then(|own| own.peek(&mut first)).is_ok_and(|bytes| bytes > 0) {
-                self.hear(first[0]);
+            let socket = self.tcp.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+            if socket.and_then(|socket| socket.peek(&mut first)).is_ok_and(|bytes| bytes > 0) {
+                self.record_answer(first[0]);
             }
         }
         written
@@ -67,7 +67,7 @@ impl AsyncRead for Plain {
         let polled = Pin::new(&mut self.tcp).poll_read(context, buffer);
         if let (false, Some(first)) = (self.has_answered, buffer.filled().get(before)) {
             let first = *first;
-            self.hear(first);
+            self.record_answer(first);
         }
         polled
     }
@@ -80,12 +80,12 @@ impl AsyncWrite for Plain {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
-        self.heard(written)
+        self.check_failed_write(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = Pin::new(&mut self.tcp).poll_flush(context);
-        self.heard(written)
+        self.check_failed_write(written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

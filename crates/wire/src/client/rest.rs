@@ -17,9 +17,9 @@ use super::{CallError, ConnectError, Connection, ServerUrl, open};
 use crate::rest::Problem;
 
 /// Timeout until a response begins; the server's own is shorter.
-const ANSWER_WAIT: Duration = Duration::from_secs(40);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 /// Limit of a response that is not a stream.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RestError {
@@ -28,25 +28,25 @@ pub enum RestError {
     /// The address should start with `https://`.
     #[error(transparent)]
     Call(CallError),
-    /// The token is no valid header value.
-    #[error("the token has characters that no token has")]
+    /// The token is not a valid header value.
+    #[error("the token contains invalid characters")]
     Token,
-    /// The path is no valid URI.
-    #[error("`{0}` is no path")]
+    /// The path is not a valid URI.
+    #[error("`{0}` is not a valid path")]
     Path(String),
     /// The server answered with a problem.
     #[error("{}: {}", .0.title, .0.detail)]
     Refused(Box<Problem>),
     /// The server answered with an error status, but not with a problem.
-    #[error("the server answered with status {0} and no reason: is it a farrier server?")]
+    #[error("the server answered with status {0} and no problem details: is it a farrier server?")]
     Foreign(u16),
-    /// The response did not arrive, or broke off.
-    #[error("the answer broke off")]
+    /// The response did not arrive, or was interrupted.
+    #[error("the response was interrupted")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer took too long")]
+    #[error("the response timed out")]
     Slow,
     /// The response does not decode.
-    #[error("the answer does not read")]
+    #[error("failed to decode the response")]
     Form(#[from] serde_json::Error),
 }
 
@@ -69,7 +69,7 @@ pub struct RestResponse(Incoming);
 
 impl RestResponse {
     /// The next chunk. `None` at the end.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, RestError> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, RestError> {
         loop {
             match self.0.frame().await {
                 None => return Ok(None),
@@ -98,7 +98,7 @@ impl RestClient {
     }
 
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RestError> {
-        self.asked(Method::GET, path, None).await
+        self.request(Method::GET, path, None).await
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -106,7 +106,7 @@ impl RestClient {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, RestError> {
-        self.asked(Method::POST, path, Some(serde_json::to_vec(body)?)).await
+        self.request(Method::POST, path, Some(serde_json::to_vec(body)?)).await
     }
 
     pub async fn put<T: DeserializeOwned>(
@@ -114,7 +114,7 @@ impl RestClient {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, RestError> {
-        self.asked(Method::PUT, path, Some(serde_json::to_vec(body)?)).await
+        self.request(Method::PUT, path, Some(serde_json::to_vec(body)?)).await
     }
 
     /// Reads a long or endless response.
@@ -122,14 +122,14 @@ impl RestClient {
         Ok(RestResponse(self.send(Method::GET, path, None).await?.into_body()))
     }
 
-    async fn asked<T: DeserializeOwned>(
+    async fn request<T: DeserializeOwned>(
         &mut self,
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<T, RestError> {
         let response = self.send(method, path, body).await?;
-        Ok(serde_json::from_slice(&whole(response).await?)?)
+        Ok(serde_json::from_slice(&read_body(response).await?)?)
     }
 
     async fn send(
@@ -138,10 +138,10 @@ impl RestClient {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Response<Incoming>, RestError> {
-        let wrong = || RestError::Path(path.chars().take(200).collect());
+        let invalid = || RestError::Path(path.chars().take(200).collect());
         let mut parts = self.origin.clone().into_parts();
-        parts.path_and_query = Some(path.parse().map_err(|_| wrong())?);
-        let uri = Uri::from_parts(parts).map_err(|_| wrong())?;
+        parts.path_and_query = Some(path.parse().map_err(|_| invalid())?);
+        let uri = Uri::from_parts(parts).map_err(|_| invalid())?;
         let has_body = body.is_some();
         let body = Body::new(Full::new(Bytes::from(body.unwrap_or_default())));
         let mut request = Request::new(body);
@@ -152,13 +152,13 @@ impl RestClient {
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let answer = async {
+        let response = async {
             std::future::poll_fn(|context| self.connection.poll_ready(context)).await?;
             self.connection.call(request).await
         };
-        let answer =
-            tokio::time::timeout(ANSWER_WAIT, answer).await.map_err(|_| RestError::Slow)?;
-        let response = answer.map_err(|err| match err {
+        let response =
+            tokio::time::timeout(RESPONSE_TIMEOUT, response).await.map_err(|_| RestError::Slow)?;
+        let response = response.map_err(|err| match err {
             CallError::SpeaksTls => RestError::Call(err),
             CallError::Broken(err) => RestError::Broken(err.into()),
         })?;
@@ -166,7 +166,7 @@ impl RestClient {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        let bytes = whole(response).await?;
+        let bytes = read_body(response).await?;
         match serde_json::from_slice::<Problem>(&bytes) {
             Ok(problem) => Err(RestError::Refused(Box::new(problem))),
             Err(_) => Err(RestError::Foreign(status)),
@@ -174,8 +174,8 @@ impl RestClient {
     }
 }
 
-async fn whole(response: Response<Incoming>) -> Result<Bytes, RestError> {
-    let read = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
-    let read = tokio::time::timeout(ANSWER_WAIT, read).await.map_err(|_| RestError::Slow)?;
-    Ok(read.map_err(RestError::Broken)?.to_bytes())
+async fn read_body(response: Response<Incoming>) -> Result<Bytes, RestError> {
+    let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect();
+    let body = tokio::time::timeout(RESPONSE_TIMEOUT, body).await.map_err(|_| RestError::Slow)?;
+    Ok(body.map_err(RestError::Broken)?.to_bytes())
 }

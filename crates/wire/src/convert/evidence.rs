@@ -14,28 +14,29 @@ use crate::proto::reading;
 pub(super) fn evidence(message: proto::Evidence) -> Result<Evidence, ConvertError> {
     let at = time("at_ns", message.at_ns)?;
     Ok(match required("evidence", message.what)? {
-        What::Signal(it) => Evidence::Signal {
-            signal: signal(&required("signal", it.signal)?)?,
-            text: it.text,
-            measure: it.measure,
-            value: value(required("value", it.value)?)?,
-            limit: required("limit", it.limit)?,
-            note: it.note,
+        What::Signal(message) => Evidence::Signal {
+            signal: signal(&required("signal", message.signal)?)?,
+            text: message.text,
+            measure: message.measure,
+            value: value(required("value", message.value)?)?,
+            limit: required("limit", message.limit)?,
+            note: message.note,
             at,
         },
-        What::Kernel(it) => Evidence::Kernel {
-            text: required("text", it.text)?,
-            line: it.line,
-            pid: it.pid,
-            process: it.process,
+        What::Kernel(message) => Evidence::Kernel {
+            text: required("text", message.text)?,
+            line: message.line,
+            pid: message.pid,
+            process: message.process,
             at,
         },
-        What::Nvml(it) => {
-            let (code, gpu) = (required("xid", it.xid)?, GpuUuid(required("gpu", it.gpu)?));
-            let xid = NvmlXid { code, gpu, index: it.index };
-            Evidence::Nvml { xid, text: required("text", it.text)?, at }
+        What::Nvml(message) => {
+            let code = required("xid", message.xid)?;
+            let gpu = GpuUuid(required("gpu", message.gpu)?);
+            let xid = NvmlXid { code, gpu, index: message.index };
+            Evidence::Nvml { xid, text: required("text", message.text)?, at }
         }
-        What::Check(it) => Evidence::Check { text: required("text", it.text)?, at },
+        What::Check(message) => Evidence::Check { text: required("text", message.text)?, at },
     })
 }
 
@@ -70,7 +71,7 @@ fn value(message: proto::Reading) -> Result<Reading<f64>, ConvertError> {
     Ok(match required("value", message.what)? {
         reading::What::Value(value) => Reading::Value(value),
         reading::What::Absent(_) => Reading::Absent,
-        reading::What::Unreadable(it) => Reading::Unreadable(read_error(it)?),
+        reading::What::Unreadable(err) => Reading::Unreadable(read_error(err)?),
     })
 }
 

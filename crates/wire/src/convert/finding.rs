@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::ConvertError;
 use super::evidence::{evidence, evidence_message};
-use super::findings::{known, unknown};
+use super::findings::{enum_value, unknown_value};
 use crate::proto;
 use crate::proto::subject::What;
 
@@ -19,10 +19,10 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
         code: required("code", message.code)?,
         detail: message.detail,
         subject: subject(required("subject", message.subject)?)?,
-        kind: match known("kind", message.kind)? {
+        kind: match enum_value("kind", message.kind)? {
             proto::FindingKind::Fault => FindingKind::Fault,
             proto::FindingKind::Advice => FindingKind::Advice,
-            proto::FindingKind::Unspecified => return Err(unknown("kind", message.kind)),
+            proto::FindingKind::Unspecified => return Err(unknown_value("kind", message.kind)),
         },
         severity: severity(message.severity)?,
         own_severity,
@@ -30,10 +30,12 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
         action: action(message.action)?,
         remedy: message.remedy,
         rule_action: action(message.rule_action)?,
-        action_by: match known("action_by", message.action_by)? {
+        action_by: match enum_value("action_by", message.action_by)? {
             proto::ActionBy::Rule => ActionBy::Rule,
             proto::ActionBy::Driver => ActionBy::Driver,
-            proto::ActionBy::Unspecified => return Err(unknown("action_by", message.action_by)),
+            proto::ActionBy::Unspecified => {
+                return Err(unknown_value("action_by", message.action_by));
+            }
         },
         evidence,
         first_seen: time("first_seen_ns", message.first_seen_ns)?,
@@ -46,11 +48,15 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
     })
 }
 
-pub(super) fn message_of(finding: Finding) -> proto::Finding {
-    let in_boot =
-        |it: InBoot| proto::BootMoment { boot: Some(it.boot), steady_ms: Some(it.steady_ms) };
-    let cleared =
-        |it: Cleared| proto::Cleared { at_ns: Some(nanoseconds(it.at)), why: Some(it.why) };
+pub(super) fn to_message(finding: Finding) -> proto::Finding {
+    let in_boot = |moment: InBoot| proto::BootMoment {
+        boot: Some(moment.boot),
+        steady_ms: Some(moment.steady_ms),
+    };
+    let cleared = |cleared: Cleared| proto::Cleared {
+        at_ns: Some(nanoseconds(cleared.at)),
+        why: Some(cleared.why),
+    };
     proto::Finding {
         id: Some(finding.id),
         code: Some(finding.code),
@@ -62,7 +68,7 @@ pub(super) fn message_of(finding: Finding) -> proto::Finding {
         }
         .into(),
         severity: severity_message(finding.severity).into(),
-        own_severity: finding.own_severity.map(|it| severity_message(it).into()),
+        own_severity: finding.own_severity.map(|severity| severity_message(severity).into()),
         text: Some(finding.text),
         action: action_message(finding.action).into(),
         remedy: finding.remedy,
@@ -141,12 +147,12 @@ fn subject_message(subject: Subject) -> proto::Subject {
 }
 
 fn severity(value: i32) -> Result<Severity, ConvertError> {
-    Ok(match known("severity", value)? {
+    Ok(match enum_value("severity", value)? {
         proto::Severity::Info => Severity::Info,
         proto::Severity::Warning => Severity::Warning,
         proto::Severity::Critical => Severity::Critical,
         proto::Severity::Fatal => Severity::Fatal,
-        proto::Severity::Unspecified => return Err(unknown("severity", value)),
+        proto::Severity::Unspecified => return Err(unknown_value("severity", value)),
     })
 }
 
@@ -160,14 +166,14 @@ fn severity_message(severity: Severity) -> proto::Severity {
 }
 
 fn action(value: i32) -> Result<Action, ConvertError> {
-    Ok(match known("action", value)? {
+    Ok(match enum_value("action", value)? {
         proto::Action::Ignore => Action::Ignore,
         proto::Action::RestartApp => Action::RestartApp,
         proto::Action::Investigate => Action::Investigate,
         proto::Action::ResetGpu => Action::ResetGpu,
         proto::Action::RebootNode => Action::RebootNode,
         proto::Action::DrainAndReplace => Action::DrainAndReplace,
-        proto::Action::Unspecified => return Err(unknown("action", value)),
+        proto::Action::Unspecified => return Err(unknown_value("action", value)),
     })
 }
 

@@ -7,7 +7,7 @@ use farrier_fleet::health::{Change, Evidence, Finding, SERVER_FINDING_ID, Subjec
 use prost::Message;
 use prost::bytes::Bytes;
 
-use super::finding::{from_message, message_of};
+use super::finding::{from_message, to_message};
 use super::{ConvertError, within};
 use crate::limits::{
     EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, LOGGED_BYTES_MAX, NAME_BYTES_MAX,
@@ -18,19 +18,19 @@ use crate::proto;
 /// Decodes the changes of a record.
 pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
     let what = "changes";
-    within_bytes(what, &message.changes)?;
+    check_total_bytes(what, &message.changes)?;
     let mut logged = 0;
     let each = message.changes.into_iter().map(|encoded| {
         let proto::Change { kind, finding } = proto::Change::decode(encoded)?;
         let finding = from_message(finding.ok_or(ConvertError::Missing("finding"))?)?;
-        bounded(&finding, &mut logged)?;
+        check_limits(&finding, &mut logged)?;
         let is_open = finding.is_open();
         let id = finding.id;
-        let change = match known("change", kind)? {
+        let change = match enum_value("change", kind)? {
             proto::ChangeKind::Opened => Change::Opened(finding),
             proto::ChangeKind::Updated => Change::Updated(finding),
             proto::ChangeKind::Cleared => Change::Cleared(finding),
-            proto::ChangeKind::Unspecified => return Err(unknown("change", kind)),
+            proto::ChangeKind::Unspecified => return Err(unknown_value("change", kind)),
         };
         if is_open == matches!(change, Change::Cleared(_)) {
             return Err(ConvertError::Contradiction(id));
@@ -42,11 +42,11 @@ pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
 
 /// Decodes a snapshot of open findings.
 pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertError> {
-    within_bytes("findings", &message.open)?;
+    check_total_bytes("findings", &message.open)?;
     let mut logged = 0;
     let each = message.open.into_iter().map(|encoded| {
         let finding = from_message(proto::Finding::decode(encoded)?)?;
-        bounded(&finding, &mut logged)?;
+        check_limits(&finding, &mut logged)?;
         if finding.is_open() { Ok(finding) } else { Err(ConvertError::Contradiction(finding.id)) }
     });
     each.collect()
@@ -65,12 +65,12 @@ pub fn changes_message(
             Change::Updated(finding) => (proto::ChangeKind::Updated, finding),
             Change::Cleared(finding) => (proto::ChangeKind::Cleared, finding),
         };
-        bounded(&finding, &mut logged)?;
-        let change = proto::Change { kind: kind.into(), finding: Some(message_of(finding)) };
+        check_limits(&finding, &mut logged)?;
+        let change = proto::Change { kind: kind.into(), finding: Some(to_message(finding)) };
         Ok(change.encode_to_vec().into())
     });
     let changes: Vec<Bytes> = each.collect::<Result<_, ConvertError>>()?;
-    within_bytes("changes", &changes)?;
+    check_total_bytes("changes", &changes)?;
     Ok(proto::Changes { record, after, changes })
 }
 
@@ -81,21 +81,21 @@ pub fn findings_message(
     findings: impl IntoIterator<Item = Finding>,
 ) -> proto::Findings {
     let mut findings: Vec<Finding> = findings.into_iter().collect();
-    if let Some(open) = all_encoded(&findings) {
+    if let Some(open) = encode_all(&findings) {
         return proto::Findings { record, open };
     }
     findings.sort_by_key(|finding| (Reverse(finding.severity), finding.id));
     let (mut open, mut bytes, mut logged) = (Vec::new(), 0, 0);
     for mut finding in findings.into_iter().take(FINDINGS_MAX) {
         finding.evidence.clear();
-        // A finding that exceeds the limits by itself is left out.
-        if bounded(&finding, &mut 0).is_err() {
+        // Skip a finding that exceeds the limits on its own.
+        if check_limits(&finding, &mut 0).is_err() {
             continue;
         }
-        let is_logged = bounded(&finding, &mut logged).is_ok();
-        let encoded = Bytes::from(message_of(finding).encode_to_vec());
+        let fits_log = check_limits(&finding, &mut logged).is_ok();
+        let encoded = Bytes::from(to_message(finding).encode_to_vec());
         bytes += field_bytes(&encoded);
-        if !is_logged || bytes > FINDINGS_BYTES_MAX {
+        if !fits_log || bytes > FINDINGS_BYTES_MAX {
             break;
         }
         open.push(encoded);
@@ -104,18 +104,18 @@ pub fn findings_message(
 }
 
 /// All findings with their evidence. `None` if they exceed the limits.
-fn all_encoded(findings: &[Finding]) -> Option<Vec<Bytes>> {
+fn encode_all(findings: &[Finding]) -> Option<Vec<Bytes>> {
     let mut logged = 0;
     let each = findings.iter().map(|finding| {
-        bounded(finding, &mut logged).ok()?;
-        Some(message_of(finding.clone()).encode_to_vec().into())
+        check_limits(finding, &mut logged).ok()?;
+        Some(to_message(finding.clone()).encode_to_vec().into())
     });
     let open: Vec<Bytes> = each.collect::<Option<_>>()?;
-    within_bytes("findings", &open).is_ok().then_some(open)
+    check_total_bytes("findings", &open).is_ok().then_some(open)
 }
 
-/// Checks number and size before decoding any of them.
-fn within_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), ConvertError> {
+/// Checks the number and total size of encoded findings, before any is decoded.
+fn check_total_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), ConvertError> {
     within(what, encoded.len(), FINDINGS_MAX)?;
     within(what, encoded.iter().map(field_bytes).sum(), FINDINGS_BYTES_MAX)
 }
@@ -126,7 +126,7 @@ fn field_bytes(encoded: &Bytes) -> usize {
 }
 
 /// Checks the limits of a finding. `logged` accumulates the estimated log size.
-fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
+fn check_limits(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
     if finding.id >= SERVER_FINDING_ID {
@@ -137,7 +137,7 @@ fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
     text("text", &finding.text)?;
     text("clears", &finding.clears)?;
     text("remedy", finding.remedy.as_deref().unwrap_or_default())?;
-    text("cleared", finding.cleared.as_ref().map_or("", |it| &it.why))?;
+    text("cleared", finding.cleared.as_ref().map_or("", |cleared| &cleared.why))?;
     for moment in [&finding.opened_in, &finding.last_in].into_iter().flatten() {
         name("boot", &moment.boot)?;
     }
@@ -148,43 +148,46 @@ fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
         Subject::Node | Subject::Agent => (),
     }
     within("evidence", finding.evidence.len(), EVIDENCE_MAX)?;
-    finding.evidence.iter().try_for_each(bounded_evidence)?;
+    finding.evidence.iter().try_for_each(check_evidence_limits)?;
     *logged += finding.estimated_bytes();
     within("findings", *logged, LOGGED_BYTES_MAX)
 }
 
-fn bounded_evidence(evidence: &Evidence) -> Result<(), ConvertError> {
+fn check_evidence_limits(evidence: &Evidence) -> Result<(), ConvertError> {
     let text = |text: &str| within("evidence", text.len(), TEXT_BYTES_MAX);
     let finite = |number: f64| {
         if number.is_finite() { Ok(()) } else { Err(ConvertError::NotFinite("evidence")) }
     };
     match evidence {
-        Evidence::Signal { text: seen, measure, value, limit, note, .. } => {
-            text(seen)?;
+        Evidence::Signal { text: description, measure, value, limit, note, .. } => {
+            text(description)?;
             text(measure)?;
             text(note.as_deref().unwrap_or_default())?;
             text(&value.why_unreadable().map(ToString::to_string).unwrap_or_default())?;
             finite(value.value().copied().unwrap_or_default())?;
             finite(*limit)
         }
-        Evidence::Kernel { text: meaning, line, process, .. } => {
-            text(meaning)?;
+        Evidence::Kernel { text: description, line, process, .. } => {
+            text(description)?;
             text(line)?;
             text(process.as_deref().unwrap_or_default())
         }
-        Evidence::Nvml { xid, text: meaning, .. } => {
+        Evidence::Nvml { xid, text: description, .. } => {
             within("evidence", xid.gpu.0.len(), NAME_BYTES_MAX)?;
-            text(meaning)
+            text(description)
         }
-        Evidence::Check { text: wrong, .. } => text(wrong),
+        Evidence::Check { text: description, .. } => text(description),
     }
 }
 
 /// Refuses an unknown or missing enum value.
-pub(super) fn known<T: TryFrom<i32>>(what: &'static str, value: i32) -> Result<T, ConvertError> {
-    T::try_from(value).map_err(|_| unknown(what, value))
+pub(super) fn enum_value<T: TryFrom<i32>>(
+    what: &'static str,
+    value: i32,
+) -> Result<T, ConvertError> {
+    T::try_from(value).map_err(|_| unknown_value(what, value))
 }
 
-pub(super) fn unknown(what: &'static str, value: i32) -> ConvertError {
+pub(super) fn unknown_value(what: &'static str, value: i32) -> ConvertError {
     ConvertError::UnknownValue { what, value }
 }

@@ -22,39 +22,39 @@ pub fn inventory(message: proto::NodeInventory) -> Result<NodeInventory, Convert
     }
     within("frameworks", message.frameworks.len(), FRAMEWORKS_MAX)?;
     let mut frameworks = Vec::new();
-    for it in message.frameworks {
-        name("framework", &it.name)?;
-        name("framework", &it.version)?;
-        frameworks.push((shown(it.name), shown(it.version)));
+    for framework in message.frameworks {
+        name("framework", &framework.name)?;
+        name("framework", &framework.version)?;
+        frameworks.push((escape(framework.name), escape(framework.version)));
     }
-    let gpus = message.gpus.map(|it| gpus(it.gpus)).transpose()?;
+    let gpus = message.gpus.map(|message| gpus(message.gpus)).transpose()?;
     let proto::NodeInventory { boot, agent, kernel, driver, cuda, .. } = message;
-    let [kernel, driver, cuda] = [kernel, driver, cuda].map(|text| text.map(shown));
-    let agent = shown(agent);
+    let [kernel, driver, cuda] = [kernel, driver, cuda].map(|text| text.map(escape));
+    let agent = escape(agent);
     Ok(NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks })
 }
 
-fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
-    within("gpus", listed.len(), GPUS_MAX)?;
-    let each = listed.into_iter().map(|it| {
-        within("gpu", it.uuid.len(), NAME_BYTES_MAX)?;
-        within("gpu", it.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
-        within("gpu", it.pci.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
-        let (uuid, name) = (GpuUuid(shown(it.uuid)), it.name.map(shown));
-        Ok(GpuInventory { uuid, name, index: it.index, pci: it.pci.map(shown) })
+fn gpus(messages: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
+    within("gpus", messages.len(), GPUS_MAX)?;
+    let inventories = messages.into_iter().map(|gpu| {
+        within("gpu", gpu.uuid.len(), NAME_BYTES_MAX)?;
+        within("gpu", gpu.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+        within("gpu", gpu.pci.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+        let (uuid, name) = (GpuUuid(escape(gpu.uuid)), gpu.name.map(escape));
+        Ok(GpuInventory { uuid, name, index: gpu.index, pci: gpu.pci.map(escape) })
     });
-    each.collect()
+    inventories.collect()
 }
 
 pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
     let NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks } = inventory.clone();
-    let gpu = |it: GpuInventory| proto::Gpu {
-        uuid: it.uuid.0,
-        name: it.name,
-        index: it.index,
-        pci: it.pci,
+    let message = |gpu: GpuInventory| proto::Gpu {
+        uuid: gpu.uuid.0,
+        name: gpu.name,
+        index: gpu.index,
+        pci: gpu.pci,
     };
-    let gpus = gpus.map(|all| proto::Gpus { gpus: all.into_iter().map(gpu).collect() });
+    let gpus = gpus.map(|gpus| proto::Gpus { gpus: gpus.into_iter().map(message).collect() });
     let framework = |(name, version)| proto::Framework { name, version };
     let frameworks = frameworks.into_iter().map(framework).collect();
     proto::NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks }
@@ -69,13 +69,13 @@ pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
         Some(What::External(proto::ExternalCordon { owner, reason })) => {
             within("owner", owner.len(), NAME_BYTES_MAX)?;
             within("reason", reason.len(), TEXT_BYTES_MAX)?;
-            Cordon::External { owner: shown(owner), reason: shown(reason) }
+            Cordon::External { owner: escape(owner), reason: escape(reason) }
         }
     })
 }
 
 /// Escapes hidden characters: names go into tables, files and other programs.
-fn shown(text: String) -> String {
+fn escape(text: String) -> String {
     match escaped(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(clean) => clean,
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_would_move_a_terminal_is_written_out() {
+    fn control_characters_in_names_are_escaped() {
         let evil = "H100\n\u{202e}\x1b[2K";
         let gpu = proto::Gpu {
             uuid: "GPU-1".to_owned(),
@@ -111,8 +111,9 @@ mod tests {
             gpus: Some(proto::Gpus { gpus: vec![gpu] }),
             ..proto::NodeInventory::default()
         };
-        let made = inventory(message).unwrap();
-        let shown = Some("H100\\n\\u202e\\u001b[2K".to_owned());
-        assert_eq!((made.driver, made.gpus.unwrap()[0].name.clone()), (shown.clone(), shown));
+        let inventory = inventory(message).unwrap();
+        let escaped = Some("H100\\n\\u202e\\u001b[2K".to_owned());
+        let gpu_name = inventory.gpus.unwrap()[0].name.clone();
+        assert_eq!((inventory.driver, gpu_name), (escaped.clone(), escaped));
     }
 }

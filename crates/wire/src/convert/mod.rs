@@ -13,14 +13,14 @@ use farrier_fleet::health::signal::UnknownSignal;
 
 pub use findings::{changes, changes_message, findings_message, open_findings};
 pub use inventory::{cordon, cordon_message, inventory, inventory_message};
-pub use order::{UnknownOrder, answer, order, order_message, order_status_message};
+pub use order::{UnknownOrder, order, order_message, order_status, order_status_message};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     /// A required field is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    #[error("`{what}` has {found}, and at most {most} are taken")]
+    #[error("`{what}` has {found}, the limit is {most}")]
     TooMuch {
         what: &'static str,
         found: usize,
@@ -31,7 +31,7 @@ pub enum ConvertError {
     #[error("failed to decode a finding")]
     Decode(#[from] prost::DecodeError),
     /// An unknown or missing enum value.
-    #[error("`{what}` has the value {value}, which is not known")]
+    #[error("`{what}` has the unknown value {value}")]
     UnknownValue {
         what: &'static str,
         /// Its number; 0 if missing.
@@ -43,17 +43,19 @@ pub enum ConvertError {
     #[error("`{0}` has a number that is not finite")]
     NotFinite(&'static str),
     /// A time out of range.
-    #[error("`{what}` is no time")]
+    #[error("`{what}` is not a valid time")]
     Time {
         what: &'static str,
         #[source]
         err: jiff::Error,
     },
     /// A change whose kind and finding disagree.
-    #[error("finding {0} is said to be cleared and is not, or the other way round")]
+    #[error(
+        "the kind of a change contradicts finding {0}: only a cleared finding has a clear time"
+    )]
     Contradiction(u64),
     /// A finding ID that is reserved for the server.
-    #[error("finding {0} has a number that is reserved: agents stay below {SERVER_FINDING_ID}")]
+    #[error("finding ID {0} is reserved: IDs of agents are below {SERVER_FINDING_ID}")]
     ReservedId(u64),
 }
 

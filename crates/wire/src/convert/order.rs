@@ -8,13 +8,13 @@ use super::{ConvertError, within};
 use crate::limits::TEXT_BYTES_MAX;
 use crate::proto;
 use crate::proto::order::What;
-use crate::proto::order_status::What as Said;
+use crate::proto::order_status::What as StatusWhat;
 
 /// An order that this agent cannot decode. The agent refuses it, so that the server does not wait
 /// for the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this agent does not know what order {generation} asks for; it may be older than the server"
+    "order {generation} has a kind that this agent does not know; it may be older than the server"
 )]
 pub struct UnknownOrder {
     pub generation: u64,
@@ -23,7 +23,7 @@ pub struct UnknownOrder {
 /// Decodes an order for the stream's node.
 pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder> {
     let unknown = UnknownOrder { generation: message.generation };
-    let what = match message.what.ok_or(unknown)? {
+    let kind = match message.what.ok_or(unknown)? {
         What::Cordon(_) => OrderKind::Cordon,
         What::Drain(proto::Drain { wait_s }) => OrderKind::Drain { wait_s },
         What::ResetGpu(proto::ResetGpu { gpu }) => OrderKind::ResetGpu { gpu: GpuUuid(gpu) },
@@ -52,7 +52,7 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
     let proto::Order { generation, boot, reason, reason_code, .. } = message;
     let reason = Reason::Rendered { original_code: reason_code, text: reason };
-    Ok(Order { node, generation, kind: what, boot, lease_until, reason })
+    Ok(Order { node, generation, kind, boot, lease_until, reason })
 }
 
 pub fn order_message(order: &Order) -> proto::Order {
@@ -62,7 +62,7 @@ pub fn order_message(order: &Order) -> proto::Order {
         OrderKind::ResetGpu { gpu } => What::ResetGpu(proto::ResetGpu { gpu: gpu.0 }),
         OrderKind::Reboot => What::Reboot(proto::Empty {}),
         OrderKind::RestartService { unit } => What::RestartService(proto::RestartService { unit }),
-        OrderKind::Verify { level } => What::Verify(proto::Verify { level: rung_number(level) }),
+        OrderKind::Verify { level } => What::Verify(proto::Verify { level: level_number(level) }),
         OrderKind::Uncordon => What::Uncordon(proto::Empty {}),
         OrderKind::Diag { level, minutes } => {
             What::Diag(proto::Diag { level: level.into(), minutes })
@@ -83,7 +83,7 @@ pub fn order_message(order: &Order) -> proto::Order {
     }
 }
 
-fn rung_number(level: VerificationLevel) -> u32 {
+fn level_number(level: VerificationLevel) -> u32 {
     match level {
         VerificationLevel::V0 => 0,
         VerificationLevel::V1 => 1,
@@ -93,29 +93,29 @@ fn rung_number(level: VerificationLevel) -> u32 {
 }
 
 /// Decodes an order status, with the generation of its order.
-pub fn answer(message: proto::OrderStatus) -> Result<(u64, OrderStatus), ConvertError> {
-    let bounded = |text: String| within("answer", text.len(), TEXT_BYTES_MAX).map(|()| text);
-    let answer = match message.what.ok_or(ConvertError::Missing("answer"))? {
-        Said::Accepted(_) => OrderStatus::Accepted,
-        Said::Done(evidence) => OrderStatus::Done { evidence: bounded(evidence)? },
-        Said::Failed(why) => OrderStatus::Failed { reason: bounded(why)? },
-        Said::Refused(why) => OrderStatus::Refused { reason: bounded(why)? },
+pub fn order_status(message: proto::OrderStatus) -> Result<(u64, OrderStatus), ConvertError> {
+    let bounded = |text: String| within("order status", text.len(), TEXT_BYTES_MAX).map(|()| text);
+    let status = match message.what.ok_or(ConvertError::Missing("order status"))? {
+        StatusWhat::Accepted(_) => OrderStatus::Accepted,
+        StatusWhat::Done(evidence) => OrderStatus::Done { evidence: bounded(evidence)? },
+        StatusWhat::Failed(reason) => OrderStatus::Failed { reason: bounded(reason)? },
+        StatusWhat::Refused(reason) => OrderStatus::Refused { reason: bounded(reason)? },
     };
-    Ok((message.generation, answer))
+    Ok((message.generation, status))
 }
 
-/// Encodes an order status. Cuts a text that is too long: the status matters more.
-pub fn order_status_message(generation: u64, answer: &OrderStatus) -> proto::OrderStatus {
-    let what = match answer {
-        OrderStatus::Accepted => Said::Accepted(proto::Empty {}),
-        OrderStatus::Done { evidence } => Said::Done(cut(evidence)),
-        OrderStatus::Failed { reason } => Said::Failed(cut(reason)),
-        OrderStatus::Refused { reason } => Said::Refused(cut(reason)),
+/// Encodes an order status. Truncates a text that is too long: the status matters more.
+pub fn order_status_message(generation: u64, status: &OrderStatus) -> proto::OrderStatus {
+    let what = match status {
+        OrderStatus::Accepted => StatusWhat::Accepted(proto::Empty {}),
+        OrderStatus::Done { evidence } => StatusWhat::Done(truncate(evidence)),
+        OrderStatus::Failed { reason } => StatusWhat::Failed(truncate(reason)),
+        OrderStatus::Refused { reason } => StatusWhat::Refused(truncate(reason)),
     };
     proto::OrderStatus { generation, what: Some(what) }
 }
 
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -23,7 +23,7 @@ fn at_depth(message: proto::ReadError, depth: usize) -> Result<ReadError, Conver
     };
     Ok(match required("unreadable", message.what)? {
         What::NvmlStatus(status) => ReadError::nvml(status),
-        What::MissingCall(it) => ReadError::MissingCall { call: it.call.map(Into::into) },
+        What::MissingCall(message) => ReadError::MissingCall { call: message.call.map(Into::into) },
         What::Errno(errno) => ReadError::Os { errno },
         What::Plain(value) => plain(value)?,
         What::TooLargeBytes(limit_bytes) => ReadError::TooLarge { limit_bytes },
@@ -31,16 +31,18 @@ fn at_depth(message: proto::ReadError, depth: usize) -> Result<ReadError, Conver
             ReadError::TooManyEntries { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
         }
         What::NotTextPath(path) => ReadError::NotText { path },
-        What::GpusNotOpened(it) => {
-            let gpus = it.gpus.into_iter().map(|gpu| (gpu.index, NvmlStatus(gpu.nvml_status)));
+        What::GpusNotOpened(message) => {
+            let gpus = message.gpus.into_iter().map(|gpu| (gpu.index, NvmlStatus(gpu.nvml_status)));
             ReadError::GpusNotOpened { gpus: gpus.collect() }
         }
         What::CallHung(call) => ReadError::CallHung { call },
-        What::CallStuck(it) => ReadError::CallStuck { avoid_s: it.avoid_s },
+        What::CallStuck(message) => ReadError::CallStuck { avoid_s: message.avoid_s },
         What::DeadlineS(limit_s) => ReadError::Deadline { limit_s },
-        What::Link(it) => ReadError::Link { link: it.link, err: inner(it.err)? },
+        What::Link(message) => ReadError::Link { link: message.link, err: inner(message.err)? },
         What::LinkCount(err) => ReadError::LinkCount { err: inner(Some(err))? },
-        What::At(it) => ReadError::At { place: it.place.into(), err: inner(it.err)? },
+        What::At(message) => {
+            ReadError::At { place: message.place.into(), err: inner(message.err)? }
+        }
         What::Malformed(detail) => ReadError::Malformed { detail: detail.into() },
         What::ProbeEnded(detail) => ReadError::ProbeEnded { detail },
         What::NoLibrary(detail) => ReadError::NoLibrary { detail },
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_lies_too_deep_is_refused_and_never_sent() {
+    fn deeply_nested_causes_are_refused_and_never_sent() {
         let mut deep = proto::ReadError { what: Some(What::Errno(5)) };
         for _ in 0..DEPTH_MAX {
             deep = proto::ReadError { what: Some(What::LinkCount(Box::new(deep))) };

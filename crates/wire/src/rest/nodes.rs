@@ -87,7 +87,7 @@ impl std::fmt::Display for ConnectionView {
             ConnectionState::Never => {
                 return write!(formatter, "not connected since the server started at {since:.0}");
             }
-            ConnectionState::Unknown => return write!(formatter, "not known"),
+            ConnectionState::Unknown => return write!(formatter, "unknown"),
         }
         match self.last_heartbeat_age_s {
             Some(age_s) => write!(formatter, "; last heartbeat {age_s} s ago"),

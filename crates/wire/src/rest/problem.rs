@@ -11,13 +11,13 @@ pub struct Problem {
     /// Type URI: `urn:farrier:problem:` and a word.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The type in words.
+    /// The type as text.
     pub title: String,
     pub status: u16,
-    /// What is wrong in this case.
+    /// The cause in this case.
     pub detail: String,
     pub hint: String,
-    /// Stable code of the hint, so that another client can use its own words.
+    /// Stable code of the hint, so that other clients can show their own text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint_code: Option<HintCode>,
 }
@@ -27,7 +27,7 @@ pub struct Problem {
 pub enum HintCode {
     ListNodes,
     ListTokens,
-    /// See what the node waits for.
+    /// See whether a repair waits for approval.
     SeeApproval,
     /// Hold the node, and drain it.
     HoldAndDrain,
@@ -48,18 +48,22 @@ impl HintCode {
     /// Text for HTTP clients.
     pub fn text(self) -> &'static str {
         match self {
-            Self::ListNodes => "GET /api/v1/nodes lists those that you see",
-            Self::ListTokens => "GET /api/v1/tokens lists those that you see",
-            Self::SeeApproval => "GET the node: `waits_for_approval` says when there is something",
-            Self::HoldAndDrain => "hold it first: POST `hold`, and let what runs there end",
-            Self::HoldOrWait => {
-                "hold it first: POST `hold`, or wait until something speaks against it"
+            Self::ListNodes => "GET /api/v1/nodes lists the nodes in your scope",
+            Self::ListTokens => "GET /api/v1/tokens lists the tokens in your scope",
+            Self::SeeApproval => {
+                "GET the node: `waits_for_approval` is true while a repair needs approval"
             }
-            Self::ListArtifacts => "GET the node's `artifacts` lists those that are there",
-            Self::WaitForOrder => "wait until it is; GET the node says what came of it",
-            Self::ListDomains => "GET /api/v1/domains lists those that you see",
-            Self::EnrolAgain => "enrol it again, with a token for that node",
-            Self::ReadReference => "GET /api/v1/openapi.json says what is expected",
+            Self::HoldAndDrain => {
+                "hold the node first with POST `hold`, and wait until it is drained"
+            }
+            Self::HoldOrWait => {
+                "hold the node first with POST `hold`, or wait until a finding affects its service"
+            }
+            Self::ListArtifacts => "GET the node's `artifacts` lists the stored ones",
+            Self::WaitForOrder => "wait until the order is done; GET the node returns its result",
+            Self::ListDomains => "GET /api/v1/domains lists the domains in your scope",
+            Self::EnrolAgain => "enrol the node again, with a join token for it",
+            Self::ReadReference => "see GET /api/v1/openapi.json for the expected request",
             Self::Unknown => "",
         }
     }
@@ -72,11 +76,11 @@ impl Problem {
 impl Schema for Problem {
     const NAME: Option<&'static str> = Some("Problem");
 
-    fn shape(_: &mut Schemas) -> Value {
+    fn schema(_: &mut Schemas) -> Value {
         let text = json!({ "type": "string" });
         json!({
             "type": "object", "required": ["type", "title", "status", "detail", "hint"],
-            "description": "Rationale something was not answered or not done, and what to do about it.",
+            "description": "Why a request failed, with a hint.",
             "properties": {
                 "type": text, "title": text, "detail": text, "hint": text, "hint_code": text,
                 "status": { "type": "integer", "minimum": 400, "maximum": 599 },

@@ -36,8 +36,8 @@ impl ReasonView {
 
     /// Whether it reports lost heartbeats, itself or as the cause of something that is not allowed.
     pub fn is_heartbeat_lost(&self) -> bool {
-        let cause = self.params.as_ref().and_then(|it| it.pointer("/cause/code"));
-        self.code == HEARTBEAT_LOST || cause.is_some_and(|it| it == HEARTBEAT_LOST)
+        let cause = self.params.as_ref().and_then(|params| params.pointer("/cause/code"));
+        self.code == HEARTBEAT_LOST || cause.is_some_and(|code| code == HEARTBEAT_LOST)
     }
 }
 
@@ -59,8 +59,8 @@ impl From<&UnblockedBy> for ReasonView {
 }
 
 impl From<&Rationale> for RationaleView {
-    fn from(why: &Rationale) -> Self {
-        Self { reason: (&why.reason).into(), unblocked_by: (&why.unblocked_by).into() }
+    fn from(rationale: &Rationale) -> Self {
+        Self { reason: (&rationale.reason).into(), unblocked_by: (&rationale.unblocked_by).into() }
     }
 }
 
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_code_its_parameters_and_a_sentence() {
+    fn every_reason_has_its_code_parameters_and_text() {
         for reason in samples::reasons() {
             let view = ReasonView::from(&reason);
             assert_eq!((view.code.as_str(), view.text), (reason.code(), reason.to_string()));
-            let written = serde_json::to_value(&reason).unwrap();
+            let serialised = serde_json::to_value(&reason).unwrap();
             if !matches!(reason, Reason::Withheld { .. }) {
-                let params = written.get("params").cloned().unwrap_or_else(|| json!({}));
+                let params = serialised.get("params").cloned().unwrap_or_else(|| json!({}));
                 assert_eq!(view.params, Some(params));
             }
         }
@@ -86,11 +86,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_heartbeat_is_found_by_its_code() {
+    fn a_lost_heartbeat_is_recognised_by_its_code() {
         let lost = Reason::HeartbeatLost { since: jiff::Timestamp::UNIX_EPOCH };
         assert!(ReasonView::from(&lost).is_heartbeat_lost());
-        let would = Reason::QuarantineNotAllowed { cause: Box::new(lost) };
-        assert!(ReasonView::from(&would).is_heartbeat_lost());
+        let deferred = Reason::QuarantineNotAllowed { cause: Box::new(lost) };
+        assert!(ReasonView::from(&deferred).is_heartbeat_lost());
         assert!(!ReasonView::from(&Reason::Enrolled).is_heartbeat_lost());
     }
 }

@@ -16,10 +16,7 @@ use crate::hidden::{HIDDEN_CLASS, is_hidden};
 pub struct BoundedText(String);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected 1 to {} characters, none of them a control character or one that does not show",
-    BoundedText::MAX
-)]
+#[error("expected 1 to {} characters, without control or invisible characters", BoundedText::MAX)]
 pub struct BoundedTextError;
 
 impl BoundedText {
@@ -35,19 +32,19 @@ impl TryFrom<String> for BoundedText {
     type Error = BoundedTextError;
 
     fn try_from(text: String) -> Result<Self, BoundedTextError> {
-        let is_good = (1..=Self::MAX).contains(&text.chars().count()) && !text.contains(is_hidden);
-        is_good.then_some(Self(text)).ok_or(BoundedTextError)
+        let is_valid = (1..=Self::MAX).contains(&text.chars().count()) && !text.contains(is_hidden);
+        is_valid.then_some(Self(text)).ok_or(BoundedTextError)
     }
 }
 
 impl From<BoundedText> for String {
-    fn from(words: BoundedText) -> Self {
-        words.0
+    fn from(text: BoundedText) -> Self {
+        text.0
     }
 }
 
 impl Schema for BoundedText {
-    fn shape(_: &mut Schemas) -> Value {
+    fn schema(_: &mut Schemas) -> Value {
         json!({
             "type": "string", "minLength": 1, "maxLength": Self::MAX,
             "pattern": format!("^[^{HIDDEN_CLASS}]*$"),
@@ -55,29 +52,29 @@ impl Schema for BoundedText {
     }
 }
 
-/// A number from `LEAST` to `MOST`.
+/// A number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
-pub struct RangedU32<const LEAST: u32, const MOST: u32>(u32);
+pub struct RangedU32<const MIN: u32, const MAX: u32>(u32);
 
-impl<const LEAST: u32, const MOST: u32> TryFrom<u32> for RangedU32<LEAST, MOST> {
+impl<const MIN: u32, const MAX: u32> TryFrom<u32> for RangedU32<MIN, MAX> {
     type Error = String;
 
     fn try_from(number: u32) -> Result<Self, String> {
-        let wrong = || format!("expected a number from {LEAST} to {MOST}, found {number}");
-        (LEAST..=MOST).contains(&number).then_some(Self(number)).ok_or_else(wrong)
+        let invalid = || format!("expected a number from {MIN} to {MAX}, found {number}");
+        (MIN..=MAX).contains(&number).then_some(Self(number)).ok_or_else(invalid)
     }
 }
 
-impl<const LEAST: u32, const MOST: u32> From<RangedU32<LEAST, MOST>> for u32 {
-    fn from(number: RangedU32<LEAST, MOST>) -> Self {
+impl<const MIN: u32, const MAX: u32> From<RangedU32<MIN, MAX>> for u32 {
+    fn from(number: RangedU32<MIN, MAX>) -> Self {
         number.0
     }
 }
 
-impl<const LEAST: u32, const MOST: u32> Schema for RangedU32<LEAST, MOST> {
-    fn shape(_: &mut Schemas) -> Value {
-        json!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+impl<const MIN: u32, const MAX: u32> Schema for RangedU32<MIN, MAX> {
+    fn schema(_: &mut Schemas) -> Value {
+        json!({ "type": "integer", "minimum": MIN, "maximum": MAX })
     }
 }
 
@@ -96,9 +93,10 @@ impl TryFrom<String> for ProfileName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let known: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
-        let wrong = || format!("expected one of {}, found `{name}`", known.join(", "));
-        known.contains(&name.as_str()).then(|| Self(name.clone())).ok_or_else(wrong)
+        let names: Vec<&str> =
+            Profiles::embedded().iter().map(|profile| profile.name.as_str()).collect();
+        let invalid = || format!("expected one of {}, found `{name}`", names.join(", "));
+        names.contains(&name.as_str()).then(|| Self(name.clone())).ok_or_else(invalid)
     }
 }
 
@@ -109,9 +107,10 @@ impl From<ProfileName> for String {
 }
 
 impl Schema for ProfileName {
-    fn shape(_: &mut Schemas) -> Value {
-        let known: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
-        json!({ "type": "string", "enum": known })
+    fn schema(_: &mut Schemas) -> Value {
+        let names: Vec<&str> =
+            Profiles::embedded().iter().map(|profile| profile.name.as_str()).collect();
+        json!({ "type": "string", "enum": names })
     }
 }
 
@@ -161,7 +160,7 @@ view! { strict
 }
 
 view! { strict
-    /// Removes a node from the fleet for good.
+    /// Removes a node from the fleet permanently.
     RetireRequest {
         reason: BoundedText,
     }
@@ -201,7 +200,7 @@ view! { strict
 view! { lenient
     /// Result of a request.
     Done {
-        /// Whether the request changed anything; false if it already was so.
+        /// False if the state already was as requested.
         changed: bool,
     }
 }
@@ -309,11 +308,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_bounded_and_harmless() {
-        let read = |text: &str| serde_json::from_value::<BoundedText>(json!(text)).is_ok();
-        assert!(read("a cable, \u{e9}") && read(&"a".repeat(1000)));
-        for wrong in ["", "a\nb", "\x1b[2J", "\u{85}", &"a".repeat(1001)] {
-            assert!(!read(wrong), "{wrong:?}");
+    fn text_is_bounded_and_visible() {
+        let is_valid = |text: &str| serde_json::from_value::<BoundedText>(json!(text)).is_ok();
+        assert!(is_valid("a cable, \u{e9}") && is_valid(&"a".repeat(1000)));
+        for invalid in ["", "a\nb", "\x1b[2J", "\u{85}", &"a".repeat(1001)] {
+            assert!(!is_valid(invalid), "{invalid:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ pub trait Schema {
     /// Whether the field may be omitted.
     const IS_OPTIONAL: bool = false;
 
-    fn shape(shapes: &mut Schemas) -> Value;
+    fn schema(schemas: &mut Schemas) -> Value;
 }
 
 /// Named schemas, once each.
@@ -23,40 +23,40 @@ pub struct Schemas {
 
 impl Schemas {
     /// Schema of a type: a reference if it has a name.
-    pub fn of<T: Schema>(&mut self) -> Value {
-        let Some(name) = T::NAME else { return T::shape(self) };
+    pub fn schema_for<T: Schema>(&mut self) -> Value {
+        let Some(name) = T::NAME else { return T::schema(self) };
         if !self.named.contains_key(name) {
             // Reserve the name first, for recursive types.
             self.named.insert(name, Value::Null);
-            let shape = T::shape(self);
-            self.named.insert(name, shape);
+            let schema = T::schema(self);
+            self.named.insert(name, schema);
         }
         json!({ "$ref": format!("#/components/schemas/{name}") })
     }
 
     pub fn finish(self) -> Map<String, Value> {
-        self.named.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect()
+        self.named.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
     }
 }
 
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) about: String,
-    pub(super) shape: Value,
+    pub(super) schema: Value,
     pub(super) is_optional: bool,
 }
 
 /// An object with these fields; a strict one allows no others.
 pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     let required: Vec<&str> =
-        fields.iter().filter(|it| !it.is_optional).map(|it| it.name).collect();
+        fields.iter().filter(|field| !field.is_optional).map(|field| field.name).collect();
     let mut properties = Map::new();
-    for Field { name, about, shape, .. } in fields {
-        let mut shape = shape.clone();
-        if let (Some(shape), false) = (shape.as_object_mut(), about.is_empty()) {
-            shape.insert("description".to_owned(), json!(about));
+    for Field { name, about, schema, .. } in fields {
+        let mut schema = schema.clone();
+        if let (Some(schema), false) = (schema.as_object_mut(), about.is_empty()) {
+            schema.insert("description".to_owned(), json!(about));
         }
-        properties.insert((*name).to_owned(), shape);
+        properties.insert((*name).to_owned(), schema);
     }
     let mut object = json!({ "type": "object", "description": about, "properties": properties });
     if !required.is_empty() {
@@ -90,11 +90,11 @@ macro_rules! view {
         impl $crate::rest::Schema for $name {
             const NAME: Option<&'static str> = Some(stringify!($name));
 
-            fn shape(_shapes: &mut $crate::rest::Schemas) -> serde_json::Value {
+            fn schema(_schemas: &mut $crate::rest::Schemas) -> serde_json::Value {
                 let fields = [$($crate::rest::schema::Field {
                     name: stringify!($field),
                     about: concat!($($doc,)* "").trim().to_owned(),
-                    shape: _shapes.of::<$type>(),
+                    schema: _schemas.schema_for::<$type>(),
                     is_optional: <$type as $crate::rest::Schema>::IS_OPTIONAL,
                 }),*];
                 let about = concat!($($about,)* "").trim();
@@ -108,31 +108,31 @@ pub(super) use view;
 impl<T: Schema> Schema for Option<T> {
     const IS_OPTIONAL: bool = true;
 
-    fn shape(shapes: &mut Schemas) -> Value {
-        json!({ "anyOf": [shapes.of::<T>(), { "type": "null" }] })
+    fn schema(schemas: &mut Schemas) -> Value {
+        json!({ "anyOf": [schemas.schema_for::<T>(), { "type": "null" }] })
     }
 }
 
 impl<T: Schema> Schema for Vec<T> {
-    fn shape(shapes: &mut Schemas) -> Value {
-        json!({ "type": "array", "items": shapes.of::<T>() })
+    fn schema(schemas: &mut Schemas) -> Value {
+        json!({ "type": "array", "items": schemas.schema_for::<T>() })
     }
 }
 
 impl<T: Schema> Schema for Box<T> {
     const NAME: Option<&'static str> = T::NAME;
 
-    fn shape(shapes: &mut Schemas) -> Value {
-        T::shape(shapes)
+    fn schema(schemas: &mut Schemas) -> Value {
+        T::schema(schemas)
     }
 }
 
 /// Schemas of types without dependencies.
 macro_rules! plain {
-    ($($type:ty => $shape:tt,)*) => {
+    ($($type:ty => $schema:tt,)*) => {
         $(impl $crate::rest::Schema for $type {
-            fn shape(_: &mut $crate::rest::Schemas) -> serde_json::Value {
-                serde_json::json!($shape)
+            fn schema(_: &mut $crate::rest::Schemas) -> serde_json::Value {
+                serde_json::json!($schema)
             }
         })*
     };
@@ -151,7 +151,7 @@ plain! {
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "the macro makes what others use")]
+#[allow(unreachable_pub, reason = "the macro declares public types")]
 mod tests {
     use super::*;
 
@@ -166,20 +166,20 @@ mod tests {
     }
 
     view! { lenient
-        /// Holds others.
+        /// Contains others.
         Large {
             small: Vec<Small>,
         }
     }
 
     #[test]
-    fn a_type_tells_its_shape_once_and_its_comments_with_it() {
-        let mut shapes = Schemas::default();
-        let reference = shapes.of::<Large>();
+    fn doc_comments_become_descriptions_and_types_appear_once() {
+        let mut schemas = Schemas::default();
+        let reference = schemas.schema_for::<Large>();
         assert_eq!(reference, json!({ "$ref": "#/components/schemas/Large" }));
-        let all = shapes.finish();
-        assert_eq!(all.keys().collect::<Vec<_>>(), ["Large", "Small"]);
-        let small = &all["Small"];
+        let named = schemas.finish();
+        assert_eq!(named.keys().collect::<Vec<_>>(), ["Large", "Small"]);
+        let small = &named["Small"];
         assert_eq!(small["required"], json!(["count"]));
         assert_eq!(small["description"], "Something small.");
         assert_eq!(small["properties"]["count"]["description"], "Number of items.");

@@ -37,11 +37,11 @@ plain! {
     VerificationLevel => { "type": "string", "enum": ["v0", "v1", "v2", "v3"] },
     Severity => { "type": "string", "enum": ["info", "warning", "critical", "fatal"] },
     Autonomy => { "type": "string", "enum": ["observe", "quarantine", "repair"] },
-    Symptom => { "type": "string", "enum": ["silence", "network", "fabric", "power-or-cooling"] },
+    Symptom => { "type": "string", "enum": ["heartbeat-lost", "network", "fabric", "power-or-cooling"] },
     FindingKind => { "type": "string", "enum": ["fault", "advice"] },
     Action => { "type": "string" },
     Cordon => {
-        "description": "`unknown`, `none`, `ours`, or `theirs` with owner and reason",
+        "description": "`unknown`, `none`, `by-farrier`, or `external` with owner and reason",
         "type": ["string", "object"],
     },
 }
@@ -49,13 +49,13 @@ plain! {
 impl Schema for Location {
     const NAME: Option<&'static str> = Some("Location");
 
-    fn shape(shapes: &mut Schemas) -> Value {
-        let unit = shapes.of::<Unit>();
+    fn schema(schemas: &mut Schemas) -> Value {
+        let unit = schemas.schema_for::<Unit>();
         json!({
             "type": "object", "required": ["pool"],
-            "description": "Where a node stands, and whose it is. What nobody told is left out.",
+            "description": "Location and owner of a node. Unknown fields are omitted.",
             "properties": {
-                "pool": shapes.of::<Pool>(), "tenant": shapes.of::<Tenant>(),
+                "pool": schemas.schema_for::<Pool>(), "tenant": schemas.schema_for::<Tenant>(),
                 "site": unit, "rack": unit, "leaf": unit, "nvlink": unit,
             },
         })
@@ -65,15 +65,15 @@ impl Schema for Location {
 impl Schema for NodeInventory {
     const NAME: Option<&'static str> = Some("NodeInventory");
 
-    fn shape(shapes: &mut Schemas) -> Value {
-        let text = shapes.of::<Option<String>>();
+    fn schema(schemas: &mut Schemas) -> Value {
+        let text = schemas.schema_for::<Option<String>>();
         json!({
             "type": "object", "required": ["boot", "agent"],
-            "description": "What a node is made of; null is not known.",
+            "description": "Software and GPUs of a node; null if unknown.",
             "properties": {
                 "boot": { "type": "string" }, "agent": { "type": "string" },
                 "kernel": text, "driver": text, "cuda": text,
-                "gpus": { "anyOf": [shapes.of::<Vec<GpuInventory>>(), { "type": "null" }] },
+                "gpus": { "anyOf": [schemas.schema_for::<Vec<GpuInventory>>(), { "type": "null" }] },
                 "frameworks": {
                     "type": "array",
                     "items": { "type": "array", "items": { "type": "string" }, "minItems": 2, "maxItems": 2 },
@@ -84,12 +84,12 @@ impl Schema for NodeInventory {
 }
 
 impl Schema for GpuInventory {
-    fn shape(shapes: &mut Schemas) -> Value {
+    fn schema(schemas: &mut Schemas) -> Value {
         json!({
             "type": "object", "required": ["uuid"],
             "properties": {
-                "uuid": { "type": "string" }, "name": shapes.of::<Option<String>>(),
-                "index": shapes.of::<Option<u32>>(), "pci": shapes.of::<Option<String>>(),
+                "uuid": { "type": "string" }, "name": schemas.schema_for::<Option<String>>(),
+                "index": schemas.schema_for::<Option<u32>>(), "pci": schemas.schema_for::<Option<String>>(),
             },
         })
     }
@@ -98,18 +98,18 @@ impl Schema for GpuInventory {
 impl Schema for Finding {
     const NAME: Option<&'static str> = Some("Finding");
 
-    fn shape(shapes: &mut Schemas) -> Value {
-        let time = shapes.of::<jiff::Timestamp>();
+    fn schema(schemas: &mut Schemas) -> Value {
+        let time = schemas.schema_for::<jiff::Timestamp>();
         let text = json!({ "type": "string" });
         json!({
             "type": "object",
-            "description": "Something that is wrong, since when, on what evidence, and what to do.",
+            "description": "Something that is wrong: since when, the evidence, and the recommended action.",
             "required": ["id", "code", "subject", "kind", "severity", "text", "action", "evidence",
                 "first_seen", "last_seen", "count", "clears"],
             "properties": {
                 "id": { "type": "integer" }, "code": text, "detail": text,
                 "subject": { "type": ["string", "object"] },
-                "kind": shapes.of::<FindingKind>(), "severity": shapes.of::<Severity>(),
+                "kind": schemas.schema_for::<FindingKind>(), "severity": schemas.schema_for::<Severity>(),
                 "text": text, "action": text, "remedy": text, "rule_action": text, "action_by": text,
                 "evidence": { "type": "array", "items": { "type": "object" } },
                 "first_seen": time, "last_seen": time,
@@ -123,10 +123,10 @@ impl Schema for Finding {
 impl Schema for Event {
     const NAME: Option<&'static str> = Some("Event");
 
-    fn shape(_: &mut Schemas) -> Value {
+    fn schema(_: &mut Schemas) -> Value {
         json!({
             "type": ["object", "string"],
-            "description": "An event as the log keeps it: one field with its kind and what belongs to it; `time-passed` alone.",
+            "description": "An event as stored in the log: an object with one field, named for its kind; `tick` is a plain string.",
         })
     }
 }
@@ -134,14 +134,14 @@ impl Schema for Event {
 impl Schema for Window {
     const NAME: Option<&'static str> = Some("Window");
 
-    fn shape(_: &mut Schemas) -> Value {
+    fn schema(_: &mut Schemas) -> Value {
         let days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
         json!({
             "type": "object", "additionalProperties": false, "required": ["from", "hours"],
-            "description": "A time of the week at which nodes may be repaired.",
+            "description": "A weekly repair window.",
             "properties": {
                 "days": { "type": "array", "items": { "type": "string", "enum": days },
-                    "description": "When it opens; none: every day." },
+                    "description": "Days on which it opens; every day if empty." },
                 "from": { "type": "string", "description": "UTC, such as `22:00`.",
                     "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$" },
                 "hours": { "type": "integer", "minimum": 1, "maximum": 168 },
@@ -153,20 +153,20 @@ impl Schema for Window {
 impl Schema for PoolPolicy {
     const NAME: Option<&'static str> = Some("PoolPolicy");
 
-    fn shape(shapes: &mut Schemas) -> Value {
+    fn schema(schemas: &mut Schemas) -> Value {
         let seconds =
-            |least: u32| json!({ "type": "integer", "minimum": least, "maximum": 31_536_000 });
+            |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 31_536_000 });
         json!({
             "type": "object", "additionalProperties": false,
-            "description": "How the nodes of a pool are treated. What is left out is as usual.",
+            "description": "Policy for the nodes of a pool. Omitted fields get their defaults.",
             "properties": {
-                "autonomy": shapes.of::<Autonomy>(),
+                "autonomy": schemas.schema_for::<Autonomy>(),
                 "reboot_needs_approval": { "type": "boolean" },
-                "repair_windows": { "type": "array", "items": shapes.of::<Window>(), "maxItems": 50 },
+                "repair_windows": { "type": "array", "items": schemas.schema_for::<Window>(), "maxItems": 50 },
                 "drain_timeout_s": seconds(0), "heartbeat_timeout_s": seconds(HEARTBEAT_TIMEOUT_MIN_S),
                 "suspect_timeout_s": seconds(1), "settle_s": seconds(0), "lease_s": seconds(10), "retry_backoff_s": seconds(1),
                 "max_attempts": { "type": "integer", "minimum": 1, "maximum": 100 },
-                "required_verifications": { "type": "array", "items": shapes.of::<VerificationLevel>(), "maxItems": 4 },
+                "required_verifications": { "type": "array", "items": schemas.schema_for::<VerificationLevel>(), "maxItems": 4 },
                 "cordon_joining": { "type": "boolean" },
             },
         })
@@ -176,15 +176,14 @@ impl Schema for PoolPolicy {
 impl Schema for Policy {
     const NAME: Option<&'static str> = Some("Policy");
 
-    fn shape(shapes: &mut Schemas) -> Value {
+    fn schema(schemas: &mut Schemas) -> Value {
         let share = json!({ "type": "number", "minimum": 0, "maximum": 1 });
-        let pool = shapes.of::<PoolPolicy>();
+        let pool = schemas.schema_for::<PoolPolicy>();
         let kinds = json!(["fleet", "pool", "tenant", "site", "leaf", "rack", "nvlink"]);
-        let count =
-            |least: u32| json!({ "type": "integer", "minimum": least, "maximum": 1_000_000 });
+        let count = |min: u32| json!({ "type": "integer", "minimum": min, "maximum": 1_000_000 });
         json!({
             "type": "object", "additionalProperties": false,
-            "description": "What may be decided without a person, how fast, and how much at once.",
+            "description": "Limits of automatic decisions: autonomy, timeouts and disruption budgets.",
             "properties": {
                 "disruption_budgets": {
                     "type": "object", "propertyNames": { "enum": kinds },
@@ -235,45 +234,47 @@ impl Schema for Policy {
 
 #[cfg(test)]
 mod tests {
+    use serde::Serialize;
     use serde::de::DeserializeOwned;
 
     use super::*;
 
-    /// Every value of the schema's enum parses.
-    fn words_read<T: Schema + DeserializeOwned>(count: usize) {
-        let shape = T::shape(&mut Schemas::default());
-        let words = shape["enum"].as_array().unwrap();
-        assert_eq!(words.len(), count);
-        for word in words {
-            assert!(serde_json::from_value::<T>(word.clone()).is_ok(), "{word}");
+    /// Every value of the schema's enum is the serialised name of a variant.
+    fn check_enum<T: Schema + Serialize + DeserializeOwned>(count: usize) {
+        let schema = T::schema(&mut Schemas::default());
+        let names = schema["enum"].as_array().unwrap();
+        assert_eq!(names.len(), count);
+        for name in names {
+            let value: T = serde_json::from_value(name.clone()).unwrap();
+            assert_eq!(serde_json::to_value(value).unwrap(), *name);
         }
     }
 
     #[test]
-    fn words_are_those_of_the_fleet() {
-        words_read::<NodePhase>(7);
-        words_read::<Role>(Role::ALL.len());
-        words_read::<VerificationLevel>(4);
-        words_read::<Severity>(4);
-        words_read::<Autonomy>(3);
-        words_read::<Symptom>(4);
-        words_read::<FindingKind>(2);
+    fn enums_have_the_serialised_names_of_the_fleet() {
+        check_enum::<NodePhase>(7);
+        check_enum::<Role>(Role::ALL.len());
+        check_enum::<VerificationLevel>(4);
+        check_enum::<Severity>(4);
+        check_enum::<Autonomy>(3);
+        check_enum::<Symptom>(4);
+        check_enum::<FindingKind>(2);
     }
 
     #[test]
-    fn a_policy_has_the_fields_of_its_shape() {
+    fn policy_schemas_list_every_field() {
         let fields = |value: &Value| {
             let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
             names.sort();
             names
         };
         let policy = serde_json::to_value(Policy::default()).unwrap();
-        let shape = Policy::shape(&mut Schemas::default());
-        assert_eq!(fields(&policy), fields(&shape["properties"]));
+        let schema = Policy::schema(&mut Schemas::default());
+        assert_eq!(fields(&policy), fields(&schema["properties"]));
         for part in ["common_cause", "lemon"] {
-            assert_eq!(fields(&policy[part]), fields(&shape["properties"][part]["properties"]));
+            assert_eq!(fields(&policy[part]), fields(&schema["properties"][part]["properties"]));
         }
-        let pool = PoolPolicy::shape(&mut Schemas::default());
+        let pool = PoolPolicy::schema(&mut Schemas::default());
         assert_eq!(fields(&policy["pools_default"]), fields(&pool["properties"]));
     }
 }

@@ -13,11 +13,11 @@ const CHECKSUM_CHARS: usize = 5;
 /// Length of the rest of a private key, after the line in which it begins.
 pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     let lines = rest.split_inclusive('\n').take(KEY_LINES_MAX);
-    let len_of = |count| lines.clone().take(count).map(str::len).sum();
+    let total_len = |count| lines.clone().take(count).map(str::len).sum();
     if let Some((_, count)) = line.split_once("Private-Lines:")
         && let Ok(count) = count.trim().parse()
     {
-        return Some(len_of(count));
+        return Some(total_len(count));
     }
     if !has_marker(line, BEGIN) {
         return None;
@@ -29,15 +29,15 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     // In a log, each line has a timestamp and other prefixes, so redact all lines up to the end
     // marker. A mere mention of a key has no end marker, and one after another begin marker is not
     // its own.
-    let mut own = lines.clone().take_while(|it| !has_marker(it, BEGIN));
-    let is_whole = line.contains("KEY-----") || line.contains("BLOCK-----");
-    if let Some(end) = own.position(|it| has_marker(it, END)).filter(|_| is_whole) {
-        return Some(len_of(end + 1));
+    let mut own = lines.clone().take_while(|line| !has_marker(line, BEGIN));
+    let is_complete = line.contains("KEY-----") || line.contains("BLOCK-----");
+    if let Some(end) = own.position(|line| has_marker(line, END)).filter(|_| is_complete) {
+        return Some(total_len(end + 1));
     }
-    Some(len_of(lines.clone().take_while(|it| is_of_key(it)).count()))
+    Some(total_len(lines.clone().take_while(|line| is_key_line(line)).count()))
 }
 
-/// Whether a line holds this marker of a private key.
+/// `true` if a line holds this marker of a private key.
 pub(super) fn has_marker(line: &str, marker: &str) -> bool {
     line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
 }
@@ -48,7 +48,7 @@ pub(super) fn cut_key(out: &mut String) {
     let mut may_be_short = true;
     while let Some(line) = out.split_inclusive('\n').next_back() {
         let last = last_word(line);
-        if !(is_of_key(line) || may_be_short && is_base64(last)) {
+        if !(is_key_line(line) || may_be_short && is_base64(last)) {
             return;
         }
         may_be_short &= last.len() == CHECKSUM_CHARS && last.starts_with('=');
@@ -57,18 +57,20 @@ pub(super) fn cut_key(out: &mut String) {
 }
 
 fn is_base64(text: &str) -> bool {
-    text.bytes().all(|it| it.is_ascii_alphanumeric() || b"+/=".contains(&it))
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))
 }
 
 fn last_word(line: &str) -> &str {
     line.trim().rsplit(' ').next().unwrap_or_default()
 }
 
-/// Whether a line may belong to a private key: base64, possibly after a timestamp, or a header.
-fn is_of_key(line: &str) -> bool {
+/// `true` if a line may belong to a private key: base64, possibly after a timestamp, or a header.
+fn is_key_line(line: &str) -> bool {
     let line = line.trim();
     let last = last_word(line);
     is_base64(line)
         || is_base64(last) && last.len() >= 32
-        || ["Proc-Type:", "DEK-Info:", "Comment:", "Version:"].iter().any(|it| line.starts_with(it))
+        || ["Proc-Type:", "DEK-Info:", "Comment:", "Version:"]
+            .iter()
+            .any(|header| line.starts_with(header))
 }

@@ -22,25 +22,25 @@ use self::values::block_len;
 const REDACTED: &str = "[redacted]";
 
 /// Bytes of input between two calls of `keep_going`.
-const ASK_BYTES: usize = 64 << 10;
+const CHECK_BYTES: usize = 64 << 10;
 
 /// The text without secrets, and their number. Invalid UTF-8 is replaced. `None` if `keep_going`,
 /// which is called repeatedly, returns false.
 pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<u8>, u64)> {
     let text = String::from_utf8_lossy(text);
     let (mut out, mut count) = (String::with_capacity(text.len()), 0);
-    let mut ask_at = 0;
-    let mut ask = |at: usize| {
-        if at < ask_at {
+    let mut check_at = 0;
+    let mut check = |at: usize| {
+        if at < check_at {
             return Some(());
         }
-        ask_at = at + ASK_BYTES;
+        check_at = at + CHECK_BYTES;
         keep_going().then_some(())
     };
     let mut rest = &*text;
     while let Some(line) = rest.split_inclusive('\n').next() {
         let at = text.len() - rest.len();
-        ask(at)?;
+        check(at)?;
         rest = &rest[line.len()..];
         if let Some(len) = key_len(line, rest) {
             rest = &rest[len..];
@@ -48,11 +48,11 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
             // A limit cut off its beginning.
             cut_key(&mut out);
         } else {
-            let found = push_redacted(&mut out, line, |within| ask(at + within))?;
-            if found > 0 {
+            let redactions = push_redacted(&mut out, line, |within| check(at + within))?;
+            if redactions > 0 {
                 rest = &rest[block_len(line, rest)..];
             }
-            count += found;
+            count += redactions;
             continue;
         }
         out.push_str("[redacted private key]\n");
@@ -65,14 +65,14 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
 fn push_redacted(
     out: &mut String,
     line: &str,
-    mut ask: impl FnMut(usize) -> Option<()>,
+    mut check: impl FnMut(usize) -> Option<()>,
 ) -> Option<u64> {
     let rules = &*RULES;
     let text = line.trim_end_matches(['\r', '\n']);
     let (mut count, mut copied, mut at) = (0, 0, 0);
     while let Some(hint) = rules.hints.find(Input::new(text).range(at..)) {
-        ask(hint.start())?;
-        let rule = &rules.all[rules.of_hint[hint.pattern()]];
+        check(hint.start())?;
+        let rule = &rules.all[rules.rule_of_hint[hint.pattern()]];
         if let Some(secret) = rule.secret(text, hint.start()) {
             out.push_str(&line[copied..secret.start]);
             out.push_str(REDACTED);

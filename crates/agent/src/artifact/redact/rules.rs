@@ -7,8 +7,8 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use regex_lite::Regex;
 
 use super::names::{
-    always, before_at, before_dot, in_name, is_flag, is_likely, of_curl_flag, of_pass,
-    of_pass_flag, of_password_flag, of_secret_key,
+    always, has_at, has_token_dot, is_curl_flag, is_flag, is_likely, is_pass, is_pass_flag,
+    is_password_flag, is_secret_key, starts_name_part,
 };
 use super::values::{header_len, value_len};
 
@@ -60,7 +60,7 @@ const FORMS: &[(&[&str], &str)] = &[
 pub(super) struct Rule {
     /// The pattern is tried at each of these. Case-insensitive.
     hints: &'static [&'static str],
-    /// Whether to try it, given the text before the hint and the text from the hint on.
+    /// `true` if the pattern is tried, given the text before the hint and the text from it on.
     applies: fn(&str, &str) -> bool,
     /// Starts at the hint. The first group is kept, and the secret follows. If it can fail late,
     /// its repetitions are bounded: a line can be as long as a file.
@@ -82,7 +82,7 @@ enum Extent {
 pub(super) struct Rules {
     pub(super) hints: AhoCorasick,
     /// The rule of each hint.
-    pub(super) of_hint: Vec<usize>,
+    pub(super) rule_of_hint: Vec<usize>,
     pub(super) all: Vec<Rule>,
 }
 
@@ -92,15 +92,15 @@ pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
         .ascii_case_insensitive(true)
         .match_kind(MatchKind::LeftmostLongest)
         .build(all.iter().flat_map(|rule| rule.hints));
-    let of_hint =
+    let rule_of_hint =
         all.iter().enumerate().flat_map(|(at, rule)| rule.hints.iter().map(move |_| at)).collect();
-    Rules { hints: hints.expect("the hints are few and short"), of_hint, all }
+    Rules { hints: hints.expect("the hints are few and short"), rule_of_hint, all }
 });
 
 fn rules() -> Vec<Rule> {
     let rule = |hints, applies, pattern: &str, extent| {
         let pattern = Regex::new(&format!("^(?:{pattern})"));
-        Rule { hints, applies, pattern: pattern.expect("it is a constant, and tested"), extent }
+        Rule { hints, applies, pattern: pattern.expect("a constant, covered by tests"), extent }
     };
     let named = |hints: &'static [&str], applies, rest: &str, value: &str| {
         let pattern = format!(r"(?i)((?:{}){rest}){value}", hints.join("|"));
@@ -126,25 +126,25 @@ fn rules() -> Vec<Rule> {
         named(&["token"], always, &format!("{part}(?:{is}|({weak})|{qualified})"), any),
         // `tokens=4096` is a count, and `tokens: all of them` is a sentence.
         named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[0-9.]*[a-z]"#),
-        named(&["key"], of_secret_key, &format!("s?{part}(?:{is}|({weak})|{qualified})"), any),
+        named(&["key"], is_secret_key, &format!("s?{part}(?:{is}|({weak})|{qualified})"), any),
         // `pass:12` is a count.
         named(
             &["pass"],
-            of_pass,
+            is_pass,
             &format!("(?:[_-]?[0-9]{{0,9}}{is}|{qualified})"),
             r"(?:\d{4}|\d{0,3}[^\d\s,;])",
         ),
-        named(&["-pass"], of_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
+        named(&["-pass"], is_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
         // `PWD=/root` is a directory.
-        named(&["pwd"], in_name, is, r"[^\s\x00/]"),
-        named(&["jwt", "psk"], in_name, is, any),
-        named(&["auth"], in_name, is, r#"[\\"']*[a-z0-9+/=]{16}"#),
-        named(&["bearer"], in_name, r"[\s\x00]+", r"[a-z0-9._~+/=-]{6}"),
+        named(&["pwd"], starts_name_part, is, r"[^\s\x00/]"),
+        named(&["jwt", "psk"], starts_name_part, is, any),
+        named(&["auth"], starts_name_part, is, r#"[\\"']*[a-z0-9+/=]{16}"#),
+        named(&["bearer"], starts_name_part, r"[\s\x00]+", r"[a-z0-9._~+/=-]{6}"),
         named(&["identified by"], always, r"\s+(?:password\s+)?", r#"[\\"']"#),
         named(&["wandb login"], always, r"\s+(?:-\S{1,40}\s+){0,3}", any),
         named(&["from-literal"], always, r"[\s\x00=]+[^\s\x00=]{1,99}=", any),
-        named(&["-p"], of_password_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
-        named(&["-u", "--user", "--proxy-user"], of_curl_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
+        named(&["-p"], is_password_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
+        named(&["-u", "--user", "--proxy-user"], is_curl_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
         rule(
             &["authorization", "cookie"],
             always,
@@ -153,7 +153,7 @@ fn rules() -> Vec<Rule> {
         ),
         rule(
             &["echo"],
-            in_name,
+            starts_name_part,
             r"(echo\s+)[^|]{1,200}(\|.{0,80}(?:\s-S\b|-stdin\b))",
             Extent::Pattern,
         ),
@@ -167,21 +167,23 @@ fn rules() -> Vec<Rule> {
         // `/` differs from a host with a port: it is not all digits.
         rule(
             &["://", r":\/\/"],
-            before_at,
+            has_at,
             r#"(:\\?/\\?/)(?:[^/\s\x00"]{1,500}|[^/\s\x00"@:\[]{0,99}:[^/\s\x00"]{0,99}[^/\s\x00"0-9][^\s\x00"]{0,500})(@)"#,
             Extent::Pattern,
         ),
         rule(
             &["eyj"],
-            before_dot,
+            has_token_dot,
             r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
             Extent::Pattern,
         ),
         // Within a word it is `disk-` or `task-`.
-        rule(&["sk-"], in_name, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
+        rule(&["sk-"], starts_name_part, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
     ];
     let forms = FORMS.iter();
-    all.extend(forms.map(|(hints, it)| rule(hints, always, &format!("(){it}"), Extent::Pattern)));
+    all.extend(
+        forms.map(|(hints, form)| rule(hints, always, &format!("(){form}"), Extent::Pattern)),
+    );
     all
 }
 
@@ -192,24 +194,24 @@ impl Rule {
         if !(self.applies)(before, from) {
             return None;
         }
-        let found = self.pattern.captures(from)?;
-        let (kept, second) = (&found[1], found.get(2));
-        let value = &from[kept.len()..];
+        let captures = self.pattern.captures(from)?;
+        let (name, second) = (&captures[1], captures.get(2));
+        let value = &from[name.len()..];
         let len = match self.extent {
-            Extent::Pattern => second.map_or(found[0].len(), |it| it.start()) - kept.len(),
-            Extent::Value => value_len(kept, value),
-            Extent::Header => header_len(before, kept, value),
+            Extent::Pattern => second.map_or(captures[0].len(), |group| group.start()) - name.len(),
+            Extent::Value => value_len(name, value),
+            Extent::Header => header_len(before, name, value),
         };
         let value = &value[..len];
         let is_secret = match self.extent {
-            Extent::Value if found.name(QUALIFIED).is_some() => is_likely(false, value),
+            Extent::Value if captures.name(QUALIFIED).is_some() => is_likely(false, value),
             Extent::Value if second.is_some() => is_likely(is_flag(before), value),
             _ => true,
         };
         if len == 0 || !is_secret {
             return None;
         }
-        let start = hint + kept.len();
+        let start = hint + name.len();
         Some(start..start + len)
     }
 }

@@ -8,7 +8,7 @@ fn redacted(text: &str) -> (String, u64) {
 }
 
 #[test]
-fn secrets_go_and_what_names_them_stays() {
+fn values_are_redacted_and_their_names_stay() {
     let cases = [
         ("WANDB_API_KEY=0123abcd run.py\n", "WANDB_API_KEY=[redacted] run.py\n"),
         (r#"{"password": "p w, x", "a": 1}"#, r#"{"password": [redacted], "a": 1}"#),
@@ -63,9 +63,9 @@ fn secrets_go_and_what_names_them_stays() {
         ("key sk-abcdefghijklmnopqrstuvwx", "key [redacted]"),
         ("root:$6$abcdefgh$ijklmnopqrstuvwxyz:19000", "root:[redacted]:19000"),
     ];
-    for (text, wanted) in cases {
+    for (text, expected) in cases {
         let (got, count) = redacted(text);
-        assert_eq!(got, wanted);
+        assert_eq!(got, expected);
         assert_eq!(count, 1, "{text}");
     }
 }
@@ -167,7 +167,7 @@ const PLANTED: &[&str] = &[
 ];
 
 #[test]
-fn what_was_planted_goes() {
+fn planted_secrets_are_redacted() {
     for text in PLANTED {
         let (got, _) = redacted(text);
         assert!(!got.contains("LEAK"), "{got}");
@@ -179,7 +179,7 @@ fn what_was_planted_goes() {
 }
 
 #[test]
-fn what_is_knowingly_not_seen() {
+fn known_limitations() {
     let passes = [
         // A key with neither an end marker nor lines of base64.
         "-----BEGIN PRIVATE KEY----- MIIE\nLEAK57MIIEvQ with space",
@@ -193,12 +193,12 @@ fn what_is_knowingly_not_seen() {
         "postgres://u:12/LEAK@host/db",
     ];
     for text in passes {
-        assert!(redacted(text).0.contains("LEAK"), "it is seen now: {text}");
+        assert!(redacted(text).0.contains("LEAK"), "now redacted: {text}");
     }
 }
 
 #[test]
-fn a_private_key_goes_and_what_follows_it_stays() {
+fn a_private_key_is_redacted_and_the_text_after_it_stays() {
     let text = "a\n-----BEGIN EC PRIVATE KEY-----\nMHc\nAbc\n-----END EC PRIVATE KEY-----\nb\n";
     assert_eq!(redacted(text), ("a\n[redacted private key]\nb\n".to_owned(), 1));
     // A key truncated by a limit is hidden too.
@@ -223,7 +223,7 @@ fn a_private_key_goes_and_what_follows_it_stays() {
 }
 
 #[test]
-fn what_an_engineer_looks_for_stays() {
+fn diagnostic_text_stays() {
     let text = r#"NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05  Release Build
 NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:1860)
@@ -271,7 +271,7 @@ docker run -p 8080:80 -u 1000 nvcr.io/nvidia/pytorch:25.01-py3
 }
 
 #[test]
-fn it_stops_when_it_is_told_to() {
+fn redaction_stops_when_keep_going_returns_false() {
     // Many lines, and one line of the same length.
     for text in ["a token\n".repeat(ASK_BYTES / 2), "a token ".repeat(ASK_BYTES / 2)] {
         let asked = Cell::new(0);

@@ -12,9 +12,9 @@ use farrier_hardware::kmsg;
 use flate2::read::GzDecoder;
 
 use super::super::last_bytes::LastBytes;
-use super::super::process::{self, End, Keep, Printed, Ran};
+use super::super::process::{self, CapturedOutput, CompletedProcess, End, Keep};
 use super::super::task::Task;
-use super::{Ended, artifact};
+use super::{Outcome, artifact};
 use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private, redact};
 use crate::journal::{Fold, segment};
 
@@ -47,12 +47,12 @@ const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 /// Maximum characters of stderr kept, from its end.
 const STDERR_CHARS: usize = 300;
 
-pub(super) fn collect(task: &Task<'_>) -> Ended {
-    artifact::deliver(task, gather)
+pub(super) fn collect(task: &Task<'_>) -> Outcome {
+    artifact::deliver(task, collect_sources)
 }
 
-/// Collects every source in turn while the order is wanted: a cordon may be waiting behind it.
-fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+/// Collects every source in turn while the order is active: a cordon may be waiting behind it.
+fn collect_sources(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
         ("kernel.log", kernel, KERNEL_BYTES),
@@ -63,20 +63,20 @@ fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         ("agent/orders.jsonl", orders, ORDERS_BYTES),
     ];
     for (name, source, keep_bytes) in sources {
-        if !task.is_wanted() {
+        if !task.is_active() {
             return Ok(());
         }
-        bundle.add(name, source(task), keep_bytes, &|| task.is_wanted())?;
+        bundle.add(name, source(task), keep_bytes, &|| task.is_active())?;
     }
-    if task.is_wanted() { bug_report(task, bundle) } else { Ok(()) }
+    if task.is_active() { bug_report(task, bundle) } else { Ok(()) }
 }
 
 fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     let root = &task.inner.paths.root;
     let limit = usize::try_from(KERNEL_BYTES).unwrap_or(usize::MAX);
-    let dumped = kmsg::dump(root, limit);
+    let dump = kmsg::dump(root, limit);
     let (bytes, dropped_bytes) =
-        dumped.map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })?;
+        dump.map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })?;
     Ok(Content { bytes, dropped_bytes, cut_off_by: None })
 }
 
@@ -86,10 +86,10 @@ fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     if !is_live(&task.inner.paths.root) {
         return Err(SourceError::NotThisMachine);
     }
-    let mut words = vec![OsString::from(PROGRAM)];
-    words.extend(["--dmesg", "--boot=-1", "--no-pager", "--quiet"].map(OsString::from));
-    words.extend(["--output=short-iso-precise", PREVIOUS_KERNEL_LINES].map(OsString::from));
-    output_of(task, PROGRAM, words, JOURNALCTL_DEADLINE)
+    let mut args = vec![OsString::from(PROGRAM)];
+    args.extend(["--dmesg", "--boot=-1", "--no-pager", "--quiet"].map(OsString::from));
+    args.extend(["--output=short-iso-precise", PREVIOUS_KERNEL_LINES].map(OsString::from));
+    run_program(task, PROGRAM, args, JOURNALCTL_DEADLINE)
 }
 
 /// Queries this machine, or the configured NVML library, which may be a simulated node's.
@@ -102,14 +102,14 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
         Some(nvml) => nvml.parent(),
     };
     // The dynamic linker loads the library from there.
-    let mut words: Vec<OsString> = vec!["env".into()];
+    let mut args: Vec<OsString> = vec!["env".into()];
     if let Some(folder) = library {
         let mut variable = OsString::from("LD_LIBRARY_PATH=");
         variable.push(folder);
-        words.push(variable);
+        args.push(variable);
     }
-    words.extend([PROGRAM.into(), "-q".into()]);
-    output_of(task, PROGRAM, words, SMI_DEADLINE)
+    args.extend([PROGRAM.into(), "-q".into()]);
+    run_program(task, PROGRAM, args, SMI_DEADLINE)
 }
 
 fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
@@ -130,25 +130,25 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     }
     let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode skips what is known to hang on a lost GPU.
-    let words = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
-    let words = words.into_iter().map(OsString::from).chain([path.clone().into()]).collect();
-    let ran = output_of(task, PROGRAM, words, BUG_REPORT_DEADLINE);
+    let args = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
+    let args = args.into_iter().map(OsString::from).chain([path.clone().into()]).collect();
+    let output = run_program(task, PROGRAM, args, BUG_REPORT_DEADLINE);
     // The script appends its own extension, and compresses the report if gzip is installed.
     let written = ["", ".gz", ".log", ".log.gz"].map(|extension| {
         let mut name = path.clone().into_os_string();
         name.push(extension);
         PathBuf::from(name)
     });
-    let report = written.iter().find(|it| it.is_file()).map(|path| unpacked(path));
+    let report = written.iter().find(|path| path.is_file()).map(|path| read_report(path));
     for path in &written {
         let _ = fs::remove_file(path);
     }
-    let problem = match ran {
+    let problem = match output {
         Ok(content) => content.cut_off_by,
         Err(err) => Some(err),
     };
     let no_report = || {
-        let (program, status) = (PROGRAM.to_owned(), "it wrote no report".to_owned());
+        let (program, status) = (PROGRAM.to_owned(), "no report written".to_owned());
         SourceError::Failed { program, status, stderr: String::new() }
     };
     let content = match (report, problem) {
@@ -157,7 +157,7 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         }
         (None, problem) => Err(problem.unwrap_or_else(no_report)),
     };
-    bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_wanted())
+    bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_active())
 }
 
 /// Checks that the file system of a directory has this much free space.
@@ -175,15 +175,15 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
 }
 
 /// Reads a report, even if its compression was cut short.
-fn unpacked(path: &Path) -> Result<Content, SourceError> {
+fn read_report(path: &Path) -> Result<Content, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
     let mut magic = [0; 2];
-    let is_packed = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
+    let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
     file.rewind().map_err(failed)?;
-    let from: Box<dyn Read> =
-        if is_packed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
-    let content = last_of(from.take(BUG_REPORT_READ_BYTES), BUG_REPORT_REDACT_BYTES, path);
+    let reader: Box<dyn Read> =
+        if is_gzip { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
+    let content = read_tail(reader.take(BUG_REPORT_READ_BYTES), BUG_REPORT_REDACT_BYTES, path);
     match content {
         Content { bytes, cut_off_by: Some(err), .. } if bytes.is_empty() => Err(err),
         content => Ok(content),
@@ -191,12 +191,12 @@ fn unpacked(path: &Path) -> Result<Content, SourceError> {
 }
 
 /// The last bytes that can be read, starting at a line boundary.
-fn last_of(mut from: impl Read, keep_bytes: usize, path: &Path) -> Content {
-    let (mut last, mut piece) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
+fn read_tail(mut reader: impl Read, keep_bytes: usize, path: &Path) -> Content {
+    let (mut last, mut chunk) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
-        match from.read(&mut piece) {
+        match reader.read(&mut chunk) {
             Ok(0) => break None,
-            Ok(count) => last.push(&piece[..count]),
+            Ok(count) => last.push(&chunk[..count]),
             Err(err) => break Some(SourceError::Read { path: path.to_owned(), err }),
         }
     };
@@ -208,20 +208,20 @@ fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// The end of a program's stdout. `words[0]` is the program.
-fn output_of(
+/// The end of a program's stdout. `args[0]` is the program.
+fn run_program(
     task: &Task<'_>,
     program: &str,
-    mut words: Vec<OsString>,
+    mut args: Vec<OsString>,
     after: Duration,
 ) -> Result<Content, SourceError> {
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
-    let wanted = || task.is_wanted() && task.has_time();
-    let first = words.remove(0);
-    match process::while_wanted(&first, words, after, Keep::Last, &wanted) {
-        Ok(ran) => printed_by(program, ran, after),
+    let is_active = || task.is_active() && task.has_time();
+    let first = args.remove(0);
+    match process::run_cancellable(&first, args, after, Keep::Last, &is_active) {
+        Ok(completed) => content_of(program, completed, after),
         Err(err) => {
             let (program, status) = (program.to_owned(), "not started".to_owned());
             Err(SourceError::Failed { program, status, stderr: err.to_string() })
@@ -231,31 +231,35 @@ fn output_of(
 
 /// Includes output printed before a failure or a hang: with a lost GPU, `nvidia-smi` prints the
 /// others and exits with an error.
-fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, SourceError> {
-    let Ran { end, stdout, stderr, .. } = ran;
+fn content_of(
+    program: &str,
+    completed: CompletedProcess,
+    after: Duration,
+) -> Result<Content, SourceError> {
+    let CompletedProcess { end, stdout, stderr, .. } = completed;
     let program = program.to_owned();
     let failed = |program, status: String| {
         let stderr = end_of(&stderr.bytes);
         SourceError::Failed { program, status, stderr }
     };
     let problem = match end {
-        End::Exited(status) if status.success() && stdout.is_whole => None,
+        End::Exited(status) if status.success() && stdout.is_complete => None,
         End::Exited(status) if status.success() => {
-            Some(failed(program, "output not complete".to_owned()))
+            Some(failed(program, "output incomplete".to_owned()))
         }
         End::Exited(status) => {
             let signal = || "signal".to_owned();
             let status = status.code().map_or_else(signal, |code| format!("exit {code}"));
             Some(failed(program, status))
         }
-        End::Late => Some(SourceError::TimedOut { program, after }),
+        End::TimedOut => Some(SourceError::TimedOut { program, after }),
         // The lease ended, or the order was cancelled. In that case there is no bundle.
-        End::Unwanted => Some(SourceError::LeaseEnded { program }),
+        End::Cancelled => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
         Some(err) if stdout.bytes.is_empty() => Err(err),
         cut_off_by => {
-            let Printed { bytes, dropped_bytes, .. } = stdout;
+            let CapturedOutput { bytes, dropped_bytes, .. } = stdout;
             Ok(Content { bytes, dropped_bytes, cut_off_by })
         }
     }
@@ -299,14 +303,14 @@ fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
 
 /// The end of these segments, across as many as needed.
 fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
-    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
+    let (mut parts, mut remaining, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
     for number in numbers.iter().rev() {
-        let part = match tail(&segment::path(state_dir, *number), left) {
+        let part = match tail(&segment::path(state_dir, *number), remaining) {
             // Deleted since it was listed, by retention.
             Err(SourceError::Read { err, .. }) if err.kind() == io::ErrorKind::NotFound => continue,
             part => part?,
         };
-        left = left.saturating_sub(part.bytes.len() as u64 + part.dropped_bytes);
+        remaining = remaining.saturating_sub(part.bytes.len() as u64 + part.dropped_bytes);
         dropped_bytes += part.dropped_bytes;
         parts.push(part.bytes);
     }
@@ -346,26 +350,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_long_report_is_kept_and_the_rest_is_counted() {
+    fn the_tail_of_a_long_report_is_kept_and_dropped_bytes_are_counted() {
         let lines: Vec<String> = (0..1000).map(|number| format!("line {number}\n")).collect();
         let text = lines.concat();
-        let content = last_of(text.as_bytes(), 100, Path::new("report"));
-        let kept = String::from_utf8(content.bytes).unwrap();
-        assert!(text.ends_with(&kept) && kept.starts_with("line ") && kept.len() <= 100, "{kept}");
-        assert_eq!(content.dropped_bytes + kept.len() as u64, text.len() as u64);
-        let whole = last_of(text.as_bytes(), text.len(), Path::new("report"));
+        let content = read_tail(text.as_bytes(), 100, Path::new("report"));
+        let tail = String::from_utf8(content.bytes).unwrap();
+        assert!(text.ends_with(&tail) && tail.starts_with("line ") && tail.len() <= 100, "{tail}");
+        assert_eq!(content.dropped_bytes + tail.len() as u64, text.len() as u64);
+        let whole = read_tail(text.as_bytes(), text.len(), Path::new("report"));
         assert_eq!((whole.bytes.len(), whole.dropped_bytes), (text.len(), 0));
     }
 
     #[test]
-    fn a_secret_on_stderr_is_removed_before_its_beginning_is_cut_off() {
+    fn stderr_is_redacted_before_it_is_truncated() {
         let stderr = format!("no such device\npassword={}", "LEAK".repeat(STDERR_CHARS));
         assert_eq!(end_of(stderr.as_bytes()), "no such device\npassword=[redacted]");
         assert_eq!(end_of("x".repeat(1000).as_bytes()).len(), STDERR_CHARS);
     }
 
     #[test]
-    fn a_segment_that_was_deleted_since_it_was_listed_is_skipped() {
+    fn a_segment_deleted_after_it_was_listed_is_skipped() {
         let folder = tempfile::tempdir().unwrap();
         for number in [2, 3] {
             fs::write(segment::path(folder.path(), number), format!("{number}\n")).unwrap();
@@ -375,16 +379,17 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_the_end_of_the_lease_ended_is_not_called_slow() {
-        let ran = |after_s, wanted: &dyn Fn() -> bool| {
+    fn a_program_killed_at_the_end_of_the_lease_has_not_timed_out() {
+        let run = |after_s, is_active: &dyn Fn() -> bool| {
             let after = Duration::from_secs(after_s);
-            let ran = process::while_wanted("sleep".as_ref(), ["900"], after, Keep::Last, wanted);
-            printed_by("sleep", ran.unwrap(), after).unwrap_err()
+            let completed =
+                process::run_cancellable("sleep".as_ref(), ["900"], after, Keep::Last, is_active);
+            content_of("sleep", completed.unwrap(), after).unwrap_err()
         };
-        let ended = ran(900, &|| false);
-        assert_eq!(ended.code(), "lease-ended");
-        assert_eq!(ended.to_string(), "`sleep` was ended: the lease of the order has ended");
-        assert_eq!(ran(0, &|| true).code(), "timed-out");
+        let err = run(900, &|| false);
+        assert_eq!(err.code(), "lease-ended");
+        assert_eq!(err.to_string(), "`sleep` was killed: the lease of the order has ended");
+        assert_eq!(run(0, &|| true).code(), "timed-out");
     }
 
     #[test]
@@ -398,18 +403,18 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_was_cut_off_while_it_was_packed_is_not_called_complete() {
+    fn a_truncated_gzip_report_is_marked_as_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.gz");
-        let mut packed = GzEncoder::new(Vec::new(), Compression::none());
-        packed.write_all(&[b'x'; 1000]).unwrap();
-        let packed = packed.finish().unwrap();
-        fs::write(&path, &packed).unwrap();
-        assert!(unpacked(&path).unwrap().cut_off_by.is_none());
-        fs::write(&path, &packed[..500]).unwrap();
-        let cut = unpacked(&path).unwrap();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+        gzip.write_all(&[b'x'; 1000]).unwrap();
+        let gzip = gzip.finish().unwrap();
+        fs::write(&path, &gzip).unwrap();
+        assert!(read_report(&path).unwrap().cut_off_by.is_none());
+        fs::write(&path, &gzip[..500]).unwrap();
+        let cut = read_report(&path).unwrap();
         assert!(!cut.bytes.is_empty() && cut.cut_off_by.is_some(), "{cut:?}");
-        fs::write(&path, &packed[..4]).unwrap();
-        assert!(unpacked(&path).is_err(), "nothing of it can be read");
+        fs::write(&path, &gzip[..4]).unwrap();
+        assert!(read_report(&path).is_err(), "too short for the gzip header");
     }
 }

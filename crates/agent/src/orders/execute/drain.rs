@@ -10,89 +10,92 @@ use jiff::Timestamp;
 use super::super::ledger::{Effect, FailureText};
 use super::super::scheduler::{Job, SchedulerError};
 use super::super::task::{Abort, Task};
-use super::cordon::look;
-use super::{Ended, boot, done, failed, listed};
+use super::cordon::read_cordon;
+use super::{Outcome, boot, done, failed, join_names};
 
-pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
+pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Outcome {
     let boot = boot(task)?;
     let requeue_from = task.after(Duration::from_secs(wait_s.into()));
     loop {
         // If the cordon was removed meanwhile, the node never becomes idle.
-        if look(task)? == Cordon::None {
-            return Err(Abort::because("the node takes new work: it has to be cordoned first"));
+        if read_cordon(task)? == Cordon::None {
+            return Err(Abort::cannot_execute("the node accepts new work: cordon it first"));
         }
         let jobs = task.inner.scheduler.jobs(task.since());
         match &jobs {
-            Ok(jobs) if jobs.is_empty() => return done(emptied(task)),
+            Ok(jobs) if jobs.is_empty() => return done(drained_evidence(task)),
             Ok(jobs) if task.now() >= requeue_from => requeue(task, jobs, &boot)?,
             _ => {}
         }
         if !task.has_time() {
-            return late(task, jobs);
+            return time_out(task, jobs);
         }
         let next = if task.now() < requeue_from { requeue_from } else { task.deadline() };
-        task.pause(looks_apart(task.now(), task.accepted(), next.min(task.deadline())))?;
+        task.pause(poll_interval(task.now(), task.accepted(), next.min(task.deadline())))?;
     }
 }
 
-/// Polling intervals until the next look. Backs off, because thousands of nodes may poll one
+/// Polling intervals until the next check. Backs off, because thousands of nodes may poll one
 /// controller. Never goes beyond `next`.
-fn looks_apart(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
+fn poll_interval(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     let wait = match now.duration_since(since).as_secs() {
         ..60 => 1,
         60..600 => 5,
         _ => 30,
     };
-    let left = u32::try_from(next.duration_since(now).as_secs()).unwrap_or(0);
-    left.clamp(1, wait)
+    let remaining = u32::try_from(next.duration_since(now).as_secs()).unwrap_or(0);
+    remaining.clamp(1, wait)
 }
 
 /// Requeues each job once. Leaves a job alone if the scheduler refuses.
 fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Abort> {
     for job in jobs.iter().filter(|job| !job.is_ending) {
         let effect = Effect::Requeue { job: job.id.clone() };
-        if task.begun().iter().any(|begun| begun.effect == effect && begun.ended) {
+        if task.started().iter().any(|change| change.effect == effect && change.ended) {
             continue;
         }
         let inner = task.inner;
         let made = task.act(effect, boot, |_| inner.scheduler.requeue(job))?;
-        if let Err(why) = made {
-            tracing::warn!(job = %job.text, %why, "a job is left where it is");
+        if let Err(err) = made {
+            tracing::warn!(job = %job.text, %err, "failed to requeue job");
         }
     }
     Ok(())
 }
 
-fn emptied(task: &Task<'_>) -> String {
+fn drained_evidence(task: &Task<'_>) -> String {
     let scheduler = task.inner.scheduler.name();
-    let moved: Vec<&str> =
-        requeued(task).filter(|(_, failed)| failed.is_none()).map(|it| it.0).collect();
-    let moved = match moved.len() {
+    let requeued_jobs: Vec<&str> =
+        requeued(task).filter(|(_, failed)| failed.is_none()).map(|(job, _)| job).collect();
+    let suffix = match requeued_jobs.len() {
         0 => String::new(),
-        _ => format!("; started anew elsewhere: {}", listed(&moved)),
+        _ => format!("; requeued: {}", join_names(&requeued_jobs)),
     };
-    format!("nothing runs on the node by {scheduler}{moved}")
+    format!("no job runs on the node ({scheduler}){suffix}")
 }
 
 /// Requeued jobs, with the error if the requeue failed.
 fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
-    task.begun().iter().filter_map(|begun| match &begun.effect {
-        Effect::Requeue { job } => Some((job.as_str(), begun.failed.as_ref())),
+    task.started().iter().filter_map(|change| match &change.effect {
+        Effect::Requeue { job } => Some((job.as_str(), change.failed.as_ref())),
         _ => None,
     })
 }
 
-fn late(task: &Task<'_>, jobs: Result<Vec<Job>, SchedulerError>) -> Result<OrderStatus, Abort> {
+fn time_out(task: &Task<'_>, jobs: Result<Vec<Job>, SchedulerError>) -> Result<OrderStatus, Abort> {
     let jobs = match jobs {
         Ok(jobs) => jobs,
-        Err(why) => return failed(format!("what runs on the node is not known: {why}")),
+        Err(err) => return failed(format!("failed to list the jobs on the node: {err}")),
     };
-    let named = jobs.iter().map(|job| {
-        let why = requeued(task).filter(|(id, _)| *id == job.id).find_map(|(_, failed)| failed);
-        why.map_or_else(|| job.text.clone(), |why| format!("{} (not moved: {why})", job.text))
+    let names = jobs.iter().map(|job| {
+        let failure = requeued(task).filter(|(id, _)| *id == job.id).find_map(|(_, failed)| failed);
+        failure.map_or_else(
+            || job.text.clone(),
+            |failure| format!("{} (requeue failed: {failure})", job.text),
+        )
     });
-    let named: Vec<String> = named.collect();
-    failed(format!("the time is over and this still runs on the node: {}", listed(&named)))
+    let names: Vec<String> = names.collect();
+    failed(format!("jobs still on the node when the lease ended: {}", join_names(&names)))
 }
 
 #[cfg(test)]
@@ -100,12 +103,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_wait_is_looked_at_seldom_and_what_comes_next_is_not_missed() {
+    fn polling_backs_off_but_not_past_the_next_deadline() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        assert_eq!(looks_apart(at(10), at(0), at(10_000)), 1);
-        assert_eq!(looks_apart(at(100), at(0), at(10_000)), 5);
-        assert_eq!(looks_apart(at(5000), at(0), at(10_000)), 30);
-        assert_eq!(looks_apart(at(9990), at(0), at(10_000)), 10);
-        assert_eq!(looks_apart(at(10_001), at(0), at(10_000)), 1);
+        assert_eq!(poll_interval(at(10), at(0), at(10_000)), 1);
+        assert_eq!(poll_interval(at(100), at(0), at(10_000)), 5);
+        assert_eq!(poll_interval(at(5000), at(0), at(10_000)), 30);
+        assert_eq!(poll_interval(at(9990), at(0), at(10_000)), 10);
+        assert_eq!(poll_interval(at(10_001), at(0), at(10_000)), 1);
     }
 }

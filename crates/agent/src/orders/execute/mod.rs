@@ -6,8 +6,8 @@
 //!    └─ started on disk ─ act ─ ended on disk ─ inspect ─> Done with evidence, or Failed
 //! ```
 //!
-//! A restarted agent comes here with the changes started earlier. It inspects first. A change that
-//! may or may not have been made, and must not be made twice, fails the order.
+//! A restarted agent resumes with the changes that were started earlier. It inspects first. A
+//! change that may or may not have been made, and must not be made twice, fails the order.
 
 mod artifact;
 mod collect_logs;
@@ -24,9 +24,9 @@ use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 use super::task::{Abort, Task};
 
 /// Final status of an order. An error says why it was not executed.
-type Ended = Result<OrderStatus, Abort>;
+type Outcome = Result<OrderStatus, Abort>;
 
-/// What the node's configuration must allow before an order is accepted.
+/// A permission in the node's configuration, without which an order is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Permission<'o> {
     Reset,
@@ -36,7 +36,7 @@ pub(super) enum Permission<'o> {
     Service(&'o str),
 }
 
-type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Ended + 'o>;
+type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Outcome + 'o>;
 
 /// The entry of an order kind.
 pub(super) struct Executor<'o> {
@@ -46,18 +46,18 @@ pub(super) struct Executor<'o> {
 }
 
 impl<'o> Executor<'o> {
-    fn new(execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+    fn new(execute: impl FnOnce(&mut Task<'_>) -> Outcome + 'o) -> Self {
         Self { needs: None, execute: Box::new(execute) }
     }
 
-    fn needing(needs: Permission<'o>, execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+    fn needing(needs: Permission<'o>, execute: impl FnOnce(&mut Task<'_>) -> Outcome + 'o) -> Self {
         Self { needs: Some(needs), execute: Box::new(execute) }
     }
 }
 
 /// The table of order kinds. A new kind adds its entry here and its executor beside this file.
-pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
-    match what {
+pub(super) fn executor(kind: &OrderKind) -> Executor<'_> {
+    match kind {
         OrderKind::Cordon => Executor::new(cordon::cordon),
         OrderKind::Uncordon => Executor::new(cordon::uncordon),
         OrderKind::Drain { wait_s } => Executor::new(|task| drain::drain(task, *wait_s)),
@@ -82,43 +82,43 @@ pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
     }
 }
 
-/// Executes an order. `None` if it is no longer wanted, or the agent is stopping.
-pub(super) fn carry(task: &mut Task<'_>) -> Option<OrderStatus> {
-    let what = task.order().kind.clone();
-    let ended = (executor(&what).execute)(task);
-    match ended {
-        Ok(answer) => Some(answer),
-        Err(Abort::Unwanted) => None,
-        Err(Abort::Because(why)) if task.begun().is_empty() => {
-            Some(OrderStatus::Refused { reason: why })
+/// Executes an order. `None` if it is no longer active, or the agent is stopping.
+pub(super) fn run(task: &mut Task<'_>) -> Option<OrderStatus> {
+    let kind = task.order().kind.clone();
+    let outcome = (executor(&kind).execute)(task);
+    match outcome {
+        Ok(status) => Some(status),
+        Err(Abort::Cancelled) => None,
+        Err(Abort::CannotExecute(reason)) if task.started().is_empty() => {
+            Some(OrderStatus::Refused { reason })
         }
-        Err(Abort::Because(why)) => Some(OrderStatus::Failed { reason: why }),
+        Err(Abort::CannotExecute(reason)) => Some(OrderStatus::Failed { reason }),
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "each way to end has this form")]
-fn done(evidence: impl Into<String>) -> Ended {
+#[expect(clippy::unnecessary_wraps, reason = "same return type as the other outcomes")]
+fn done(evidence: impl Into<String>) -> Outcome {
     Ok(OrderStatus::Done { evidence: evidence.into() })
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "each way to end has this form")]
-fn failed(why: impl fmt::Display) -> Ended {
-    Ok(OrderStatus::Failed { reason: why.to_string() })
+#[expect(clippy::unnecessary_wraps, reason = "same return type as the other outcomes")]
+fn failed(reason: impl fmt::Display) -> Outcome {
+    Ok(OrderStatus::Failed { reason: reason.to_string() })
 }
 
 /// The current boot id. Fails if the order is bound to another boot.
 fn boot(task: &Task<'_>) -> Result<String, Abort> {
-    let boot = task.look(|| task.inner.hands.boot())?;
+    let boot = task.retry(|| task.inner.actuator.boot())?;
     match &task.order().boot {
-        Some(meant) if *meant != boot => {
-            Err(Abort::Because(format!("it is for boot {meant}, and this is boot {boot}")))
-        }
+        Some(expected) if *expected != boot => Err(Abort::CannotExecute(format!(
+            "the order is for boot {expected}, but the current boot is {boot}"
+        ))),
         _ => Ok(boot),
     }
 }
 
 /// Joins the first few names.
-fn listed<T: ToString>(items: &[T]) -> String {
+fn join_names<T: ToString>(items: &[T]) -> String {
     const NAMED_MAX: usize = 8;
     let mut names: Vec<String> = items.iter().take(NAMED_MAX).map(T::to_string).collect();
     if items.len() > NAMED_MAX {

@@ -6,53 +6,53 @@ use farrier_fleet::health::GpuUuid;
 use super::super::ledger::{Effect, Started};
 use super::super::repair_note::{self, RepairNote};
 use super::super::task::{Abort, Task};
-use super::cordon::look;
-use super::{Ended, boot, done, failed, listed};
+use super::cordon::read_cordon;
+use super::{Outcome, boot, done, failed, join_names};
 
 /// How often to check a GPU or a service after a repair before it counts as failed.
-const LOOKS_MAX: u32 = 60;
+const CHECKS_MAX: u32 = 60;
 
-pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
-    if let Some(begun) = task.last_begun().cloned() {
-        return was_reset(task, gpu, &begun);
+pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
+    if let Some(started) = task.last_started().cloned() {
+        return resume_reset(task, gpu, &started);
     }
     let boot = boot(task)?;
-    emptied(task)?;
-    let held = task.look(|| task.inner.eyes.processes(task.since()))?;
-    let held: Vec<_> = held.into_iter().filter(|held| held.gpu == *gpu).collect();
-    if !held.is_empty() {
-        return Err(Abort::Because(format!("it is in use: {}", listed(&held))));
+    ensure_drained(task)?;
+    let processes = task.retry(|| task.inner.inspector.processes(task.since()))?;
+    let on_gpu: Vec<_> = processes.into_iter().filter(|process| process.gpu == *gpu).collect();
+    if !on_gpu.is_empty() {
+        return Err(Abort::CannotExecute(format!("the GPU is in use: {}", join_names(&on_gpu))));
     }
-    let wrong = task.look(|| task.inner.eyes.gpu(gpu))?.wrong;
+    let wrong = task.retry(|| task.inner.inspector.gpu(gpu))?.reset_reasons;
     let inner = task.inner;
     let effect = Effect::ResetGpu { gpu: gpu.clone(), wrong };
-    let made = task.act(effect, &boot, |alive| inner.hands.reset_gpu(gpu, alive))?;
-    if let Err(why) = made {
-        return failed(why);
+    let made = task.act(effect, &boot, |lock| inner.actuator.reset_gpu(gpu, lock))?;
+    if let Err(err) = made {
+        return failed(err);
     }
-    reset_seen(task, gpu)
+    confirm_reset(task, gpu)
 }
 
 /// Acknowledges a manual repair: writes the note first, for a restarted agent, then notifies the
 /// running one. Idempotent, because the note has the time at which the order was accepted.
-pub(super) fn acknowledge(task: &Task<'_>, what: String) -> Ended {
-    let note = RepairNote { at: task.accepted(), what };
+pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
+    let note = RepairNote { at: task.accepted(), what: repair };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
-        return failed(format!("the repair could not be noted: {err}"));
+        return failed(format!("failed to write the repair note: {err}"));
     }
     (task.inner.repaired)(note);
-    done("what waited for a part is over, and what is counted begins anew")
+    done("findings that waited for the repair are cleared, and counters restart")
 }
 
-/// State of a GPU after its reset.
-fn reset_seen(task: &Task<'_>, gpu: &GpuUuid) -> Ended {
+/// Checks the GPU after its reset, until it needs no further one.
+fn confirm_reset(task: &Task<'_>, gpu: &GpuUuid) -> Outcome {
     let mut last = String::new();
-    for _ in 0..LOOKS_MAX {
-        match task.inner.eyes.gpu(gpu) {
-            Ok(seen) if seen.wrong.is_empty() => {
-                return done(format!("it was reset; {}", seen.text));
+    for _ in 0..CHECKS_MAX {
+        match task.inner.inspector.gpu(gpu) {
+            Ok(health) if health.reset_reasons.is_empty() => {
+                return done(format!("the GPU was reset; {}", health.summary));
             }
-            Ok(seen) => last = listed(&seen.wrong),
+            Ok(health) => last = join_names(&health.reset_reasons),
             Err(err) => last = err.to_string(),
         }
         if !task.has_time() {
@@ -60,113 +60,113 @@ fn reset_seen(task: &Task<'_>, gpu: &GpuUuid) -> Ended {
         }
         task.pause(1)?;
     }
-    failed(format!("it was reset, and still: {last}"))
+    failed(format!("the GPU was reset, but the fault remains: {last}"))
 }
 
 /// Outcome of a reset that an earlier agent process started. Never resets twice.
-fn was_reset(task: &Task<'_>, gpu: &GpuUuid, begun: &Started) -> Ended {
-    match begun {
+fn resume_reset(task: &Task<'_>, gpu: &GpuUuid, started: &Started) -> Outcome {
+    match started {
         Started { ended: true, failed: Some(why), .. } => return failed(why),
-        Started { ended: true, failed: None, .. } => return reset_seen(task, gpu),
-        Started { ended: false, .. } => task.wait_for_others()?,
+        Started { ended: true, failed: None, .. } => return confirm_reset(task, gpu),
+        Started { ended: false, .. } => task.wait_for_earlier_change()?,
     }
-    let unknown = "the agent ended while the GPU was being reset, and whether it was is not known";
-    let was_wrong = matches!(&begun.effect, Effect::ResetGpu { wrong, .. } if !wrong.is_empty());
-    match task.inner.eyes.gpu(gpu) {
+    let unknown = "the agent stopped during the reset, so the outcome of the reset is unknown";
+    let was_wrong = matches!(&started.effect, Effect::ResetGpu { wrong, .. } if !wrong.is_empty());
+    match task.inner.inspector.gpu(gpu) {
         // The cause of the reset is gone.
-        Ok(seen) if was_wrong && seen.wrong.is_empty() => {
-            done(format!("it was reset, while the agent was started anew; {}", seen.text))
+        Ok(health) if was_wrong && health.reset_reasons.is_empty() => {
+            done(format!("the GPU was reset while the agent restarted; {}", health.summary))
         }
-        Ok(seen) if seen.wrong.is_empty() => failed(unknown),
-        Ok(seen) => failed(format!("{unknown}: {}", listed(&seen.wrong))),
-        Err(why) => failed(format!("{unknown}: {why}")),
+        Ok(health) if health.reset_reasons.is_empty() => failed(unknown),
+        Ok(health) => failed(format!("{unknown}: {}", join_names(&health.reset_reasons))),
+        Err(err) => failed(format!("{unknown}: {err}")),
     }
 }
 
-pub(super) fn reboot(task: &mut Task<'_>) -> Ended {
+pub(super) fn reboot(task: &mut Task<'_>) -> Outcome {
     if let Some(evidence) = rebooted(task)? {
         return done(evidence);
     }
-    let last = task.last_begun().cloned();
+    let last = task.last_started().cloned();
     match last {
         None => {}
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
-        Some(Started { ended: true, failed: None, .. }) => return reboot_seen(task),
+        Some(Started { ended: true, failed: None, .. }) => return wait_for_reboot(task),
         // Same boot: even if the reboot was started, it has not happened.
-        Some(Started { ended: false, .. }) => task.wait_for_others()?,
+        Some(Started { ended: false, .. }) => task.wait_for_earlier_change()?,
     }
     let boot = boot(task)?;
-    emptied(task)?;
+    ensure_drained(task)?;
     let inner = task.inner;
-    if let Err(why) = task.act(Effect::Reboot, &boot, |alive| inner.hands.reboot(alive))? {
-        return failed(why);
+    if let Err(err) = task.act(Effect::Reboot, &boot, |lock| inner.actuator.reboot(lock))? {
+        return failed(err);
     }
-    reboot_seen(task)
+    wait_for_reboot(task)
 }
 
 /// Waits for the reboot, which also ends this process.
-fn reboot_seen(task: &Task<'_>) -> Ended {
+fn wait_for_reboot(task: &Task<'_>) -> Outcome {
     while task.has_time() {
         if let Some(evidence) = rebooted(task)? {
             return done(evidence);
         }
         task.pause(1)?;
     }
-    failed("the reboot was asked for, and the node still runs")
+    failed("the reboot was requested, but the node has not rebooted")
 }
 
 /// Evidence that this is not the boot in which the order was accepted.
 fn rebooted(task: &Task<'_>) -> Result<Option<String>, Abort> {
-    let boot = task.look(|| task.inner.hands.boot())?;
+    let boot = task.retry(|| task.inner.actuator.boot())?;
     let before = task.boot_before();
-    Ok((boot != before).then(|| format!("boot {boot}, before it boot {before}")))
+    Ok((boot != before).then(|| format!("boot {boot}, previous boot {before}")))
 }
 
-pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Ended {
-    let last = task.last_begun().cloned();
+pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Outcome {
+    let last = task.last_started().cloned();
     match &last {
         None => {}
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, effect, .. }) => {
-            return service_seen(task, unit, before(effect));
+            return confirm_restart(task, unit, previous_run(effect));
         }
         Some(Started { ended: false, effect, .. }) => {
-            task.wait_for_others()?;
-            let now = task.look(|| task.inner.hands.service(unit))?;
-            if now.run.is_some() && now.run.as_ref() != before(effect) {
-                return service_seen(task, unit, before(effect));
+            task.wait_for_earlier_change()?;
+            let service = task.retry(|| task.inner.actuator.service(unit))?;
+            if service.run.is_some() && service.run.as_ref() != previous_run(effect) {
+                return confirm_restart(task, unit, previous_run(effect));
             }
             // Same run: the service was not restarted.
         }
     }
     let boot = boot(task)?;
-    emptied(task)?;
-    let run = task.look(|| task.inner.hands.service(unit))?.run;
+    ensure_drained(task)?;
+    let run = task.retry(|| task.inner.actuator.service(unit))?.run;
     let inner = task.inner;
     let effect = Effect::RestartService { unit: unit.to_owned(), run: run.clone() };
-    let made = task.act(effect, &boot, |alive| inner.hands.restart_service(unit, alive))?;
-    if let Err(why) = made {
-        return failed(why);
+    let made = task.act(effect, &boot, |lock| inner.actuator.restart_service(unit, lock))?;
+    if let Err(err) = made {
+        return failed(err);
     }
-    service_seen(task, unit, run.as_ref())
+    confirm_restart(task, unit, run.as_ref())
 }
 
-fn before(effect: &Effect) -> Option<&String> {
+fn previous_run(effect: &Effect) -> Option<&String> {
     match effect {
         Effect::RestartService { run, .. } => run.as_ref(),
         _ => None,
     }
 }
 
-/// State of a service after its restart.
-fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
+/// Checks the service after its restart, until it is active in a new run.
+fn confirm_restart(task: &Task<'_>, unit: &str, previous_run: Option<&String>) -> Outcome {
     let mut last = String::new();
-    for _ in 0..LOOKS_MAX {
-        match task.inner.hands.service(unit) {
-            Ok(seen) if seen.is_active && seen.run.as_ref() != before => {
-                return done(format!("`{unit}` was started anew and is {}", seen.state));
+    for _ in 0..CHECKS_MAX {
+        match task.inner.actuator.service(unit) {
+            Ok(service) if service.is_active && service.run.as_ref() != previous_run => {
+                return done(format!("`{unit}` was restarted and is {}", service.state));
             }
-            Ok(seen) => last = seen.state,
+            Ok(service) => last = service.state,
             Err(err) => last = err.to_string(),
         }
         if !task.has_time() {
@@ -174,21 +174,19 @@ fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
         }
         task.pause(1)?;
     }
-    failed(format!("`{unit}` was started anew, and does not run: {last}"))
+    failed(format!("`{unit}` was restarted but is not active: {last}"))
 }
 
 /// Precondition of every change: a node that is cordoned and idle.
-pub(super) fn emptied(task: &Task<'_>) -> Result<(), Abort> {
-    if look(task)? == Cordon::None {
-        return Err(Abort::because(
-            "the node takes new work: it has to be cordoned and drained first",
-        ));
+pub(super) fn ensure_drained(task: &Task<'_>) -> Result<(), Abort> {
+    if read_cordon(task)? == Cordon::None {
+        return Err(Abort::cannot_execute("the node accepts new work: cordon and drain it first"));
     }
     let since = task.since();
-    let jobs = task.look(|| task.inner.scheduler.jobs(since))?;
+    let jobs = task.retry(|| task.inner.scheduler.jobs(since))?;
     if jobs.is_empty() {
         return Ok(());
     }
     let jobs: Vec<String> = jobs.into_iter().map(|job| job.text).collect();
-    Err(Abort::Because(format!("the node is not empty: {}", listed(&jobs))))
+    Err(Abort::CannotExecute(format!("the node is not drained: {}", join_names(&jobs))))
 }

@@ -1,56 +1,56 @@
 //! Operator-requested orders: diag and tune.
 
-use super::super::actuator::Proof;
+use super::super::actuator::VerificationReport;
 use super::super::ledger::{Effect, Started};
 use super::super::task::{Abort, Task};
-use super::repair::emptied;
-use super::{Ended, boot, done, failed, listed};
+use super::repair::ensure_drained;
+use super::{Outcome, boot, done, failed, join_names};
 
 /// Read-only: a restarted agent runs it again.
-pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
-    emptied(task)?;
-    let proof = task.inner.eyes.examine(level, minutes, &|| task.is_wanted());
-    if !task.is_wanted() {
-        return Err(Abort::Unwanted);
+pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Outcome {
+    ensure_drained(task)?;
+    let report = task.inner.inspector.run_diag(level, minutes, &|| task.is_active());
+    if !task.is_active() {
+        return Err(Abort::Cancelled);
     }
-    if proof.has_passed() {
-        return done(format!("level {level}: {}", proof.passed.join("; ")));
+    if report.has_passed() {
+        return done(format!("level {level}: {}", report.passed.join("; ")));
     }
-    let why = format!("level {level}: {}", shortfall(&proof));
-    // A test without a result says nothing about a GPU.
-    if proof.failed.is_empty() { Err(Abort::Because(why)) } else { failed(why) }
+    let reason = format!("level {level}: {}", describe_shortfall(&report));
+    // A test without a result is no verdict on the GPU.
+    if report.failed.is_empty() { Err(Abort::CannotExecute(reason)) } else { failed(reason) }
 }
 
 /// Lists every failure, since an operator asked for it.
-fn shortfall(proof: &Proof) -> String {
-    match (proof.failed.as_slice(), proof.unknown.as_slice()) {
-        ([], []) => "nothing was seen".to_owned(),
-        (failed, []) => listed(failed),
-        ([], unknown) => format!("not known: {}", listed(unknown)),
-        (failed, unknown) => format!("{}; not known: {}", listed(failed), listed(unknown)),
+fn describe_shortfall(report: &VerificationReport) -> String {
+    match (report.failed.as_slice(), report.unknown.as_slice()) {
+        ([], []) => "no check has a result".to_owned(),
+        (failed, []) => join_names(failed),
+        ([], unknown) => format!("no result: {}", join_names(unknown)),
+        (failed, unknown) => format!("{}; no result: {}", join_names(failed), join_names(unknown)),
     }
 }
 
 /// Idempotent: settings already in place are not applied again, so it may be started twice.
-pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Ended {
-    match task.last_begun().cloned() {
+pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Outcome {
+    match task.last_started().cloned() {
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, .. }) => {
-            return done(format!("the node is as `{profile}` wants it"));
+            return done(format!("profile `{profile}` is applied"));
         }
-        Some(Started { ended: false, .. }) => task.wait_for_others()?,
+        Some(Started { ended: false, .. }) => task.wait_for_earlier_change()?,
         None => {}
     }
     let boot = boot(task)?;
-    emptied(task)?;
+    ensure_drained(task)?;
     let inner = task.inner;
-    let mut said = String::new();
+    let mut summary = String::new();
     let effect = Effect::Tune { profile: profile.to_owned() };
-    let made = task.act(effect, &boot, |alive| {
-        inner.hands.tune(profile, alive).map(|evidence| said = evidence)
+    let made = task.act(effect, &boot, |lock| {
+        inner.actuator.tune(profile, lock).map(|evidence| summary = evidence)
     })?;
     match made {
-        Ok(()) => done(said),
-        Err(why) => failed(why),
+        Ok(()) => done(summary),
+        Err(err) => failed(err),
     }
 }

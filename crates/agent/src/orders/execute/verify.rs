@@ -5,45 +5,47 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::order::VerificationLevel;
 
-use super::super::actuator::Proof;
+use super::super::actuator::VerificationReport;
 use super::super::task::{Abort, Task};
-use super::{Ended, done, failed};
+use super::{Outcome, done, failed};
 
 /// Polling intervals between attempts. Each one starts a child process for NVML.
-const LOOKS_APART: u32 = 5;
+const RETRY_POLLS: u32 = 5;
 
-pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Ended {
-    let settled = task.after(Duration::from_secs(task.inner.limits.settle_s.into()));
+pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Outcome {
+    let settle_until = task.after(Duration::from_secs(task.inner.limits.settle_s.into()));
     loop {
-        let proof = task.inner.eyes.prove(level, &|| task.is_wanted());
-        if !task.is_wanted() {
-            return Err(Abort::Unwanted);
+        let report = task.inner.inspector.verify(level, &|| task.is_active());
+        if !task.is_active() {
+            return Err(Abort::Cancelled);
         }
-        if proof.has_passed() {
-            return done(proof.passed.join("; "));
+        if report.has_passed() {
+            return done(report.passed.join("; "));
         }
-        if proof.is_final || !task.has_time() || task.now() >= settled {
-            return failed(why(&proof));
+        if report.is_final || !task.has_time() || task.now() >= settle_until {
+            return failed(failure_reason(&report));
         }
-        task.pause(LOOKS_APART)?;
+        task.pause(RETRY_POLLS)?;
     }
 }
 
 /// One sentence on why it failed. The details are on the node.
-fn why(proof: &Proof) -> String {
-    let (first, unknown) = (shortly(&proof.failed), shortly(&proof.unknown));
+fn failure_reason(report: &VerificationReport) -> String {
+    let (first, unknown) = (summarize(&report.failed), summarize(&report.unknown));
     match (first, unknown) {
         (Some(failed), None) => failed,
         (Some(failed), Some(_)) => {
-            format!("{failed}; {} more could not be seen", proof.unknown.len())
+            format!("{failed}; {} more without a result", report.unknown.len())
         }
-        (None, Some(unknown)) => format!("not known: {unknown}"),
-        (None, None) => "nothing was seen".to_owned(),
+        (None, Some(unknown)) => format!("no result: {unknown}"),
+        (None, None) => "no check has a result".to_owned(),
     }
 }
 
 /// The first item, and the number of others.
-fn shortly(items: &[String]) -> Option<String> {
+fn summarize(items: &[String]) -> Option<String> {
     let more = items.len().saturating_sub(1);
-    items.first().map(|it| if more == 0 { it.clone() } else { format!("{it}, and {more} more") })
+    items
+        .first()
+        .map(|first| if more == 0 { first.clone() } else { format!("{first}, and {more} more") })
 }

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
 use super::super::OrderExecutor;
-use super::world::{UNIT, World, dies, gpu, job};
+use super::test_node::{TestNode, UNIT, catch_crash, gpu, job};
 use crate::failpoint::Point;
 
 fn kinds() -> Vec<OrderKind> {
@@ -21,81 +21,85 @@ fn kinds() -> Vec<OrderKind> {
 }
 
 /// A node on which the order has something to do.
-fn world(what: &OrderKind) -> World {
-    match what {
-        OrderKind::Cordon => World::new(),
+fn node_for(kind: &OrderKind) -> TestNode {
+    match kind {
+        OrderKind::Cordon => TestNode::new(),
         OrderKind::Drain { .. } => {
-            let world = World::drained();
-            world.state().jobs = vec![job("7"), job("8")];
-            world
+            let node = TestNode::drained();
+            node.state().jobs = vec![job("7"), job("8")];
+            node
         }
-        _ => World::drained(),
+        _ => TestNode::drained(),
     }
 }
 
 /// Submits an order and executes it. Returns false if the agent crashed.
-fn lives(desk: Option<OrderExecutor>, world: &World, order: &farrier_fleet::fleet::Order) -> bool {
-    let Some(desk) = desk else { return false };
-    dies(|| {
-        desk.offer(order, world.now());
-        desk.step();
+fn survives(
+    executor: Option<OrderExecutor>,
+    node: &TestNode,
+    order: &farrier_fleet::fleet::Order,
+) -> bool {
+    let Some(executor) = executor else { return false };
+    catch_crash(|| {
+        executor.submit(order, node.now());
+        executor.step();
     })
     .is_some()
 }
 
 #[test]
-fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
-    let mut deaths = 0;
-    for what in kinds() {
+fn an_order_survives_a_crash_at_every_step_and_runs_once() {
+    let mut crashes = 0;
+    for kind in kinds() {
         for point in Point::OF_ORDERS {
             for times in 1.. {
-                assert!(times < 50, "{what} never gets past {}", point.name());
-                let world = world(&what);
-                let order = world.order(5, what.clone());
+                assert!(times < 50, "{kind} never gets past {}", point.name());
+                let node = node_for(&kind);
+                let order = node.order(5, kind.clone());
                 let crash = format!("{}:{times}:panic", point.name());
-                if lives(world.open(&crash).ok(), &world, &order) {
+                if survives(node.open(&crash).ok(), &node, &order) {
                     break;
                 }
-                deaths += 1;
-                let at = format!("{what}, {} for the {times}. time", point.name());
+                crashes += 1;
+                let at = format!("{kind}, {} at pass {times}", point.name());
                 // The server resends the order until it gets a status. A reopened executor may or
                 // may not have it.
-                let desk = world.desk();
-                desk.step();
-                let answer = desk.offer(&order, world.now());
-                desk.step();
-                let told = desk.outstanding();
-                let [(5, told)] = &told[..] else { panic!("{at}: {told:?}") };
+                let executor = node.executor();
+                executor.step();
+                let answer = executor.submit(&order, node.now());
+                executor.step();
+                let statuses = executor.outstanding();
+                let [(5, status)] = &statuses[..] else { panic!("{at}: {statuses:?}") };
                 assert!(
-                    answer == OrderStatus::Accepted || answer == *told,
-                    "{at}: {answer:?} {told:?}"
+                    answer == OrderStatus::Accepted || answer == *status,
+                    "{at}: {answer:?} {status:?}"
                 );
-                check(&world, told, &at);
+                check(&node, status, &at);
                 // The status is resent until acknowledged, and not after that.
-                drop(desk);
-                let desk = world.desk();
-                assert_eq!(desk.outstanding(), [(5, told.clone())], "{at}");
-                desk.acknowledged(4);
-                assert_eq!(desk.outstanding(), [(5, told.clone())], "{at}");
-                desk.acknowledged(5);
-                assert_eq!(desk.outstanding(), [], "{at}");
-                drop(desk);
-                let desk = world.desk();
-                assert_eq!(desk.outstanding(), [], "{at}");
-                assert_eq!(desk.last_order(), 5, "{at}");
-                assert!(!desk.step(), "{at}");
-                assert_eq!(desk.offer(&order, world.now()), *told, "{at}");
+                drop(executor);
+                let executor = node.executor();
+                assert_eq!(executor.outstanding(), [(5, status.clone())], "{at}");
+                executor.acknowledge(4);
+                assert_eq!(executor.outstanding(), [(5, status.clone())], "{at}");
+                executor.acknowledge(5);
+                assert_eq!(executor.outstanding(), [], "{at}");
+                drop(executor);
+                let executor = node.executor();
+                assert_eq!(executor.outstanding(), [], "{at}");
+                assert_eq!(executor.last_order(), 5, "{at}");
+                assert!(!executor.step(), "{at}");
+                assert_eq!(executor.submit(&order, node.now()), *status, "{at}");
             }
         }
     }
-    assert!(deaths > 100, "{deaths}");
+    assert!(crashes > 100, "{crashes}");
 }
 
 /// Invariants of the node and the status, wherever the crash was.
-fn check(world: &World, told: &OrderStatus, at: &str) {
-    let state = world.state().clone();
+fn check(node: &TestNode, status: &OrderStatus, at: &str) {
+    let state = node.state().clone();
     assert_eq!(state.violated, None, "{at}");
-    let done = matches!(told, OrderStatus::Done { .. });
+    let done = matches!(status, OrderStatus::Done { .. });
     for (name, times) in
         [("resets", state.resets), ("reboots", state.reboots), ("restarts", state.restarts)]
     {
@@ -103,16 +107,16 @@ fn check(world: &World, told: &OrderStatus, at: &str) {
     }
     // Only for a reset it can be unknown whether it happened.
     if !done {
-        let unknown = matches!(told, OrderStatus::Failed { reason } if reason.contains("whether it was is not known"));
+        let unknown = matches!(status, OrderStatus::Failed { reason } if reason.contains("outcome of the reset is unknown"));
         assert!(
             at.starts_with("reset") && unknown && state.resets == 0,
-            "{at}: {told:?} {state:?}"
+            "{at}: {status:?} {state:?}"
         );
         return;
     }
     let made = match at.split([' ', ',']).next().unwrap() {
-        "cordon" => state.mark.is_some_and(|(owner, _)| owner == "farrier"),
-        "uncordon" => state.mark.is_none(),
+        "cordon" => state.cordon.is_some_and(|(owner, _)| owner == "farrier"),
+        "uncordon" => state.cordon.is_none(),
         "drain" => state.jobs.is_empty(),
         "reset" => state.resets == 1,
         "reboot" => state.reboots == 1,
@@ -122,54 +126,54 @@ fn check(world: &World, told: &OrderStatus, at: &str) {
         "tune" => (1..=2).contains(&state.tunes),
         other => panic!("{other}"),
     };
-    assert!(made, "{at}: {told:?}");
+    assert!(made, "{at}: {status:?}");
 }
 
 #[test]
-fn what_still_runs_from_before_is_waited_for() {
+fn a_change_still_running_from_before_the_crash_is_awaited() {
     use super::super::task::ALIVE;
 
-    let world = World::drained();
-    let order = world.order(5, OrderKind::ResetGpu { gpu: gpu() });
-    assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
+    let node = TestNode::drained();
+    let order = node.order(5, OrderKind::ResetGpu { gpu: gpu() });
+    assert!(!survives(node.open("order-begun:panic").ok(), &node, &order));
     // The process that the agent started outlives it.
-    let path = world.folder.path().join(ALIVE);
+    let path = node.folder.path().join(ALIVE);
     let running = std::fs::File::options().append(true).open(path).unwrap();
     running.lock().unwrap();
-    world.stand_still();
-    let desk = world.desk();
-    let carried = {
-        let desk = desk.clone();
-        std::thread::spawn(move || desk.step())
+    node.stop_clock();
+    let executor = node.executor();
+    let execution = {
+        let executor = executor.clone();
+        std::thread::spawn(move || executor.step())
     };
-    world.wait_for_looks();
-    assert_eq!(desk.outstanding(), [(5, OrderStatus::Accepted)]);
+    node.wait_for_clock_reads();
+    assert_eq!(executor.outstanding(), [(5, OrderStatus::Accepted)]);
     // It exits, and has made the change.
-    world.state().gpu_wrong.clear();
+    node.state().reset_reasons.clear();
     drop(running);
-    carried.join().unwrap();
-    let told = desk.outstanding();
+    execution.join().unwrap();
+    let statuses = executor.outstanding();
     assert!(
-        matches!(&told[..], [(5, OrderStatus::Done { evidence })] if evidence.contains("it answers")),
-        "{told:?}"
+        matches!(&statuses[..], [(5, OrderStatus::Done { evidence })] if evidence.contains("the GPU responds")),
+        "{statuses:?}"
     );
-    assert_eq!(world.state().resets, 0);
+    assert_eq!(node.state().resets, 0);
 }
 
 #[test]
-fn a_node_that_got_work_meanwhile_is_left_as_it_is() {
+fn a_node_with_new_jobs_is_not_repaired_after_a_crash() {
     let unit = UNIT.to_owned();
-    for what in [OrderKind::Reboot, OrderKind::RestartService { unit }] {
-        let world = World::drained();
-        let order = world.order(5, what);
-        assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
-        world.state().jobs = vec![job("7")];
-        let desk = world.desk();
-        desk.step();
-        let told = desk.outstanding();
-        let [(5, OrderStatus::Failed { reason })] = &told[..] else { panic!("{told:?}") };
-        assert_eq!(reason, "the node is not empty: job 7");
-        let state = world.state();
+    for kind in [OrderKind::Reboot, OrderKind::RestartService { unit }] {
+        let node = TestNode::drained();
+        let order = node.order(5, kind);
+        assert!(!survives(node.open("order-begun:panic").ok(), &node, &order));
+        node.state().jobs = vec![job("7")];
+        let executor = node.executor();
+        executor.step();
+        let statuses = executor.outstanding();
+        let [(5, OrderStatus::Failed { reason })] = &statuses[..] else { panic!("{statuses:?}") };
+        assert_eq!(reason, "the node is not drained: job 7");
+        let state = node.state();
         assert_eq!(state.reboots + state.restarts, 0);
     }
 }

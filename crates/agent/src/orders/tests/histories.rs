@@ -5,11 +5,11 @@ use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLev
 use proptest::prelude::*;
 
 use super::super::OrderExecutor;
-use super::world::{UNIT, World, dies, gpu, job};
+use super::test_node::{TestNode, UNIT, catch_crash, gpu, job};
 use crate::failpoint::Point;
 
 #[derive(Debug, Clone)]
-enum Act {
+enum Action {
     /// The server sends an order. The agent crashes at the n-th pass of this failpoint, if it gets
     /// there.
     Order {
@@ -18,28 +18,28 @@ enum Act {
         times: u32,
     },
     /// The server resends the last order.
-    Again,
+    Resend,
     /// The server acknowledges every status.
     Acknowledge,
     /// An external reboot.
     Reboot,
     /// An external drain starts or ends.
-    Theirs(bool),
+    ExternalDrain(bool),
     /// A job starts or ends.
-    Work(bool),
-    Pass(i64),
+    Job(bool),
+    Advance(i64),
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => (0..9_usize, 0..Point::OF_ORDERS.len(), 1..6_u32)
-            .prop_map(|(kind, point, times)| Act::Order { kind, point, times }),
-        2 => Just(Act::Again),
-        1 => Just(Act::Acknowledge),
-        1 => Just(Act::Reboot),
-        1 => any::<bool>().prop_map(Act::Theirs),
-        1 => any::<bool>().prop_map(Act::Work),
-        1 => (1..1000_i64).prop_map(Act::Pass),
+            .prop_map(|(kind, point, times)| Action::Order { kind, point, times }),
+        2 => Just(Action::Resend),
+        1 => Just(Action::Acknowledge),
+        1 => Just(Action::Reboot),
+        1 => any::<bool>().prop_map(Action::ExternalDrain),
+        1 => any::<bool>().prop_map(Action::Job),
+        1 => (1..1000_i64).prop_map(Action::Advance),
     ]
 }
 
@@ -58,20 +58,20 @@ fn kind(number: usize) -> OrderKind {
 }
 
 /// Changes so far that must not be made twice.
-fn changes(world: &World) -> u32 {
-    let state = world.state();
+fn changes(node: &TestNode) -> u32 {
+    let state = node.state();
     state.resets + state.reboots + state.restarts
 }
 
-/// Starts an agent that accepts the order and executes what it has. It may crash.
-fn live(world: &World, crash: &str, order: Option<&Order>) {
-    let open = |crash: &str| -> Option<OrderExecutor> { dies(|| world.open(crash).unwrap()) };
-    let Some(desk) = open(crash) else { return };
-    dies(|| {
+/// Starts an agent that accepts the order and executes its active order. It may crash.
+fn run_agent(node: &TestNode, crash: &str, order: Option<&Order>) {
+    let open = |crash: &str| -> Option<OrderExecutor> { catch_crash(|| node.open(crash).unwrap()) };
+    let Some(executor) = open(crash) else { return };
+    catch_crash(|| {
         if let Some(order) = order {
-            desk.offer(order, world.now());
+            executor.submit(order, node.now());
         }
-        desk.step();
+        executor.step();
     });
 }
 
@@ -79,55 +79,55 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_done_twice_lost_or_undone_for_others(acts in prop::collection::vec(act(), 1..25)) {
-        let world = World::drained();
+    fn no_change_is_repeated_or_lost_and_external_cordons_stay(actions in prop::collection::vec(action(), 1..25)) {
+        let node = TestNode::drained();
         let mut generation = 0;
         let mut last: Option<Order> = None;
         let mut changed_before = 0;
-        for act in acts {
-            match act {
-                Act::Order { kind: number, point, times } => {
+        for action in actions {
+            match action {
+                Action::Order { kind: number, point, times } => {
                     generation += 1;
-                    let order = world.order(generation, kind(number));
-                    changed_before = changes(&world);
+                    let order = node.order(generation, kind(number));
+                    changed_before = changes(&node);
                     let crash = format!("{}:{times}:panic", Point::OF_ORDERS[point].name());
-                    live(&world, &crash, Some(&order));
+                    run_agent(&node, &crash, Some(&order));
                     last = Some(order);
                 }
-                Act::Again => live(&world, "", last.as_ref()),
-                Act::Acknowledge => {
-                    let desk = world.desk();
-                    for (generation, _) in desk.outstanding() {
-                        desk.acknowledged(generation);
+                Action::Resend => run_agent(&node, "", last.as_ref()),
+                Action::Acknowledge => {
+                    let executor = node.executor();
+                    for (generation, _) in executor.outstanding() {
+                        executor.acknowledge(generation);
                     }
-                    let left = desk.outstanding();
-                    prop_assert!(left.iter().all(|(_, answer)| *answer == OrderStatus::Accepted), "{left:?}");
+                    let remaining = executor.outstanding();
+                    prop_assert!(remaining.iter().all(|(_, answer)| *answer == OrderStatus::Accepted), "{remaining:?}");
                 }
-                Act::Reboot => world.state().boot += 1,
-                Act::Theirs(on) => {
-                    let mark = &mut world.state().mark;
-                    let theirs = |mark: &(String, String)| mark.0 == "alice";
-                    if on && mark.is_none() {
-                        *mark = Some(("alice".to_owned(), "disk".to_owned()));
-                    } else if !on && mark.as_ref().is_some_and(theirs) {
-                        *mark = None;
+                Action::Reboot => node.state().boot += 1,
+                Action::ExternalDrain(on) => {
+                    let cordon = &mut node.state().cordon;
+                    let is_external = |cordon: &(String, String)| cordon.0 == "alice";
+                    if on && cordon.is_none() {
+                        *cordon = Some(("alice".to_owned(), "disk".to_owned()));
+                    } else if !on && cordon.as_ref().is_some_and(is_external) {
+                        *cordon = None;
                     }
                 }
-                Act::Work(on) => world.state().jobs = if on { vec![job("7")] } else { Vec::new() },
-                Act::Pass(seconds) => world.pass(seconds),
+                Action::Job(on) => node.state().jobs = if on { vec![job("7")] } else { Vec::new() },
+                Action::Advance(seconds) => node.advance(seconds),
             }
             // One order makes at most one change, however often the agent crashes.
-            prop_assert!(changes(&world) - changed_before <= 1, "{last:?}");
-            prop_assert_eq!(world.state().violated, None);
-            let desk = world.desk();
-            let ledger = desk.ledger();
+            prop_assert!(changes(&node) - changed_before <= 1, "{last:?}");
+            prop_assert_eq!(node.state().violated, None);
+            let executor = node.executor();
+            let ledger = executor.ledger();
             prop_assert!(ledger.generation <= generation, "{ledger:?}");
         }
         // Every accepted order gets a status, and the generation never decreases.
-        live(&world, "", last.as_ref());
-        let desk = world.desk();
-        prop_assert_eq!(desk.ledger().generation, generation);
-        prop_assert!(desk.outstanding().iter().all(|(_, answer)| *answer != OrderStatus::Accepted));
-        prop_assert_eq!(desk.ledger().last.map(|(order, _)| order.generation), last.map(|it| it.generation));
+        run_agent(&node, "", last.as_ref());
+        let executor = node.executor();
+        prop_assert_eq!(executor.ledger().generation, generation);
+        prop_assert!(executor.outstanding().iter().all(|(_, answer)| *answer != OrderStatus::Accepted));
+        prop_assert_eq!(executor.ledger().last.map(|(order, _)| order.generation), last.map(|order| order.generation));
     }
 }

@@ -1,4 +1,4 @@
-//! The journal: what it refuses, how it compacts, and its behaviour on a full disk.
+//! The journal: refused files, compaction, and a full disk.
 
 use std::fs;
 
@@ -6,150 +6,151 @@ use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
 use super::super::OrdersError;
 use super::super::journal::FILE;
-use super::world::{World, gpu};
+use super::test_node::{TestNode, gpu};
 
 const VERIFY: OrderKind = OrderKind::Verify { level: VerificationLevel::V0 };
 
 #[test]
-fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
-    let world = World::drained();
-    let desk = world.desk();
-    let first = world.order(3, VERIFY);
-    assert_eq!(desk.offer(&first, world.now()), OrderStatus::Accepted);
-    let second = world.order(4, OrderKind::Uncordon);
-    assert_eq!(desk.offer(&second, world.now()), OrderStatus::Accepted);
-    let told = desk.outstanding();
-    let [(3, OrderStatus::Failed { reason }), (4, OrderStatus::Accepted)] = &told[..] else {
-        panic!("{told:?}")
+fn a_newer_order_supersedes_the_active_one() {
+    let node = TestNode::drained();
+    let executor = node.executor();
+    let first = node.order(3, VERIFY);
+    assert_eq!(executor.submit(&first, node.now()), OrderStatus::Accepted);
+    let second = node.order(4, OrderKind::Uncordon);
+    assert_eq!(executor.submit(&second, node.now()), OrderStatus::Accepted);
+    let statuses = executor.outstanding();
+    let [(3, OrderStatus::Failed { reason }), (4, OrderStatus::Accepted)] = &statuses[..] else {
+        panic!("{statuses:?}")
     };
-    assert_eq!(reason, "order 4 came before it had ended");
+    assert_eq!(reason, "superseded by order 4");
     // The first one is no longer executed.
-    let refused = desk.offer(&first, world.now());
-    assert_eq!(refused, OrderStatus::Failed { reason: reason.clone() });
-    desk.step();
-    assert!(matches!(desk.outstanding()[1], (4, OrderStatus::Done { .. })));
-    assert_eq!(world.woken.load(std::sync::atomic::Ordering::Relaxed), 2, "for both");
+    let resubmitted = executor.submit(&first, node.now());
+    assert_eq!(resubmitted, OrderStatus::Failed { reason: reason.clone() });
+    executor.step();
+    assert!(matches!(executor.outstanding()[1], (4, OrderStatus::Done { .. })));
+    assert_eq!(node.wakes.load(std::sync::atomic::Ordering::Relaxed), 2, "one for each order");
 }
 
 #[test]
-fn an_order_whose_lease_ended_while_the_agent_was_gone_is_not_begun() {
-    let world = World::drained();
-    let order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
-    assert_eq!(world.desk().offer(&order, world.now()), OrderStatus::Accepted);
-    world.pass(3600);
-    let desk = world.desk();
-    desk.step();
-    let told = desk.outstanding();
-    let [(3, OrderStatus::Refused { reason })] = &told[..] else { panic!("{told:?}") };
+fn an_order_whose_lease_ended_while_the_agent_was_down_is_not_started() {
+    let node = TestNode::drained();
+    let order = node.order(3, OrderKind::ResetGpu { gpu: gpu() });
+    assert_eq!(node.executor().submit(&order, node.now()), OrderStatus::Accepted);
+    node.advance(3600);
+    let executor = node.executor();
+    executor.step();
+    let statuses = executor.outstanding();
+    let [(3, OrderStatus::Refused { reason })] = &statuses[..] else { panic!("{statuses:?}") };
     assert!(reason.contains("lease"), "{reason}");
-    assert_eq!(world.state().resets, 0);
+    assert_eq!(node.state().resets, 0);
 }
 
 #[test]
-fn leases_go_by_the_servers_clock_also_after_a_restart() {
-    let world = World::drained();
+fn leases_use_the_servers_clock_after_a_restart_too() {
+    let node = TestNode::drained();
     // The server's clock is an hour ahead of this node's.
     let hour = jiff::SignedDuration::from_hours(1);
-    let mut order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
+    let mut order = node.order(3, OrderKind::ResetGpu { gpu: gpu() });
     order.lease_until += hour;
-    assert_eq!(world.desk().offer(&order, world.now() + hour), OrderStatus::Accepted);
-    world.pass(1200);
-    let desk = world.desk();
-    desk.step();
-    assert!(matches!(&desk.outstanding()[..], [(3, OrderStatus::Refused { .. })]));
+    assert_eq!(node.executor().submit(&order, node.now() + hour), OrderStatus::Accepted);
+    node.advance(1200);
+    let executor = node.executor();
+    executor.step();
+    assert!(matches!(&executor.outstanding()[..], [(3, OrderStatus::Refused { .. })]));
 }
 
 #[test]
-fn what_was_done_and_acknowledged_is_folded_away() {
-    let world = World::drained();
-    let desk = world.desk();
-    let mut most = 0;
+fn acknowledged_orders_are_compacted() {
+    let node = TestNode::drained();
+    let executor = node.executor();
+    let mut max_bytes = 0;
     for generation in 1..=600 {
-        let order = world.order(generation, VERIFY);
-        assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
-        desk.step();
-        desk.acknowledged(generation);
-        most = most.max(fs::metadata(world.folder.path().join(FILE)).unwrap().len());
+        let order = node.order(generation, VERIFY);
+        assert_eq!(executor.submit(&order, node.now()), OrderStatus::Accepted);
+        executor.step();
+        executor.acknowledge(generation);
+        max_bytes = max_bytes.max(fs::metadata(node.folder.path().join(FILE)).unwrap().len());
     }
-    assert!(most < 80 << 10, "{most}");
-    drop(desk);
+    assert!(max_bytes < 80 << 10, "{max_bytes}");
+    drop(executor);
     // A compacted file has the same state, and accepts more.
-    let desk = world.desk();
-    assert_eq!((desk.ledger().generation, desk.outstanding()), (600, vec![]));
-    let old = world.order(600, OrderKind::Cordon);
-    assert!(matches!(desk.offer(&old, world.now()), OrderStatus::Refused { .. }));
-    assert_eq!(desk.offer(&world.order(601, VERIFY), world.now()), OrderStatus::Accepted);
+    let executor = node.executor();
+    assert_eq!((executor.ledger().generation, executor.outstanding()), (600, vec![]));
+    let old = node.order(600, OrderKind::Cordon);
+    assert!(matches!(executor.submit(&old, node.now()), OrderStatus::Refused { .. }));
+    assert_eq!(executor.submit(&node.order(601, VERIFY), node.now()), OrderStatus::Accepted);
 }
 
 #[test]
-fn a_server_that_takes_no_answers_is_not_obeyed_for_ever() {
-    let world = World::drained();
-    let desk = world.desk();
+fn orders_are_rejected_while_too_many_statuses_are_unacknowledged() {
+    let node = TestNode::drained();
+    let executor = node.executor();
     for generation in 1..=64 {
         assert_eq!(
-            desk.offer(&world.order(generation, VERIFY), world.now()),
+            executor.submit(&node.order(generation, VERIFY), node.now()),
             OrderStatus::Accepted
         );
-        desk.step();
+        executor.step();
     }
-    let OrderStatus::Refused { reason } = desk.offer(&world.order(65, VERIFY), world.now()) else {
+    let OrderStatus::Refused { reason } = executor.submit(&node.order(65, VERIFY), node.now())
+    else {
         panic!()
     };
-    assert!(reason.contains("were not acknowledged"), "{reason}");
-    desk.acknowledged(1);
-    assert_eq!(desk.offer(&world.order(65, VERIFY), world.now()), OrderStatus::Accepted);
+    assert!(reason.contains("until the server acknowledges"), "{reason}");
+    executor.acknowledge(1);
+    assert_eq!(executor.submit(&node.order(65, VERIFY), node.now()), OrderStatus::Accepted);
 }
 
 #[test]
-fn on_a_full_disk_nothing_is_begun_and_nothing_is_claimed() {
-    let world = World::drained();
-    let desk = world.desk();
-    desk.fill_disk(true);
-    let order = world.order(1, OrderKind::Uncordon);
-    let OrderStatus::Refused { reason } = desk.offer(&order, world.now()) else { panic!() };
-    assert!(reason.contains("cannot be written"), "{reason}");
-    assert_eq!(desk.outstanding(), []);
-    desk.fill_disk(false);
-    assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
+fn on_a_full_disk_nothing_is_started_or_reported() {
+    let node = TestNode::drained();
+    let executor = node.executor();
+    executor.fill_disk(true);
+    let order = node.order(1, OrderKind::Uncordon);
+    let OrderStatus::Refused { reason } = executor.submit(&order, node.now()) else { panic!() };
+    assert!(reason.contains("failed to write the order journal"), "{reason}");
+    assert_eq!(executor.outstanding(), []);
+    executor.fill_disk(false);
+    assert_eq!(executor.submit(&order, node.now()), OrderStatus::Accepted);
     // The disk fills up before the order starts: the status waits for space.
-    desk.fill_disk(true);
-    world.stand_still();
-    let carried = {
-        let desk = desk.clone();
-        std::thread::spawn(move || desk.step())
+    executor.fill_disk(true);
+    node.stop_clock();
+    let execution = {
+        let executor = executor.clone();
+        std::thread::spawn(move || executor.step())
     };
-    world.wait_for_looks();
-    assert_eq!(desk.outstanding(), [(1, OrderStatus::Accepted)]);
-    assert_eq!(world.state().uncordons, 0);
-    desk.fill_disk(false);
-    carried.join().unwrap();
-    let told = desk.outstanding();
+    node.wait_for_clock_reads();
+    assert_eq!(executor.outstanding(), [(1, OrderStatus::Accepted)]);
+    assert_eq!(node.state().uncordons, 0);
+    executor.fill_disk(false);
+    execution.join().unwrap();
+    let statuses = executor.outstanding();
     assert!(
-        matches!(&told[..], [(1, OrderStatus::Refused { reason })] if reason.contains("cannot be written")),
-        "{told:?}"
+        matches!(&statuses[..], [(1, OrderStatus::Refused { reason })] if reason.contains("failed to write the order journal")),
+        "{statuses:?}"
     );
 }
 
 #[test]
-fn a_file_that_is_damaged_or_newer_is_not_gone_on_with() {
-    let world = World::drained();
-    world.carry(VERIFY);
-    let path = world.folder.path().join(FILE);
+fn a_damaged_or_newer_file_is_refused() {
+    let node = TestNode::drained();
+    node.run_order(VERIFY);
+    let path = node.folder.path().join(FILE);
     let good = fs::read_to_string(&path).unwrap();
     // A line that was being written during a power failure was never reported.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\":\"2026")).unwrap();
-    assert_eq!(world.desk().ledger().generation, 1);
-    assert_eq!(fs::read_to_string(&path).unwrap(), good, "it is cut");
+    assert_eq!(node.executor().ledger().generation, 1);
+    assert_eq!(fs::read_to_string(&path).unwrap(), good, "the partial line is truncated");
     fs::write(&path, format!("nonsense\n{good}")).unwrap();
-    let err = world.open("").err().unwrap();
+    let err = node.open("").err().unwrap();
     assert!(matches!(err, OrdersError::Damaged { line: 1, .. }), "{err}");
     fs::write(&path, format!("{good}{{\"v\":3,\"at\":7}}\n")).unwrap();
-    let err = world.open("").err().unwrap();
+    let err = node.open("").err().unwrap();
     assert!(matches!(err, OrdersError::Newer { version: 3, .. }), "{err}");
     fs::write(&path, &good).unwrap();
-    let desk = world.desk();
-    assert!(matches!(world.open("").err().unwrap(), OrdersError::InUse { .. }));
-    drop(desk);
+    let executor = node.executor();
+    assert!(matches!(node.open("").err().unwrap(), OrdersError::InUse { .. }));
+    drop(executor);
 }
 
 /// As version 1 wrote them.
@@ -161,17 +162,17 @@ const RECORDED: &str = r#"{"v":1,"at":"2026-11-15T12:00:00Z","note":{"whole":{"g
 "#;
 
 #[test]
-fn what_the_first_version_wrote_reads() {
-    let world = World::drained();
+fn a_version_1_journal_is_readable() {
+    let node = TestNode::drained();
     let order = r#""lease_until":"2027-11-15T12:10:01Z","reason":"Xid 95"}"#;
     let recorded = RECORDED.replace(r#""lease-until":"x"}"#, order);
-    fs::write(world.folder.path().join(FILE), recorded).unwrap();
-    world.state().gpu_wrong.clear();
-    let desk = world.desk();
-    let ledger = desk.ledger();
+    fs::write(node.folder.path().join(FILE), recorded).unwrap();
+    node.state().reset_reasons.clear();
+    let executor = node.executor();
+    let ledger = executor.ledger();
     assert_eq!(ledger.mark.as_deref(), Some("farrier: Xid 79 (order 2)"));
-    assert_eq!(desk.outstanding(), [(5, OrderStatus::Accepted)]);
-    desk.step();
-    assert!(matches!(&desk.outstanding()[..], [(5, OrderStatus::Done { .. })]));
-    assert_eq!(world.state().resets, 0, "it had been made");
+    assert_eq!(executor.outstanding(), [(5, OrderStatus::Accepted)]);
+    executor.step();
+    assert!(matches!(&executor.outstanding()[..], [(5, OrderStatus::Done { .. })]));
+    assert_eq!(node.state().resets, 0, "the reset was already made");
 }

@@ -5,7 +5,7 @@ mod drain;
 mod histories;
 mod journal;
 mod kinds;
-mod world;
+mod test_node;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

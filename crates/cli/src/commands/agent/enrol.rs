@@ -98,7 +98,7 @@ fn with_hint(err: &EnrolError) -> anyhow::Error {
         EnrolError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
             "check that the server runs and the address is right"
         }
-        EnrolError::Connect(ConnectError::Stranger { .. }) => {
+        EnrolError::Connect(ConnectError::UntrustedServer { .. }) => {
             "check the address, the fingerprint (as printed by `farrier server token create`), and this node's clock"
         }
         EnrolError::Connect(ConnectError::NoTls { .. }) => {

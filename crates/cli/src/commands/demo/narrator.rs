@@ -18,15 +18,15 @@ struct NarratedLine {
     tone: Tone,
     word: &'static str,
     text: String,
+    /// Whether the text continues a sentence that starts with the node.
+    is_predicate: bool,
 }
 
 impl NarratedLine {
     /// Formats the line for these nodes.
     fn for_nodes(&self, nodes: &[String]) -> String {
-        // Elsewhere the node is not the subject of the sentence.
-        let is_predicate = matches!(self.word, "decided" | "failed" | "refused" | "heartbeat");
         let separator = match nodes {
-            _ if !is_predicate => ": ",
+            _ if !self.is_predicate => ": ",
             [_] => " ",
             _ => ": each ",
         };
@@ -104,7 +104,10 @@ impl Narrator {
     /// The node that an entry is about, and the line for it; `None` if the entry is not shown.
     fn describe(&mut self, entry: &Entry) -> Option<(String, NarratedLine)> {
         let line = |node: &dyn std::fmt::Display, tone, word, text: String| {
-            Some((node.to_string(), NarratedLine { tone, word, text }))
+            Some((node.to_string(), NarratedLine { tone, word, text, is_predicate: false }))
+        };
+        let sentence = |node: &NodeId, tone, word, text: String| {
+            Some((node.to_string(), NarratedLine { tone, word, text, is_predicate: true }))
         };
         match &entry.event {
             Event::FindingsReported { node, changes, .. } => {
@@ -113,7 +116,7 @@ impl Narrator {
             }
             Event::PhaseChanged { node, to, rationale } => {
                 let (tone, text) = self.phase_changed(node, *to, rationale)?;
-                line(node, tone, "decided", text)
+                sentence(node, tone, "decided", text)
             }
             Event::OrderIssued { order } => {
                 self.orders += 1;
@@ -133,15 +136,15 @@ impl Narrator {
                     Some(order) => format!("failed `{order}`: {reason}"),
                     None => format!("failed: {reason}"),
                 };
-                line(node, Tone::Bad, "failed", text)
+                sentence(node, Tone::Bad, "failed", text)
             }
             Event::OrderStatusReported {
                 node, status: OrderStatus::Refused { reason }, ..
-            } => line(node, Tone::Bad, "refused", format!("refused: {reason}")),
+            } => sentence(node, Tone::Bad, "refused", format!("refused: {reason}")),
             Event::Deferred { node, rationale } => {
                 self.deferred += 1;
                 let Rationale { reason, unblocked_by } = rationale;
-                let text = format!("{reason}; unblocked by: {unblocked_by}");
+                let text = format!("{reason}; until {unblocked_by}");
                 line(node, Tone::Caution, "deferred", text)
             }
             Event::DomainFaultDetected { domain, nodes, rationale, .. } => {
@@ -156,10 +159,10 @@ impl Narrator {
                 format!("domain fault cleared: {}", rationale.reason),
             ),
             Event::HeartbeatLost { node, .. } => {
-                line(node, Tone::Caution, "heartbeat", "stopped sending heartbeats".to_owned())
+                sentence(node, Tone::Caution, "heartbeat", "stopped sending heartbeats".to_owned())
             }
             Event::HeartbeatRestored { node } => {
-                line(node, Tone::Good, "heartbeat", "sends heartbeats again".to_owned())
+                sentence(node, Tone::Good, "heartbeat", "sends heartbeats again".to_owned())
             }
             Event::OrderCancelled { node, reason, .. } => {
                 line(node, Tone::Caution, "cancelled", format!("order cancelled: {reason}"))
@@ -306,15 +309,17 @@ mod tests {
 
     #[test]
     fn nodes_with_the_same_text_share_a_line() {
-        let line = |word| NarratedLine {
+        let line = |text: &str, is_predicate| NarratedLine {
             tone: Tone::Caution,
-            word,
-            text: "is suspect: Xid 48".to_owned(),
+            word: "decided",
+            text: text.to_owned(),
+            is_predicate,
         };
         let nodes = ["a".to_owned(), "b".to_owned()];
-        assert_eq!(line("decided").for_nodes(&nodes[..1]), "a is suspect: Xid 48");
-        assert_eq!(line("decided").for_nodes(&nodes), "a and b: each is suspect: Xid 48");
-        assert_eq!(line("ordered").for_nodes(&nodes), "a and b: is suspect: Xid 48");
+        let suspect = line("is suspect: Xid 48", true);
+        assert_eq!(suspect.for_nodes(&nodes[..1]), "a is suspect: Xid 48");
+        assert_eq!(suspect.for_nodes(&nodes), "a and b: each is suspect: Xid 48");
+        assert_eq!(line("reboot", false).for_nodes(&nodes), "a and b: reboot");
     }
 
     #[test]

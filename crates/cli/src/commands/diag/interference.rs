@@ -31,7 +31,7 @@ const THROTTLED_MIN_S: f64 = 0.5;
 /// reset is not fit for work, however well it did in the tests.
 pub(super) fn row(telemetry: &GpuTelemetry, before: &[PriorFinding]) -> TestRow {
     let mut wrong: Vec<String> =
-        before.iter().map(|finding| format!("before the tests: {}", finding.what)).collect();
+        before.iter().map(|finding| format!("before the tests: {}", finding.text)).collect();
     wrong.extend(telemetry.xids.iter().map(|xid| format!("Xid {xid}")));
     let uncorrected = telemetry.grown.get(&Signal::GpuEccUncorrected);
     if let Some(count) = uncorrected.filter(|count| **count > 0.0) {
@@ -123,8 +123,8 @@ mod tests {
         telemetry.series.insert(Signal::GpuClockReasons, vec![(1.0, 0.0)]);
         telemetry.grown.insert(Signal::GpuEccUncorrected, 0.0);
         assert!(row(&telemetry, &[]).why.ends_with("no new ECC errors"));
-        let what = "uncorrectable ECC errors".to_owned();
-        let prior = PriorFinding { what, action: Action::ResetGpu };
+        let text = "uncorrectable ECC errors".to_owned();
+        let prior = PriorFinding { text, action: Action::ResetGpu };
         let failed = row(&telemetry, &[prior]);
         assert_eq!(failed.grade, Grade::Fail);
         assert_eq!(failed.why, "before the tests: uncorrectable ECC errors");

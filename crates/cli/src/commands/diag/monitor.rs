@@ -62,7 +62,7 @@ impl GpuTelemetry {
 /// A finding on a GPU before it was tested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PriorFinding {
-    pub(super) what: String,
+    pub(super) text: String,
     pub(super) action: Action,
 }
 
@@ -209,7 +209,7 @@ impl MonitorState {
         });
         for (gpu, finding) in serious.filter_map(|finding| Some((finding.subject.gpu()?, finding)))
         {
-            let prior = PriorFinding { what: finding.text.clone(), action: finding.action };
+            let prior = PriorFinding { text: finding.text.clone(), action: finding.action };
             before.entry(gpu.0.clone()).or_default().push(prior);
         }
         self.before = Some(before);

@@ -83,9 +83,10 @@ fn cells(row: &MatrixRow, printer: &Printer) -> Vec<String> {
     let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let support = row.support.as_ref().map_or_else(
         || "unknown".to_owned(),
-        |support| {
-            let end = support.end.as_deref().unwrap_or("no date published");
-            if support.status == "ended" { format!("ended {end}") } else { end.to_owned() }
+        |support| match (support.status == "ended", support.end.as_deref()) {
+            (true, Some(end)) => format!("ended {end}"),
+            (true, None) => "ended".to_owned(),
+            (false, end) => end.unwrap_or("no date published").to_owned(),
         },
     );
     let exposure = row.exposure.as_ref().map_or_else(

@@ -93,8 +93,8 @@ pub(super) fn list(
         if let Some(agents) = connection::summary(&nodes) {
             printer.line(&agents)?;
         }
-        let names = not_in_service.iter().map(|node| node.node.to_string());
-        let widest = names.map(|name| name.len()).max().unwrap_or(0);
+        let widths = not_in_service.iter().map(|node| node.node.to_string().len());
+        let widest = widths.max().unwrap_or(0);
         for node in not_in_service {
             let mut text = node.reason.text.clone();
             if let Some(deferred) = &node.deferred {

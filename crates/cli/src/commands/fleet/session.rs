@@ -150,7 +150,7 @@ impl Session {
         let response = self.runtime.block_on(self.client.follow(path));
         let mut response = response.map_err(|err| explained_for(path, &err))?;
         loop {
-            let chunk = self.runtime.block_on(response.piece());
+            let chunk = self.runtime.block_on(response.chunk());
             match chunk.map_err(|err| explained_for(path, &err))? {
                 Some(chunk) => consume(&chunk)?,
                 None => return Ok(()),
@@ -187,7 +187,7 @@ impl Iterator for Lines<'_> {
                 let rest = std::mem::take(&mut self.buffer);
                 return (!rest.is_empty()).then(|| Ok(String::from_utf8_lossy(&rest).into_owned()));
             }
-            match self.runtime.block_on(self.response.piece()) {
+            match self.runtime.block_on(self.response.chunk()) {
                 Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Ok(None) => self.is_complete = true,
                 Err(err) => {
@@ -283,7 +283,7 @@ fn explained_for(path: &str, err: &RestError) -> anyhow::Error {
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
             "is the server running, and is the address right?".to_owned()
         }
-        RestError::Connect(ConnectError::Stranger { .. }) => {
+        RestError::Connect(ConnectError::UntrustedServer { .. }) => {
             "is the address right? `farrier server user add` prints the fingerprint of its server; if the server has a new CA, run `farrier login` again"
                 .to_owned()
         }

@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let mut log = SqliteLog::open(&path)?;
     let before =
-        Timestamp::now().checked_sub(args.older_than).context("`--older-than` is too long ago")?;
+        Timestamp::now().checked_sub(args.older_than).context("`--older-than` is too large")?;
     drop(create_new(&args.file)?);
     let moved = archive(&mut log, before, &args.file);
     if matches!(moved, Ok(Ok(Archived::Nothing) | Err(_))) {

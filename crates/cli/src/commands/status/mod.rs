@@ -105,7 +105,7 @@ pub(crate) enum QueryOutcome {
 
 /// Queries the agent without printing warnings.
 pub(crate) fn try_query(socket: &Path) -> anyhow::Result<QueryOutcome> {
-    let what = || format!("failed to query the agent at `{}`", socket.display());
+    let context = || format!("failed to query the agent at `{}`", socket.display());
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
@@ -114,11 +114,11 @@ pub(crate) fn try_query(socket: &Path) -> anyhow::Result<QueryOutcome> {
         Err(err) => {
             let hint =
                 "root and the group named by `socket.group` in the configuration have access";
-            return Err(anyhow::Error::new(err).context(Hinted::plain(what(), hint)));
+            return Err(anyhow::Error::new(err).context(Hinted::plain(context(), hint)));
         }
     };
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).with_context(what)?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).with_context(what)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).with_context(context)?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).with_context(context)?;
     let mut line = String::new();
     let answer = stream
         .write_all(REQUEST)
@@ -127,7 +127,7 @@ pub(crate) fn try_query(socket: &Path) -> anyhow::Result<QueryOutcome> {
         Ok(_) if line.ends_with('\n') => {
             return parse(&line)
                 .map(|status| QueryOutcome::Answer(Box::new(status)))
-                .with_context(what);
+                .with_context(context);
         }
         // A killed agent closes its connections before its socket refuses new ones.
         Ok(_) => "closed the connection without an answer",
@@ -136,7 +136,7 @@ pub(crate) fn try_query(socket: &Path) -> anyhow::Result<QueryOutcome> {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 "closed the connection without an answer"
             }
-            _ => return Err(err).with_context(what),
+            _ => return Err(err).with_context(context),
         },
     };
     Ok(QueryOutcome::Unresponsive(symptom))

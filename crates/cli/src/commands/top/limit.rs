@@ -79,7 +79,7 @@ impl LimitKind {
             Self::SetClocks => "set clocks",
             Self::SyncBoost => "sync boost",
             Self::PowerCap => "power cap",
-            Self::HeldIdle => "idle, held",
+            Self::HeldIdle => "idle, used",
             Self::HostBound => "host-bound",
             Self::Unknown => "unknown",
             Self::SwThermal => "thermal",

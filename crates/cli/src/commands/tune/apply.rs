@@ -2,11 +2,13 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use farrier_facts::tune::{Applied, ApplyReport, Need, Outcome as Came, REPORT_VERSION, Standing};
+use farrier_facts::tune::{
+    Applied, ApplyReport, Need, Outcome as ApplyOutcome, REPORT_VERSION, Standing,
+};
 use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;
 
-use super::node::{NodeArgs, WhichArgs};
+use super::node::{NodeArgs, SelectionArgs};
 use super::print::{self, INDENT};
 use super::profile::ProfileArgs;
 use crate::cli::Output;
@@ -20,7 +22,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
     #[command(flatten)]
-    which: WhichArgs,
+    selection: SelectionArgs,
     /// Apply without asking; required without a terminal
     #[arg(long, short)]
     yes: bool,
@@ -32,21 +34,21 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let (profile, unverified) = args.node.profile(&args.profile, &args.which)?;
+    let (profile, unverified) = args.node.profile(&args.profile, &args.selection)?;
     let mut actuator = args.node.actuator()?;
-    let steps = args.which.plan(&profile, unverified, &mut actuator)?;
+    let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let refused = steps.iter().filter(|step| matches!(step.standing, Standing::Refused(_))).count();
-    // Only a profile applied as a whole, of which something can be applied, becomes the node's
-    // profile. Drift is measured against that one.
-    let becomes_node_profile = args.which.only.is_empty() && (changes > 0 || refused == 0);
+    // The profile becomes the node's profile, against which drift is measured, only if it is
+    // applied as a whole and something of it can be applied.
+    let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
     let other = if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
     if args.output == Output::Table {
         print::steps("Plan", &profile.name, &args.node.name(), &steps, printer)?;
         if let Some(other) = &other {
             let name = &profile.name;
             printer.line("")?;
-            let without = if args.which.only.is_empty() {
+            let without = if args.selection.only.is_empty() {
                 String::new()
             } else {
                 format!(
@@ -95,7 +97,7 @@ pub(super) fn counted(count: usize) -> String {
 }
 
 /// Asks for confirmation.
-pub(super) fn confirm(yes: bool, output: Output, what: &str) -> anyhow::Result<bool> {
+pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Result<bool> {
     if yes {
         return Ok(true);
     }
@@ -114,7 +116,7 @@ pub(super) fn confirm(yes: bool, output: Output, what: &str) -> anyhow::Result<b
         ));
     }
     let mut stderr = std::io::stderr();
-    write!(stderr, "\n{what} [y/N] ")?;
+    write!(stderr, "\n{question} [y/N] ")?;
     stderr.flush()?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;
@@ -167,7 +169,7 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
         }
         let (label, text) = entry.outcome.words();
         let text = match &entry.outcome {
-            Came::Otherwise(now) => format!("it was accepted, but is now {now}"),
+            ApplyOutcome::Otherwise(now) => format!("it was accepted, but is now {now}"),
             _ => text.to_owned(),
         };
         let first = print::label(Tone::Bad, label, printer);
@@ -179,12 +181,16 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
     let pending =
         if pending.is_empty() { String::new() } else { format!(" {}.", pending.join(", ")) };
     printer.line(&format!("{done} of {} applied.{pending}", counted(applied.len())))?;
-    let denied = |entry: &Applied| matches!(entry.outcome, Came::Failed { permission: true, .. });
+    let denied =
+        |entry: &Applied| matches!(entry.outcome, ApplyOutcome::Failed { permission: true, .. });
     if applied.iter().any(denied) {
         printer.line("Changing settings needs root: run it with sudo.")?;
     }
     let open = |entry: &Applied| {
-        matches!(entry.outcome, Came::Done | Came::Otherwise(_) | Came::Unknown(_))
+        matches!(
+            entry.outcome,
+            ApplyOutcome::Done | ApplyOutcome::Otherwise(_) | ApplyOutcome::Unknown(_)
+        )
     };
     if applied.iter().any(open) {
         printer.line("`farrier tune revert` restores the previous values.")?;

@@ -28,8 +28,8 @@ pub(crate) enum TuneCommand {
     Show(profile::ShowArgs),
     /// Show what a profile would change on this node, and what does not apply or is unknown
     ///
-    /// Nothing is changed. Exit code 0: everything is as wanted or does not apply; 1: something
-    /// would change or is unknown.
+    /// Nothing is changed. Exit code 0: every setting matches the profile or does not apply; 1: a
+    /// setting would change or is unknown.
     Plan(verify::Args),
     /// Show the plan, ask for confirmation, and apply it; previous values are saved for `revert`
     ///

@@ -42,7 +42,7 @@ pub(crate) struct NodeArgs {
 
 /// Selects settings of a profile.
 #[derive(Debug, clap::Args)]
-pub(crate) struct WhichArgs {
+pub(crate) struct SelectionArgs {
     /// Only this setting; repeatable
     #[arg(long, value_name = "SETTING")]
     pub(super) only: Vec<String>,
@@ -85,14 +85,14 @@ impl NodeArgs {
             Some(folder) => Root::unrecorded(folder),
         };
         let program = std::env::current_exe().context("failed to find this program")?;
-        let patience = self
+        let timeouts = self
             .nvml_deadline
             .map(|limit_s| ControlTimeouts::uniform(Duration::from_secs(limit_s)));
         let controls = GpuControls::for_node(
             &program,
             self.nvml.as_deref(),
             self.folder().is_none(),
-            patience.unwrap_or_default(),
+            timeouts.unwrap_or_default(),
         );
         Ok(NodeSettingActuator::new(root, controls))
     }
@@ -135,17 +135,17 @@ impl NodeArgs {
     pub(super) fn profile(
         &self,
         profile: &ProfileArgs,
-        which: &WhichArgs,
+        selection: &SelectionArgs,
     ) -> anyhow::Result<(Cow<'static, Profile>, bool)> {
         if profile.is_named() {
-            return Ok((profile.read()?, which.unverified));
+            return Ok((profile.read()?, selection.unverified));
         }
         if let Some(applied) = self.applied_profile()? {
-            return Ok((Cow::Owned(applied.profile), applied.unverified || which.unverified));
+            return Ok((Cow::Owned(applied.profile), applied.unverified || selection.unverified));
         }
         match self.partial_apply_error() {
             Some(err) => Err(err),
-            None => Ok((profile.read()?, which.unverified)),
+            None => Ok((profile.read()?, selection.unverified)),
         }
     }
 
@@ -212,7 +212,7 @@ fn journal_error(err: JournalError, state: &Path) -> anyhow::Error {
     anyhow::Error::new(err).context(Hinted::plain("the journal cannot be used", hint))
 }
 
-impl WhichArgs {
+impl SelectionArgs {
     /// Plans a profile, with or without unverified settings.
     pub(super) fn plan(
         &self,

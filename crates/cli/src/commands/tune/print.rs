@@ -8,7 +8,7 @@ use crate::printer::{Printer, Tone};
 /// The width of the longest status plus two.
 pub(super) const INDENT: usize = 11;
 
-/// Sort order: what needs action first, then what is fine.
+/// Sort order: steps that need action first.
 fn rank(standing: &Standing) -> u32 {
     match standing {
         Standing::Refused(_) => 0,
@@ -86,9 +86,9 @@ fn line(step: &Step, group: &[&Step]) -> String {
         (Some(current), _) => format!("{current} → {}", step.wanted),
         (None, _) => format!("want {}", step.wanted),
     };
-    let words = step.standing.words();
-    let words = if words.is_empty() { words } else { format!(" ({words})") };
-    format!("{}, {}: {values}{words}", step.setting, describe_subjects(&subjects))
+    let note = step.standing.words();
+    let note = if note.is_empty() { note } else { format!(" ({note})") };
+    format!("{}, {}: {values}{note}", step.setting, describe_subjects(&subjects))
 }
 
 /// Groups steps that differ only in their subject.

@@ -65,12 +65,12 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         print_plan(journal.open_changes(), &indexes, &args.node.name(), printer)?;
         printer.finish()?;
     }
-    let what = match &node_profile {
+    let question = match &node_profile {
         _ if count > 0 => format!("Revert {}?", counted(count)),
         Some(name) => format!("Stop reporting drift from {name}?"),
         None => String::new(),
     };
-    if !confirm(args.yes, args.output, &what)? {
+    if !confirm(args.yes, args.output, &question)? {
         printer.line("Nothing was changed.")?;
         return Ok(Outcome::Finding);
     }
@@ -138,7 +138,7 @@ fn print_plan(
     Ok(())
 }
 
-/// What reverting a change does.
+/// Describes the value before and after the revert.
 fn describe_revert(change: &OpenChange) -> String {
     let target = &change.target;
     let old = target.words(&change.old);
@@ -149,7 +149,7 @@ fn describe_revert(change: &OpenChange) -> String {
     format!("{new} → {old}")
 }
 
-/// Whether two changes do the same to two GPUs, and share a line.
+/// `true` if two changes do the same to two GPUs, so that they share a line.
 fn is_same_change(one: &OpenChange, other: &OpenChange) -> bool {
     match (&one.target, &other.target) {
         (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
@@ -201,12 +201,12 @@ fn print_results(
                 tone = Tone::Caution;
                 let needs: Vec<&str> = needs.iter().map(|need| need.words()).collect();
                 let old = entry.change.target.words(&entry.change.old);
-                ("waits", format!("set back to {old}: {}", needs.join(", ")))
+                ("pending", format!("set back to {old}: {}", needs.join(", ")))
             }
             Given::Forgotten => ("dropped", "it no longer exists".to_owned()),
             Given::Foreign(now) => {
                 foreign = true;
-                ("left", format!("changed by others since, to {now}"))
+                ("skipped", format!("changed by others since, to {now}"))
             }
             Given::Failed { why, permission } => {
                 denied |= permission;

@@ -3,7 +3,7 @@
 use farrier_facts::tune::{REPORT_VERSION, Step};
 use serde::Serialize;
 
-use super::node::{NodeArgs, WhichArgs};
+use super::node::{NodeArgs, SelectionArgs};
 use super::print;
 use super::profile::ProfileArgs;
 use crate::cli::Output;
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
     #[command(flatten)]
-    which: WhichArgs,
+    selection: SelectionArgs,
     #[command(flatten)]
     node: NodeArgs,
     /// Output format
@@ -34,9 +34,9 @@ struct PlanDocument<'a> {
 }
 
 pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let (profile, unverified) = args.node.profile(&args.profile, &args.which)?;
+    let (profile, unverified) = args.node.profile(&args.profile, &args.selection)?;
     let mut actuator = args.node.actuator()?;
-    let steps = args.which.plan(&profile, unverified, &mut actuator)?;
+    let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let is_fine = steps.iter().all(|step| step.standing.is_fine());
     match args.output {
         Output::Json => {

@@ -14,13 +14,12 @@ use crate::ingest::{ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
 use crate::state_machine::StateMachine;
 
-/// A server's artifacts.
 struct TestReceiver {
     dir: tempfile::TempDir,
     receiver: Arc<Receiver>,
-    /// Whether an order asks for what is sent.
-    is_asked: Arc<AtomicBool>,
-    /// The entry with which the nodes enrolled.
+    /// Whether an order requests the artifact.
+    is_requested: Arc<AtomicBool>,
+    /// The entry of the nodes' enrolment.
     first_seq: Arc<AtomicU64>,
 }
 
@@ -29,9 +28,15 @@ struct Sender {
     received: JoinHandle<Result<(), Status>>,
 }
 
-fn record(generation: u64, first_seq: u64) -> Record {
-    let place = Location::in_pool("train".parse().unwrap());
-    Record::new(generation, "collect-logs".to_owned(), first_seq, place, Timestamp::now())
+fn record(generation: u64, first_seq: u64) -> ArtifactRecord {
+    let location = Location::in_pool("train".parse().unwrap());
+    ArtifactRecord::new(
+        generation,
+        "collect-logs".to_owned(),
+        first_seq,
+        location,
+        Timestamp::now(),
+    )
 }
 
 impl TestReceiver {
@@ -42,19 +47,20 @@ impl TestReceiver {
     fn with_reserve(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(ArtifactStore::open(dir.path(), Timestamp::now()).unwrap());
-        let receiver = Arc::new(Receiver::new(store, Arc::new(Space::new(Some(bytes)))));
-        let is_asked = Arc::new(AtomicBool::new(true));
-        Self { dir, receiver, is_asked, first_seq: Arc::new(AtomicU64::new(1)) }
+        let receiver = Arc::new(Receiver::new(store, Arc::new(DiskSpace::new(Some(bytes)))));
+        let is_requested = Arc::new(AtomicBool::new(true));
+        Self { dir, receiver, is_requested, first_seq: Arc::new(AtomicU64::new(1)) }
     }
 
     fn sender(&self, node: &str) -> Sender {
         let (parts, stream) = mpsc::channel(1);
         let (artifacts, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
-        let (is_asked, first_seq) = (Arc::clone(&self.is_asked), Arc::clone(&self.first_seq));
+        let (is_requested, first_seq) =
+            (Arc::clone(&self.is_requested), Arc::clone(&self.first_seq));
         let received = tokio::spawn(async move {
-            let (is_asked, first_seq) = (&is_asked, &first_seq);
-            let asked_for = |generation| async move {
-                if !is_asked.load(Ordering::Relaxed) {
+            let (is_requested, first_seq) = (&is_requested, &first_seq);
+            let requested_by = |generation| async move {
+                if !is_requested.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
                 }
                 Ok(record(generation, first_seq.load(Ordering::Relaxed)))
@@ -73,7 +79,7 @@ impl TestReceiver {
 
     fn stored(&self, node: &str) -> Vec<String> {
         let listed = self.receiver.store.list(&node.parse().unwrap(), 1, Timestamp::now()).unwrap();
-        listed.into_iter().map(|it| it.sha256).collect()
+        listed.into_iter().map(|record| record.sha256).collect()
     }
 
     /// Writers end on their own threads.
@@ -113,8 +119,8 @@ impl Sender {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_stalls_is_cut_off() {
-    let site = TestReceiver::new();
-    let silent = site.sender("a");
+    let fixture = TestReceiver::new();
+    let silent = fixture.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
     let stalled = fixture.sender("a");
     stalled.begin("content").await;
@@ -126,7 +132,7 @@ async fn a_sender_that_stalls_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_trickles_is_cut_off() {
-    let site = TestReceiver::new();
+    let fixture = TestReceiver::new();
     let begin = Instant::now();
     let sender = fixture.sender("a");
     let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
@@ -144,8 +150,8 @@ async fn a_sender_that_trickles_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_node_has_one_turn_and_all_have_a_few_slots() {
-    let site = TestReceiver::new();
+async fn uploads_are_limited_per_node_and_in_total() {
+    let fixture = TestReceiver::new();
     let mut senders = Vec::new();
     for number in 0..CONCURRENT_MAX {
         let sender = fixture.sender(&format!("n{number}"));
@@ -168,32 +174,33 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     }
 }
 
-/// A stream that is reset while the file is written drops the handler, and not the writer.
+/// A stream that is reset while the file is written drops the handler, but not the writer.
 #[tokio::test]
-async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
+async fn an_upload_keeps_its_slot_until_the_writer_has_ended() {
     let TestReceiver { receiver, dir, .. } = TestReceiver::new();
     let incoming = dir.path().join("artifacts/incoming");
     let node: NodeId = "a".parse().unwrap();
     let record = record(7, 1);
-    let turn = receiver.turn(&node, &record).unwrap();
+    let upload = receiver.begin_upload(&node, &record).unwrap();
     let header = ArtifactHeader { generation: 7, bytes: 7, sha256: vec![0; 32].into() };
-    let room = receiver.room(header.bytes);
-    let (chunks, written) = receiver.writer(node.clone(), record.clone(), header, (turn, room));
+    let reservation = receiver.reserve(header.bytes);
+    let (chunks, written) =
+        receiver.writer(node.clone(), record.clone(), header, (upload, reservation));
     drop(written);
     while std::fs::read_dir(&incoming).unwrap().count() == 0 {
         tokio::task::yield_now().await;
     }
-    assert!(matches!(receiver.turn(&node, &record), Err(Refusal::Busy)));
-    assert_eq!(receiver.slots.available_permits(), AT_A_TIME - 1);
+    assert!(matches!(receiver.begin_upload(&node, &record), Err(Refusal::Busy)));
+    assert_eq!(receiver.slots.available_permits(), CONCURRENT_MAX - 1);
     drop(chunks);
-    while receiver.slots.available_permits() < AT_A_TIME {
+    while receiver.slots.available_permits() < CONCURRENT_MAX {
         tokio::task::yield_now().await;
     }
-    assert!(receiver.turn(&node, &record).is_ok());
+    assert!(receiver.begin_upload(&node, &record).is_ok());
 }
 
 #[tokio::test]
-async fn a_writer_that_panics_is_not_a_server_that_stops() {
+async fn a_panic_of_the_writer_is_a_storage_error() {
     let panicked = tokio::spawn(async { panic!("a bug") }).await.unwrap_err();
     assert!(matches!(Refusal::from(panicked), Refusal::Store(_)));
     let stopped = tokio::spawn(std::future::pending::<()>());
@@ -203,22 +210,22 @@ async fn a_writer_that_panics_is_not_a_server_that_stops() {
 
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
-async fn a_store_that_takes_nothing_is_tried_again() {
-    let site = TestReceiver::new();
-    let in_the_way = site.dir.path().join("artifacts/node-a");
-    std::fs::write(&in_the_way, "").unwrap();
+async fn a_failed_write_can_be_retried() {
+    let fixture = TestReceiver::new();
+    let obstacle = fixture.dir.path().join("artifacts/node-a");
+    std::fs::write(&obstacle, "").unwrap();
     assert_eq!(fixture.send("a", "content").await, Err(Code::ResourceExhausted));
     fixture.until_nothing_is_incoming().await;
-    std::fs::remove_file(&in_the_way).unwrap();
+    std::fs::remove_file(&obstacle).unwrap();
     assert_eq!(fixture.send("a", "content").await, Ok(()));
     assert_eq!(fixture.stored("a").len(), 1);
 }
 
 /// Cancelled, revoked or retired: an upload in progress is discarded.
 #[tokio::test(start_paused = true)]
-async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
-    let site = TestReceiver::new();
-    let sender = site.sender("a");
+async fn an_artifact_whose_order_has_ended_is_discarded() {
+    let fixture = TestReceiver::new();
+    let sender = fixture.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
     fixture.is_requested.store(false, Ordering::Relaxed);
@@ -235,117 +242,121 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     assert!(fixture.stored("a").is_empty() && fixture.stored("b").is_empty());
 }
 
-/// The last check came before the node was retired, and the file is written after that.
+/// The node is retired between the last check and the rename.
 #[tokio::test]
-async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
-    let site = TestReceiver::new();
-    let sender = site.sender("a");
+async fn an_artifact_of_a_node_retired_meanwhile_is_discarded() {
+    let fixture = TestReceiver::new();
+    let sender = fixture.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
-    site.receiver.store.delete_node(&"a".parse().unwrap(), 1).unwrap();
+    fixture.receiver.store.delete_node(&"a".parse().unwrap(), 1).unwrap();
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    assert!(!site.dir.path().join("artifacts/node-a").exists());
-    site.until_nothing_is_incoming().await;
+    assert!(!fixture.dir.path().join("artifacts/node-a").exists());
+    fixture.until_nothing_is_incoming().await;
 }
 
-/// The order of the later node of that name has the same number.
+/// The order of the later node with that name has the same generation.
 #[tokio::test]
-async fn one_of_a_node_that_has_enrolled_again_meanwhile_is_not_kept() {
-    let site = TestReceiver::new();
-    let sender = site.sender("a");
+async fn an_artifact_of_a_node_enrolled_again_meanwhile_is_discarded() {
+    let fixture = TestReceiver::new();
+    let sender = fixture.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
-    site.first_seq.store(2, Ordering::Relaxed);
+    fixture.first_seq.store(2, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    site.until_nothing_is_incoming().await;
-    assert!(!site.dir.path().join("artifacts/node-a").exists());
-    assert_eq!(site.send("a", "content").await, Ok(()), "the later node has a turn of its own");
+    fixture.until_nothing_is_incoming().await;
+    assert!(!fixture.dir.path().join("artifacts/node-a").exists());
+    assert_eq!(fixture.send("a", "content").await, Ok(()), "the later node has its own upload");
 }
 
-/// A controller that has ordered node `a` to send its logs, and the number of that order.
+/// A controller with a pending order for the logs of node `a`, and that order's generation.
 async fn controller(dir: &std::path::Path) -> (Controller, u64) {
-    let core = StateMachine::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
-    let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
-    let (log_end, watching) = (tokio::sync::watch::channel(0).0, ClockWatch::default());
-    let (brain, _) =
-        Controller::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
+    let state_machine =
+        StateMachine::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
+    let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));
+    let (log_end, clock_watch) = (tokio::sync::watch::channel(0).0, ClockWatch::default());
+    let (controller, _) =
+        Controller::spawn(state_machine, sessions, Arc::default(), log_end, clock_watch, None)
+            .unwrap();
     let node: NodeId = "a".parse().unwrap();
-    let place = Location::in_pool("train".parse().unwrap());
-    let enrolled = Event::Enrolled { node: node.clone(), location: place };
-    brain.take(Actor::Server, enrolled).await.unwrap();
-    let what = OperatorRequest::RunOrder { node: node.clone(), order: OrderKind::CollectLogs };
-    brain
-        .take(Actor::User("ann".into()), Event::OperatorRequested { request: what })
+    let location = Location::in_pool("train".parse().unwrap());
+    let enrolled = Event::Enrolled { node: node.clone(), location };
+    controller.submit(Actor::Server, enrolled).await.unwrap();
+    let request = OperatorRequest::RunOrder { node: node.clone(), order: OrderKind::CollectLogs };
+    controller
+        .submit(Actor::User("ann".into()), Event::OperatorRequested { request })
         .await
         .unwrap();
-    let ordered = brain.look(move |state| {
+    let ordered = controller.read(move |state| {
         let order = &state.nodes[&node].orders.pending().unwrap().order;
         assert_eq!(order.kind, OrderKind::CollectLogs);
         order.generation
     });
     let generation = ordered.await.unwrap();
-    (brain, generation)
+    (controller, generation)
 }
 
 #[tokio::test]
-async fn a_node_whose_certificate_was_revoked_sends_nothing() {
-    let site = TestReceiver::new();
-    let (brain, generation) = controller(site.dir.path()).await;
+async fn a_revoked_node_cannot_send() {
+    let fixture = TestReceiver::new();
+    let (controller, generation) = controller(fixture.dir.path()).await;
     let node: NodeId = "a".parse().unwrap();
     let content = b"content".as_slice();
     let sha256 = Sha256::digest(content).to_vec().into();
     let header = ArtifactHeader { generation, bytes: content.len() as u64, sha256 };
     let whats = [artifact_part::What::Header(header), artifact_part::What::Chunk(content.into())];
-    // Whether it is admitted is asked at the beginning and in the end.
-    for (admissions, wanted) in [
+    // Admission is checked at the beginning and at the end.
+    for (admissions, expected) in [
         ([false, false], Err(Code::PermissionDenied)),
         ([true, false], Err(Code::PermissionDenied)),
         ([true, true], Ok(())),
     ] {
-        let asked = std::cell::Cell::new(0);
-        let is_admitted = || admissions[asked.replace(asked.get() + 1)];
+        let checks = std::cell::Cell::new(0);
+        let is_admitted = || admissions[checks.replace(checks.get() + 1)];
         let parts = whats.clone().map(|what| Ok(ArtifactPart { what: Some(what) }));
-        let received =
-            site.receiver.receive(&brain, &node, is_admitted, tokio_stream::iter(parts)).await;
-        assert_eq!(received.map_err(|status| status.code()), wanted, "{admissions:?}");
-        let is_kept = site.dir.path().join("artifacts/node-a").exists();
-        assert_eq!(is_kept, wanted.is_ok());
+        let received = fixture
+            .receiver
+            .receive(&controller, &node, is_admitted, tokio_stream::iter(parts))
+            .await;
+        assert_eq!(received.map_err(|status| status.code()), expected, "{admissions:?}");
+        let is_stored = fixture.dir.path().join("artifacts/node-a").exists();
+        assert_eq!(is_stored, expected.is_ok());
     }
 }
 
 #[tokio::test]
-async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
-    let site = TestReceiver::new();
-    let senders = [site.sender("a"), site.sender("b")];
+async fn disk_space_is_reserved_for_all_uploads_in_progress() {
+    let fixture = TestReceiver::new();
+    let senders = [fixture.sender("a"), fixture.sender("b")];
     for (sender, content) in senders.iter().zip(["content", "more content"]) {
         sender.begin(content).await;
     }
-    let expected = || site.receiver.expected_bytes.load(Ordering::Relaxed);
+    let expected = || fixture.receiver.expected_bytes.load(Ordering::Relaxed);
     assert_eq!(expected(), "content".len() as u64 + "more content".len() as u64);
     for (sender, content) in senders.into_iter().zip(["content", "more content"]) {
         sender.chunk(content).await;
         assert_eq!(sender.end().await, Ok(()));
     }
     assert_eq!(expected(), 0);
-    // What another sends is beyond any disk.
-    let other = site.receiver.room(u64::MAX / 2);
-    assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
+    // Another upload reserves more than any disk has.
+    let other = fixture.receiver.reserve(u64::MAX / 2);
+    assert_eq!(fixture.send("a", "content").await, Err(Code::ResourceExhausted));
     drop(other);
-    assert_eq!(site.send("a", "content").await, Ok(()));
+    assert_eq!(fixture.send("a", "content").await, Ok(()));
 }
 
 #[tokio::test]
-async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
-    let site = TestReceiver::new();
+async fn attempts_per_order_and_disk_space_are_limited() {
+    let fixture = TestReceiver::new();
     for _ in 0..ATTEMPTS_MAX - 1 {
-        assert_eq!(site.send("a", "content").await, Ok(()));
+        assert_eq!(fixture.send("a", "content").await, Ok(()));
     }
-    // One that fails counts too.
-    let wrong = site.sender("a");
+    // Failed attempts count too.
+    let wrong = fixture.sender("a");
     wrong.begin("content").await;
     wrong.chunk("CONTENT").await;
     assert_eq!(wrong.end().await, Err(Code::InvalidArgument));
-    assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
+    assert_eq!(fixture.send("a", "content").await, Err(Code::FailedPrecondition));
     let full = TestReceiver::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
     assert_eq!(
@@ -357,8 +368,8 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
 
 /// After a crash between storing it and sending the receipt.
 #[tokio::test]
-async fn one_that_is_sent_again_replaces_the_one_before() {
-    let site = TestReceiver::new();
+async fn a_repeated_upload_replaces_the_previous_one() {
+    let fixture = TestReceiver::new();
     for content in ["first", "first", "second"] {
         assert_eq!(fixture.send("a", content).await, Ok(()));
         assert_eq!(fixture.stored("a"), [hex(&Sha256::digest(content))]);

@@ -23,8 +23,8 @@ impl Session<'_> {
         &mut self,
         message: proto::Changes,
     ) -> Result<(), SessionEnd> {
-        if let Some(left) = self.changes_to_skip.checked_sub(1) {
-            self.changes_to_skip = left;
+        if let Some(remaining) = self.changes_to_skip.checked_sub(1) {
+            self.changes_to_skip = remaining;
             return Ok(());
         }
         if self.last.is_some_and(|last| message.record <= last) {
@@ -189,7 +189,7 @@ impl Session<'_> {
         &mut self,
         message: proto::OrderStatus,
     ) -> Result<(), SessionEnd> {
-        let (generation, status) = convert::answer(message)?;
+        let (generation, status) = convert::order_status(message)?;
         let accepted = status == OrderStatus::Accepted;
         let event = Event::OrderStatusReported { node: self.node.clone(), generation, status };
         self.report(event, SMALL_BYTES, None).await?;

@@ -52,8 +52,8 @@ pub(crate) fn page(report: &BenchReport) -> String {
 
 fn machine(report: &BenchReport) -> String {
     let mut html = String::from("<dl>\n");
-    for (what, value) in summary::machine(report) {
-        html.push_str(&format!("<dt>{what}</dt><dd>{}</dd>\n", escape(&value)));
+    for (name, value) in summary::machine(report) {
+        html.push_str(&format!("<dt>{name}</dt><dd>{}</dd>\n", escape(&value)));
     }
     html.push_str("</dl>\n");
     html

@@ -203,15 +203,15 @@ impl BenchReport {
 
 /// The command with `DIR` for its directory, which means nothing elsewhere.
 fn without_directory(command: &str) -> String {
-    let mut words: Vec<&str> = command.split(' ').collect();
-    for index in 0..words.len() {
-        if words[index].starts_with("--dir=") {
-            words[index] = "--dir=DIR";
-        } else if index > 0 && words[index - 1] == "--dir" {
-            words[index] = "DIR";
+    let mut args: Vec<&str> = command.split(' ').collect();
+    for index in 0..args.len() {
+        if args[index].starts_with("--dir=") {
+            args[index] = "--dir=DIR";
+        } else if index > 0 && args[index - 1] == "--dir" {
+            args[index] = "DIR";
         }
     }
-    words.join(" ")
+    args.join(" ")
 }
 
 /// `0.1.0 (28 shards)`.

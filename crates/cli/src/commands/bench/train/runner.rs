@@ -25,9 +25,9 @@ pub(super) struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     pub(super) fn new(args: &'a Args, store: &'a Store, plan: &'a Plan) -> Self {
-        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-        let mut words: Vec<String> = words.collect();
-        if let Some(first) = words.first_mut() {
+        let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
+        let mut argv: Vec<String> = argv.collect();
+        if let Some(first) = argv.first_mut() {
             "farrier".clone_into(first);
         }
         Self {
@@ -35,7 +35,7 @@ impl<'a> Runner<'a> {
             store,
             plan,
             machine: machine(),
-            command: words.join(" "),
+            command: argv.join(" "),
             stop: args.stop_after.map(|after_s| Instant::now() + Duration::from_secs(after_s)),
         }
     }
@@ -203,8 +203,8 @@ const INSTALL: &str = "install the package with its torch extra into that Python
 
 /// Parses a preflight line into what is missing and a hint; `None` if it is no such line.
 fn parse_missing(line: &str) -> Option<(String, &'static str)> {
-    let (what, rest) = line.split_once(' ')?;
-    match what {
+    let (kind, rest) = line.split_once(' ')?;
+    match kind {
         "module" => Some((format!("no module `{rest}`"), INSTALL)),
         "cuda" => Some((
             "its torch is built without CUDA".to_owned(),

@@ -70,9 +70,9 @@ pub(crate) fn machine(report: &BenchReport) -> Vec<(&'static str, String)> {
     };
     let repeats: Vec<String> = report.steps.iter().map(repeats).collect();
     let seeds: Vec<String> = report.memory.iter().map(seeds).collect();
-    for (what, all) in [("Repeats", repeats), ("Seeds", seeds)] {
-        if !all.is_empty() {
-            lines.push((what, all.join("; ")));
+    for (name, values) in [("Repeats", repeats), ("Seeds", seeds)] {
+        if !values.is_empty() {
+            lines.push((name, values.join("; ")));
         }
     }
     lines

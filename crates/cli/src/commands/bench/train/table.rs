@@ -6,8 +6,8 @@ use super::view::{self, TextTable};
 use crate::printer::{Printer, Tone};
 
 pub(crate) fn print(report: &BenchReport, printer: &mut Printer) -> anyhow::Result<()> {
-    for (what, value) in summary::machine(report) {
-        printer.paragraph(what, 11, &value)?;
+    for (name, value) in summary::machine(report) {
+        printer.paragraph(name, 11, &value)?;
     }
     if let Some(differences) = report.incomparable() {
         let warning = printer.toned(Tone::Caution, &format!("Not comparable: {differences}."));

@@ -132,8 +132,8 @@ fn reason(node: &NodeRow) -> String {
     if let Some(order) = &node.order {
         text = format!("{order}: {text}");
     }
-    if let Some(blocker) = &node.deferred {
-        text.push_str(&format!("; blocked: {}", blocker.text));
+    if let Some(reason) = &node.deferred {
+        text.push_str(&format!("; deferred: {}", reason.text));
     }
     if node.heartbeat_lost_since.is_some() {
         text = format!("heartbeat lost; {text}");
@@ -220,14 +220,14 @@ fn details(node: &NodeDetail) -> Vec<(&'static str, String)> {
     let mut lines = vec![
         ("pool", node.location.pool.to_string()),
         ("reason", node.rationale.reason.text.clone()),
-        ("unblocked by", node.rationale.unblocked_by.text.clone()),
+        ("until", node.rationale.unblocked_by.text.clone()),
     ];
-    if let Some(blocker) = &node.deferred {
-        let text = format!("{}; until {}", blocker.reason.text, blocker.unblocked_by.text);
-        lines.push(("blocked", text));
+    if let Some(rationale) = &node.deferred {
+        let text = format!("{}; until {}", rationale.reason.text, rationale.unblocked_by.text);
+        lines.push(("deferred", text));
     }
     if let Some(order) = &node.order {
-        lines.push(("order", format!("{} until {:.0}", order.text, order.lease_until)));
+        lines.push(("order", format!("{}, lease until {:.0}", order.text, order.lease_until)));
     }
     if let Some(hold) = &node.hold {
         lines.push(("held by", format!("{}: {}", hold.by, hold.reason)));
@@ -241,9 +241,13 @@ fn details(node: &NodeDetail) -> Vec<(&'static str, String)> {
     match &node.inventory {
         Some(inventory) => {
             lines.push(("driver", inventory.driver.clone().unwrap_or_else(unknown)));
-            let gpus = inventory.gpus.as_ref().map(|all| {
-                let name = all.first().and_then(|gpu| gpu.name.clone());
-                format!("{} × {}", all.len(), name.unwrap_or_else(|| "a GPU".to_owned()))
+            let gpus = inventory.gpus.as_ref().map(|gpus| {
+                let name = gpus.first().and_then(|gpu| gpu.name.clone());
+                format!(
+                    "{} × {}",
+                    gpus.len(),
+                    name.unwrap_or_else(|| "GPU of unknown model".to_owned())
+                )
             });
             lines.push(("GPUs", gpus.unwrap_or_else(unknown)));
         }

@@ -343,12 +343,12 @@ fn coverage_gaps_are_shown() {
 
 /// Three nodes: one in service, one quarantined, one with a lost heartbeat.
 fn fleet() -> FleetSample {
-    let row = |name: &str, standing: &str, more: serde_json::Value| {
+    let row = |name: &str, phase: &str, more: serde_json::Value| {
         let mut row = serde_json::json!({
-            "node": name, "place": {"pool": "train", "rack": "r1"}, "standing": standing,
-            "since": at(0).to_string(), "reason": { "code": "legacy", "params": null, "text": "proven" }, "gpus": 8, "gpu": "NVIDIA H200",
+            "node": name, "location": {"pool": "train", "rack": "r1"}, "phase": phase,
+            "since": at(0).to_string(), "reason": { "code": "legacy", "params": null, "text": "verified" }, "gpus": 8, "gpu": "NVIDIA H200",
             "driver": "580.95.05", "findings": 0, "worst": null, "order": null,
-            "held_back": null, "silent_since": null,
+            "deferred": null, "heartbeat_lost_since": null,
         });
         for (key, value) in more.as_object().unwrap() {
             row[key] = value.clone();
@@ -358,9 +358,9 @@ fn fleet() -> FleetSample {
     let fatal = serde_json::json!({
         "findings": 2, "worst": "fatal", "reason": { "code": "legacy", "params": null, "text": "fatal gpu.xid (Xid 79)" }, "order": "reboot",
     });
-    let silent = serde_json::json!({
+    let heartbeat_lost = serde_json::json!({
         "gpus": null, "gpu": null, "driver": null, "reason": { "code": "legacy", "params": null, "text": "heartbeat lost" },
-        "silent_since": at(3).to_string(),
+        "heartbeat_lost_since": at(3).to_string(),
     });
     FleetSample {
         url: "https://fleet.example:9443".to_owned(),
@@ -368,7 +368,7 @@ fn fleet() -> FleetSample {
         nodes: vec![
             row("gpu-1", "in-service", serde_json::json!({})),
             row("gpu-2", "quarantined", fatal),
-            row("gpu-3", "suspect", silent),
+            row("gpu-3", "suspect", heartbeat_lost),
         ],
         ..FleetSample::default()
     }

@@ -12,9 +12,9 @@ use crate::commands::top::sample::SourceOutage;
 use crate::commands::top::view_state::ServerQuery;
 use crate::failure;
 
-/// Phases out of service: all of these nodes are requested, however large the fleet is.
-const OUT_OF_SERVICE: [&str; 6] =
-    ["quarantined", "in-repair", "suspect", "verifying", "held", "joining"];
+/// Phases other than in service: all nodes in them are requested, however large the fleet is.
+const NOT_IN_SERVICE: [&str; 6] =
+    ["quarantined", "repairing", "suspect", "verifying", "held", "joining"];
 
 /// Maximum number of nodes in service: one page of the server.
 const IN_SERVICE_MAX: u32 = 500;
@@ -69,11 +69,11 @@ impl ServerSource {
             None => Session::open(&self.login)?,
         };
         let mut fleet = FleetSample { url: self.login.server.clone(), ..FleetSample::default() };
-        for standing in OUT_OF_SERVICE {
-            fleet.nodes.extend(list_nodes(&mut session, standing)?);
+        for phase in NOT_IN_SERVICE {
+            fleet.nodes.extend(list_nodes(&mut session, phase)?);
         }
         let path = Path::new("/api/v1/nodes")
-            .with("standing", Some("in-service"))
+            .with("phase", Some("in-service"))
             .with("text", self.query.filter.as_ref())
             .with("limit", Some(IN_SERVICE_MAX));
         let page: NodePage = session.get(path.as_str())?;
@@ -99,12 +99,12 @@ pub(in crate::commands::top) fn outage(err: &anyhow::Error) -> SourceOutage {
     SourceOutage { since: Timestamp::now(), why: format!("{err:#}"), hint: failure::hint(err) }
 }
 
-fn list_nodes(session: &mut Session, standing: &str) -> anyhow::Result<Vec<NodeRow>> {
+fn list_nodes(session: &mut Session, phase: &str) -> anyhow::Result<Vec<NodeRow>> {
     let mut nodes = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
         let path = Path::new("/api/v1/nodes")
-            .with("standing", Some(standing))
+            .with("phase", Some(phase))
             .with("cursor", cursor)
             .with("limit", Some(PAGE_SIZE));
         let page: NodePage = session.get(path.as_str())?;

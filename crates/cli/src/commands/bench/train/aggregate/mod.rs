@@ -351,8 +351,8 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
     }
 }
 
-/// Prefix of the line in a step's report that states why it runs eagerly for good (`StepReport` in
-/// Python).
+/// Prefix of the line in a step's report that states why all later steps run eagerly (`StepReport`
+/// in Python).
 const EAGER_PREFIX: &str = "eager from here on: ";
 
 /// The report of each repeat that ended eager, after that of one other repeat.

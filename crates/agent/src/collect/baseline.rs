@@ -12,65 +12,68 @@ const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct BaselineFormat {
     v: u32,
     hardware: HardwareBaseline,
 }
 
 /// The file and its content.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct BaselineFile {
     path: PathBuf,
-    kept: HardwareBaseline,
+    baseline: HardwareBaseline,
 }
 
-impl Kept {
+impl BaselineFile {
     /// Reads the file. Without it, the baseline starts with what is present now.
     pub(super) fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("hardware.json");
-        let kept = match read(&path) {
-            Ok(kept) => kept,
+        let baseline = match read(&path) {
+            Ok(baseline) => baseline,
             Err(err) if err.kind() == ErrorKind::NotFound => HardwareBaseline::default(),
             Err(err) => {
-                tracing::warn!(%err, path = %path.display(), "what the node had is not known");
+                tracing::warn!(%err, path = %path.display(), "failed to read the hardware baseline");
                 HardwareBaseline::default()
             }
         };
-        Self { path, kept }
+        Self { path, baseline }
     }
 
     pub(super) fn get(&self) -> &HardwareBaseline {
-        &self.kept
+        &self.baseline
     }
 
     /// Stores the baseline if it changed.
-    pub(super) fn keep(&mut self, seen: HardwareBaseline) {
-        if self.kept == seen {
+    pub(super) fn store(&mut self, baseline: HardwareBaseline) {
+        if self.baseline == baseline {
             return;
         }
-        self.kept = seen;
-        if let Err(err) = write(&self.path, &self.kept) {
-            tracing::warn!(%err, path = %self.path.display(), "what the node has is not kept");
+        self.baseline = baseline;
+        if let Err(err) = write(&self.path, &self.baseline) {
+            tracing::warn!(%err, path = %self.path.display(), "failed to store the hardware baseline");
         }
     }
 }
 
 fn read(path: &Path) -> io::Result<HardwareBaseline> {
-    let form: Form = serde_json::from_slice(&fs::read(path)?)?;
-    if form.v != VERSION {
-        return Err(io::Error::new(ErrorKind::InvalidData, format!("its version is {}", form.v)));
+    let file: BaselineFormat = serde_json::from_slice(&fs::read(path)?)?;
+    if file.v != VERSION {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("unknown format version {}", file.v),
+        ));
     }
-    Ok(form.hardware)
+    Ok(file.hardware)
 }
 
 fn write(path: &Path, hardware: &HardwareBaseline) -> io::Result<()> {
-    let form = Form { v: VERSION, hardware: hardware.clone() };
-    let part = path.with_extension("part");
-    let mut file = File::create(&part)?;
-    file.write_all(&serde_json::to_vec(&form)?)?;
+    let content = BaselineFormat { v: VERSION, hardware: hardware.clone() };
+    let temporary = path.with_extension("part");
+    let mut file = File::create(&temporary)?;
+    file.write_all(&serde_json::to_vec(&content)?)?;
     // After a power failure, either the old or the new file must be there in full.
     file.sync_all()?;
-    fs::rename(&part, path)
+    fs::rename(&temporary, path)
 }
 
 #[cfg(test)]
@@ -78,26 +81,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_there_again_and_a_damaged_file_is_none() {
+    fn a_stored_baseline_is_restored_and_a_damaged_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        let seen = HardwareBaseline { gpus_most: 8, nics_most: 4, ..HardwareBaseline::default() };
-        let mut kept = Kept::open(folder.path());
-        assert_eq!(*kept.get(), HardwareBaseline::default());
-        kept.keep(seen.clone());
-        assert_eq!(*Kept::open(folder.path()).get(), seen);
+        let stored = HardwareBaseline { gpus_most: 8, nics_most: 4, ..HardwareBaseline::default() };
+        let mut file = BaselineFile::open(folder.path());
+        assert_eq!(*file.get(), HardwareBaseline::default());
+        file.store(stored.clone());
+        assert_eq!(*BaselineFile::open(folder.path()).get(), stored);
         for damaged in ["", "{}", r#"{"v":2,"hardware":{}}"#] {
             fs::write(folder.path().join("hardware.json"), damaged).unwrap();
-            assert_eq!(*Kept::open(folder.path()).get(), HardwareBaseline::default());
+            assert_eq!(*BaselineFile::open(folder.path()).get(), HardwareBaseline::default());
         }
     }
 
     #[test]
-    fn the_first_version_is_read() {
+    fn format_version_1_is_readable() {
         let folder = tempfile::tempdir().unwrap();
         let text = r#"{"v":1,"hardware":{"gpus":[{"uuid":"GPU-1","index":0,"minor":0,"pci":"0000:1b:00.0",
             "name":"NVIDIA H100 80GB HBM3"}],"gpus_most":8,"nics_most":2,"nics_ignored":["mlx5_9"]}}"#;
         fs::write(folder.path().join("hardware.json"), text).unwrap();
-        let kept = Kept::open(folder.path());
-        assert_eq!((kept.get().gpus.len(), kept.get().gpus_most), (1, 8));
+        let file = BaselineFile::open(folder.path());
+        assert_eq!((file.get().gpus.len(), file.get().gpus_most), (1, 8));
     }
 }

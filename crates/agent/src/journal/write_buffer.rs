@@ -1,4 +1,4 @@
-//! Records not yet on disk. While writes fail they are merged, so that memory is bounded.
+//! Records that wait for a write. While writes fail they are merged, so that memory is bounded.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ const PIECE_BYTES: usize = 1 << 20;
 const CHANGES_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WriteBuffer {
     records: Vec<Record>,
 }
 
-impl Waiting {
+impl WriteBuffer {
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -50,31 +50,31 @@ impl Waiting {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
         let mut remembered = Vec::new();
-        let mut told: BTreeMap<_, LastTold> = BTreeMap::new();
-        let key = |it: &LastTold| (it.subject.clone(), it.signal);
+        let mut reports: BTreeMap<_, LastTold> = BTreeMap::new();
+        let key = |report: &LastTold| (report.subject.clone(), report.signal);
         for record in self.records.drain(..) {
             changes.extend(record.changes);
             remembered.extend(record.remembered);
             // The driver's reports of another boot do not apply to this one.
             if record.boot == merged.boot {
-                told.extend(record.told.into_iter().map(|it| (key(&it), it)));
+                reports.extend(record.told.into_iter().map(|report| (key(&report), report)));
             }
         }
         changes.append(&mut merged.changes);
         remembered.append(&mut merged.remembered);
-        told.extend(merged.told.drain(..).map(|it| (key(&it), it)));
-        merged.told = told.into_values().collect();
-        merged.changes = bounded(last_updates(changes));
+        reports.extend(merged.told.drain(..).map(|report| (key(&report), report)));
+        merged.told = reports.into_values().collect();
+        merged.changes = drop_excess(without_superseded_updates(changes));
         merged.remembered = remembered.split_off(remembered.len().saturating_sub(CHANGES_MAX));
-        self.records = pieces(merged);
+        self.records = split(merged);
     }
 }
 
 /// Splits a record. The pieces reuse sequence numbers of the merged records, of which there are far
 /// more. Only the last piece has the kernel log cursor: after a partial write the log is read again
 /// rather than a line missed.
-fn pieces(whole: Record) -> Vec<Record> {
-    let bare = Record {
+fn split(whole: Record) -> Vec<Record> {
+    let empty = Record {
         kernel_seq: None,
         snapshot: None,
         changes: Vec::new(),
@@ -83,23 +83,23 @@ fn pieces(whole: Record) -> Vec<Record> {
         boot: whole.boot.clone(),
         ..whole
     };
-    let mut pieces = vec![bare.clone()];
+    let mut pieces = vec![empty.clone()];
     let mut bytes = 0;
-    let mut room = |pieces: &mut Vec<Record>, more: usize| {
+    let mut make_room = |pieces: &mut Vec<Record>, more: usize| {
         if bytes > 0 && bytes + more > PIECE_BYTES {
-            pieces.push(bare.clone());
+            pieces.push(empty.clone());
             bytes = 0;
         }
         bytes += more;
     };
     for change in whole.changes {
-        room(&mut pieces, length(&change));
+        make_room(&mut pieces, encoded_bytes(&change));
         if let Some(last) = pieces.last_mut() {
             last.changes.push(change);
         }
     }
     for remembered in whole.remembered {
-        room(&mut pieces, length(&remembered));
+        make_room(&mut pieces, encoded_bytes(&remembered));
         if let Some(last) = pieces.last_mut() {
             last.remembered.push(remembered);
         }
@@ -114,39 +114,39 @@ fn pieces(whole: Record) -> Vec<Record> {
     pieces
 }
 
-fn length(part: &impl serde::Serialize) -> usize {
-    serde_json::to_vec(part).map_or(0, |bytes| bytes.len())
+fn encoded_bytes(value: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(value).map_or(0, |bytes| bytes.len())
 }
 
-fn last_updates(changes: Vec<Change>) -> Vec<Change> {
+fn without_superseded_updates(changes: Vec<Change>) -> Vec<Change> {
     let mut last: BTreeMap<u64, usize> = BTreeMap::new();
-    for (at, change) in changes.iter().enumerate() {
-        last.insert(change.finding().id, at);
+    for (index, change) in changes.iter().enumerate() {
+        last.insert(change.finding().id, index);
     }
-    let keep = |at: usize, change: &Change| !matches!(change, Change::Updated(finding) if last.get(&finding.id) != Some(&at));
+    let keep = |index: usize, change: &Change| !matches!(change, Change::Updated(finding) if last.get(&finding.id) != Some(&index));
     let numbered = changes.into_iter().enumerate();
-    numbered.filter(|(at, change)| keep(*at, change)).map(|(_, change)| change).collect()
+    numbered.filter(|(index, change)| keep(*index, change)).map(|(_, change)| change).collect()
 }
 
 /// Drops findings that both opened and cleared while writes failed, oldest first.
-fn bounded(changes: Vec<Change>) -> Vec<Change> {
+fn drop_excess(changes: Vec<Change>) -> Vec<Change> {
     let mut excess = changes.len().saturating_sub(CHANGES_MAX);
     if excess == 0 {
         return changes;
     }
     let mut opened = std::collections::BTreeSet::new();
-    let mut gone = std::collections::BTreeSet::new();
+    let mut dropped = std::collections::BTreeSet::new();
     for change in &changes {
         match change {
             Change::Opened(finding) => drop(opened.insert(finding.id)),
             Change::Cleared(finding) if excess > 0 && opened.contains(&finding.id) => {
-                gone.insert(finding.id);
+                dropped.insert(finding.id);
                 excess = excess.saturating_sub(2);
             }
             Change::Cleared(_) | Change::Updated(_) => (),
         }
     }
-    let lost = gone.len();
-    tracing::error!(lost, "findings that came and went while the disk took nothing are lost");
-    changes.into_iter().filter(|change| !gone.contains(&change.finding().id)).collect()
+    let count = dropped.len();
+    tracing::error!(count, "dropped findings that opened and cleared while writes failed");
+    changes.into_iter().filter(|change| !dropped.contains(&change.finding().id)).collect()
 }

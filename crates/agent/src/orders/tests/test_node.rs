@@ -12,29 +12,29 @@ use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLev
 use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 
-use super::super::scheduler::whose;
+use super::super::scheduler::classify_cordon;
 use super::super::*;
 use crate::failpoint::Failpoint;
 
 /// State of the node, and counts of the changes made to it.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a way in which a node can be")]
+#[expect(clippy::struct_excessive_bools, reason = "independent test switches")]
 pub(super) struct State {
     pub(super) boot: u32,
     pub(super) boot_unreadable: bool,
     /// Owner and reason of the cordon.
-    pub(super) mark: Option<(String, String)>,
-    pub(super) mark_unreadable: bool,
+    pub(super) cordon: Option<(String, String)>,
+    pub(super) cordon_unreadable: bool,
     pub(super) jobs: Vec<Job>,
-    pub(super) cannot_move: BTreeSet<String>,
-    pub(super) held: Vec<Held>,
-    pub(super) gpu_wrong: Vec<String>,
-    pub(super) finding_against: Option<String>,
-    pub(super) reset_mends: bool,
+    pub(super) cannot_requeue: BTreeSet<String>,
+    pub(super) processes: Vec<GpuProcess>,
+    pub(super) reset_reasons: Vec<String>,
+    pub(super) blocking_finding: Option<String>,
+    pub(super) reset_succeeds: bool,
     pub(super) reset_fails: Option<String>,
     pub(super) run: u32,
     pub(super) service_starts: bool,
-    pub(super) proof: Proof,
+    pub(super) verification: VerificationReport,
     pub(super) resets: u32,
     pub(super) reboots: u32,
     pub(super) restarts: u32,
@@ -51,19 +51,22 @@ impl Default for State {
     fn default() -> Self {
         Self {
             boot: 1,
-            finding_against: None,
+            blocking_finding: None,
             boot_unreadable: false,
-            mark: None,
-            mark_unreadable: false,
+            cordon: None,
+            cordon_unreadable: false,
             jobs: Vec::new(),
-            cannot_move: BTreeSet::new(),
-            held: Vec::new(),
-            gpu_wrong: vec!["the driver asks for a reset".to_owned()],
-            reset_mends: true,
+            cannot_requeue: BTreeSet::new(),
+            processes: Vec::new(),
+            reset_reasons: vec!["the driver requests a reset".to_owned()],
+            reset_succeeds: true,
             reset_fails: None,
             run: 1,
             service_starts: true,
-            proof: Proof { passed: vec!["all is well".to_owned()], ..Proof::default() },
+            verification: VerificationReport {
+                passed: vec!["all is well".to_owned()],
+                ..VerificationReport::default()
+            },
             resets: 0,
             reboots: 0,
             restarts: 0,
@@ -78,8 +81,8 @@ impl Default for State {
 }
 
 impl State {
-    fn needs_empty(&mut self) {
-        if self.mark.is_none() || !self.jobs.is_empty() {
+    fn check_drained(&mut self) {
+        if self.cordon.is_none() || !self.jobs.is_empty() {
             self.violated = Some("a node in use was repaired");
         }
     }
@@ -92,8 +95,8 @@ pub(super) fn gpu() -> GpuUuid {
 }
 
 fn process_failed(stderr: &str) -> ProcessError {
-    let (program, how) = ("program".to_owned(), "exit status: 1".to_owned());
-    ProcessError::Failed { program, how, said: stderr.to_owned() }
+    let (program, status) = ("program".to_owned(), "exit status: 1".to_owned());
+    ProcessError::Failed { program, status, output: stderr.to_owned() }
 }
 
 pub(super) fn job(id: &str) -> Job {
@@ -102,38 +105,38 @@ pub(super) fn job(id: &str) -> Job {
 
 /// The node and its clock.
 #[derive(Clone)]
-pub(super) struct World {
+pub(super) struct TestNode {
     pub(super) folder: Arc<tempfile::TempDir>,
     state: Arc<Mutex<State>>,
     clock_s: Arc<AtomicI64>,
     /// Seconds that pass with each read of the clock.
-    look_s: Arc<AtomicI64>,
-    looks: Arc<AtomicU32>,
-    pub(super) woken: Arc<AtomicU32>,
+    step_s: Arc<AtomicI64>,
+    clock_reads: Arc<AtomicU32>,
+    pub(super) wakes: Arc<AtomicU32>,
     pub(super) repairs: Arc<Mutex<Vec<RepairNote>>>,
 }
 
 /// The clock's first reading.
-const BEGIN_S: i64 = 1_800_000_000;
+const START_S: i64 = 1_800_000_000;
 
-impl World {
+impl TestNode {
     pub(super) fn new() -> Self {
         Self {
             folder: Arc::new(tempfile::tempdir().unwrap()),
             state: Arc::default(),
-            clock_s: Arc::new(AtomicI64::new(BEGIN_S)),
-            look_s: Arc::new(AtomicI64::new(1)),
-            looks: Arc::default(),
-            woken: Arc::default(),
+            clock_s: Arc::new(AtomicI64::new(START_S)),
+            step_s: Arc::new(AtomicI64::new(1)),
+            clock_reads: Arc::default(),
+            wakes: Arc::default(),
             repairs: Arc::default(),
         }
     }
 
     /// A node that we cordoned, without jobs.
     pub(super) fn drained() -> Self {
-        let world = Self::new();
-        world.state().mark = Some(("farrier".to_owned(), "farrier: before".to_owned()));
-        world
+        let node = Self::new();
+        node.state().cordon = Some(("farrier".to_owned(), "farrier: before".to_owned()));
+        node
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -144,27 +147,27 @@ impl World {
         Timestamp::from_second(self.clock_s.load(Ordering::Relaxed)).unwrap()
     }
 
-    pub(super) fn pass(&self, seconds: i64) {
+    pub(super) fn advance(&self, seconds: i64) {
         self.clock_s.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Stops the clock from advancing by itself.
-    pub(super) fn stand_still(&self) {
-        self.look_s.store(0, Ordering::Relaxed);
+    /// Stops the clock from advancing with each read.
+    pub(super) fn stop_clock(&self) {
+        self.step_s.store(0, Ordering::Relaxed);
     }
 
     /// Waits for further reads of the clock.
-    pub(super) fn wait_for_looks(&self) {
-        let until = self.looks.load(Ordering::Relaxed) + 20;
-        while self.looks.load(Ordering::Relaxed) < until {
+    pub(super) fn wait_for_clock_reads(&self) {
+        let until = self.clock_reads.load(Ordering::Relaxed) + 20;
+        while self.clock_reads.load(Ordering::Relaxed) < until {
             std::thread::yield_now();
         }
     }
 
     pub(super) fn open(&self, crash: &str) -> Result<OrderExecutor, OrdersError> {
-        let (world, woken) = (self.clone(), Arc::clone(&self.woken));
+        let (node, wakes) = (self.clone(), Arc::clone(&self.wakes));
         let repairs = Arc::clone(&self.repairs);
-        OrderExecutor::open(Parts {
+        OrderExecutor::open(ExecutorParts {
             state_dir: self.folder.path().to_owned(),
             limits: Limits {
                 node: Some("node-1".parse().unwrap()),
@@ -174,13 +177,13 @@ impl World {
                 services: vec![UNIT.to_owned()],
                 settle_s: 60,
             },
-            hands: Box::new(self.clone()),
-            eyes: Arc::new(self.clone()),
+            actuator: Box::new(self.clone()),
+            inspector: Arc::new(self.clone()),
             scheduler: Box::new(self.clone()),
             now: Box::new(move || {
-                world.looks.fetch_add(1, Ordering::Relaxed);
-                let now = world.now();
-                world.pass(world.look_s.load(Ordering::Relaxed));
+                node.clock_reads.fetch_add(1, Ordering::Relaxed);
+                let now = node.now();
+                node.advance(node.step_s.load(Ordering::Relaxed));
                 now
             }),
             poll: Duration::ZERO,
@@ -188,22 +191,22 @@ impl World {
             outbox: None,
             crash: Failpoint::of(crash),
             wake: Box::new(move || {
-                woken.fetch_add(1, Ordering::Relaxed);
+                wakes.fetch_add(1, Ordering::Relaxed);
             }),
             repaired: Box::new(move |note| repairs.lock().unwrap().push(note)),
         })
     }
 
-    pub(super) fn desk(&self) -> OrderExecutor {
+    pub(super) fn executor(&self) -> OrderExecutor {
         self.open("").unwrap()
     }
 
-    pub(super) fn order(&self, generation: u64, what: OrderKind) -> Order {
-        let boot = what.is_repair().then(|| format!("boot-{}", self.state().boot));
+    pub(super) fn order(&self, generation: u64, kind: OrderKind) -> Order {
+        let boot = kind.is_repair().then(|| format!("boot-{}", self.state().boot));
         Order {
             node: "node-1".parse().unwrap(),
             generation,
-            kind: what,
+            kind,
             boot,
             lease_until: self.now() + SignedDuration::from_secs(600),
             reason: farrier_fleet::fleet::Reason::Rendered {
@@ -214,30 +217,30 @@ impl World {
     }
 
     /// Submits an order and executes it. Returns its final status.
-    pub(super) fn carry(&self, what: OrderKind) -> OrderStatus {
-        let desk = self.desk();
-        let generation = desk.ledger().generation + 1;
-        let order = self.order(generation, what);
-        match desk.offer(&order, self.now()) {
+    pub(super) fn run_order(&self, kind: OrderKind) -> OrderStatus {
+        let executor = self.executor();
+        let generation = executor.ledger().generation + 1;
+        let order = self.order(generation, kind);
+        match executor.submit(&order, self.now()) {
             OrderStatus::Accepted => {}
-            answer => return answer,
+            status => return status,
         }
-        desk.step();
-        desk.ledger().last.unwrap().1
+        executor.step();
+        executor.ledger().last.unwrap().1
     }
 }
 
-/// Runs `what`. Returns `None` if it hit a failpoint.
-pub(super) fn dies<T>(what: impl FnOnce() -> T) -> Option<T> {
+/// Runs `action`. Returns `None` if it hit a failpoint.
+pub(super) fn catch_crash<T>(action: impl FnOnce() -> T) -> Option<T> {
     // Suppress the panic message.
-    let before = std::panic::take_hook();
+    let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
-    let ended = catch_unwind(AssertUnwindSafe(what));
-    std::panic::set_hook(before);
-    ended.ok()
+    let result = catch_unwind(AssertUnwindSafe(action));
+    std::panic::set_hook(previous);
+    result.ok()
 }
 
-impl Actuator for World {
+impl Actuator for TestNode {
     fn boot(&self) -> Result<String, ActuatorError> {
         let state = self.state();
         if state.boot_unreadable {
@@ -246,22 +249,22 @@ impl Actuator for World {
         Ok(format!("boot-{}", state.boot))
     }
 
-    fn reset_gpu(&self, _gpu: &GpuUuid, _alive: File) -> Result<(), ActuatorError> {
+    fn reset_gpu(&self, _gpu: &GpuUuid, _lock: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
-        state.needs_empty();
+        state.check_drained();
         state.resets += 1;
         if let Some(stderr) = &state.reset_fails {
             return Err(process_failed(stderr).into());
         }
-        if state.reset_mends {
-            state.gpu_wrong.clear();
+        if state.reset_succeeds {
+            state.reset_reasons.clear();
         }
         Ok(())
     }
 
-    fn reboot(&self, _alive: File) -> Result<(), ActuatorError> {
+    fn reboot(&self, _lock: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
-        state.needs_empty();
+        state.check_drained();
         state.reboots += 1;
         state.boot += 1;
         Ok(())
@@ -274,79 +277,91 @@ impl Actuator for World {
         Ok(Service { is_active, state: word.to_owned(), run: Some(format!("run-{}", state.run)) })
     }
 
-    fn restart_service(&self, _unit: &str, _alive: File) -> Result<(), ActuatorError> {
+    fn restart_service(&self, _unit: &str, _lock: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
-        state.needs_empty();
+        state.check_drained();
         state.restarts += 1;
         state.run += 1;
         Ok(())
     }
 
-    fn tune(&self, profile: &str, _alive: File) -> Result<String, ActuatorError> {
+    fn tune(&self, profile: &str, _lock: File) -> Result<String, ActuatorError> {
         let mut state = self.state();
-        state.needs_empty();
+        state.check_drained();
         state.tunes += 1;
         match state.tune_fails.clone() {
-            None => Ok(format!("it is as {profile} wants it")),
+            None => Ok(format!("profile {profile} is applied")),
             Some(stderr) => Err(TuneError::Failed { stderr }.into()),
         }
     }
 }
 
-impl Inspector for World {
-    fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuSeen, InspectorError> {
-        Ok(GpuSeen { wrong: self.state().gpu_wrong.clone(), text: "it answers".to_owned() })
+impl Inspector for TestNode {
+    fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuHealth, InspectorError> {
+        Ok(GpuHealth {
+            reset_reasons: self.state().reset_reasons.clone(),
+            summary: "the GPU responds".to_owned(),
+        })
     }
 
-    fn processes(&self, _since: Timestamp) -> Result<Vec<Held>, InspectorError> {
-        Ok(self.state().held.clone())
+    fn processes(&self, _since: Timestamp) -> Result<Vec<GpuProcess>, InspectorError> {
+        Ok(self.state().processes.clone())
     }
 
-    fn finding_against(&self) -> Result<Option<String>, InspectorError> {
-        Ok(self.state().finding_against.clone())
+    fn blocking_finding(&self) -> Result<Option<String>, InspectorError> {
+        Ok(self.state().blocking_finding.clone())
     }
 
-    fn prove(&self, _rung: VerificationLevel, _wanted: &dyn Fn() -> bool) -> Proof {
-        self.state().proof.clone()
+    fn verify(
+        &self,
+        _level: VerificationLevel,
+        _is_active: &dyn Fn() -> bool,
+    ) -> VerificationReport {
+        self.state().verification.clone()
     }
 
-    fn examine(&self, _level: u8, _minutes: u32, _wanted: &dyn Fn() -> bool) -> Proof {
-        self.state().proof.clone()
+    fn run_diag(
+        &self,
+        _level: u8,
+        _minutes: u32,
+        _is_active: &dyn Fn() -> bool,
+    ) -> VerificationReport {
+        self.state().verification.clone()
     }
 }
 
-impl Scheduler for World {
+impl Scheduler for TestNode {
     fn name(&self) -> &'static str {
-        "the test"
+        "test"
     }
 
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
         let state = self.state();
-        if state.mark_unreadable {
+        if state.cordon_unreadable {
             return Err(process_failed("the controller does not answer").into());
         }
-        Ok(match &state.mark {
+        Ok(match &state.cordon {
             None => Cordon::None,
-            Some((owner, reason)) => whose(owner == "farrier", owner, reason, ours),
+            Some((owner, reason)) => classify_cordon(owner == "farrier", owner, reason, ours),
         })
     }
 
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
         let mut state = self.state();
         state.cordons += 1;
-        if state.mark.is_some() {
-            state.violated = Some("a mark was written over");
+        if state.cordon.is_some() {
+            state.violated = Some("a cordon was overwritten");
         }
-        state.mark = Some(("farrier".to_owned(), reason.to_owned()));
+        state.cordon = Some(("farrier".to_owned(), reason.to_owned()));
         Ok(())
     }
 
     fn uncordon(&self) -> Result<(), SchedulerError> {
         let mut state = self.state();
         state.uncordons += 1;
-        let owner = state.mark.take().map(|(owner, _)| owner);
+        let owner = state.cordon.take().map(|(owner, _)| owner);
         if owner.is_some_and(|owner| owner != "farrier") {
-            state.violated = Some("another's mark was taken away");
+            state.violated = Some("an external cordon was removed");
         }
         Ok(())
     }
@@ -358,8 +373,8 @@ impl Scheduler for World {
     fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
         let mut state = self.state();
         state.requeues.push(job.id.clone());
-        if state.cannot_move.contains(&job.id) {
-            return Err(process_failed("it cannot be requeued").into());
+        if state.cannot_requeue.contains(&job.id) {
+            return Err(process_failed("job cannot be requeued").into());
         }
         state.jobs.retain(|other| other.id != job.id);
         Ok(())

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Form {
+struct JournalNameFile {
     v: u32,
     journal: String,
 }
@@ -28,10 +28,10 @@ impl JournalName {
 
     /// Returns the name, creating one if there is none.
     pub(super) fn get(&self) -> io::Result<String> {
-        let kept = fs::read(&self.path).ok();
-        let kept = kept.and_then(|bytes| serde_json::from_slice::<Form>(&bytes).ok());
-        match kept.filter(|kept| kept.v == VERSION) {
-            Some(kept) => Ok(kept.journal),
+        let bytes = fs::read(&self.path).ok();
+        let file = bytes.and_then(|bytes| serde_json::from_slice::<JournalNameFile>(&bytes).ok());
+        match file.filter(|file| file.v == VERSION) {
+            Some(file) => Ok(file.journal),
             None => self.renew(),
         }
     }
@@ -40,11 +40,11 @@ impl JournalName {
     pub(super) fn renew(&self) -> io::Result<String> {
         let mut bytes = [0_u8; 16];
         let random = SystemRandom::new().fill(&mut bytes);
-        random.map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        random.map_err(|_| io::Error::other("the system provides no random numbers"))?;
         let journal = format!("{:032x}", u128::from_ne_bytes(bytes));
-        let form = Form { v: VERSION, journal: journal.clone() };
+        let file = JournalNameFile { v: VERSION, journal: journal.clone() };
         let part = self.path.with_extension("part");
-        fs::write(&part, serde_json::to_vec(&form)?)?;
+        fs::write(&part, serde_json::to_vec(&file)?)?;
         fs::File::open(&part)?.sync_all()?;
         fs::rename(&part, &self.path)?;
         Ok(journal)

@@ -30,30 +30,30 @@ const GROUPS: &str = "/etc/group";
 pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 
 /// Problems of the effective configuration. `lines` has the keys in the file, which flags override.
-pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
+pub(crate) fn preflight(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
-    let shown = |path: &Path| format!("\"{}\"", path.display());
-    let looks: [(&str, String, Option<String>); 9] = [
-        ("state_dir", shown(&config.state_dir), folder(&config.state_dir)),
+    let quote_path = |path: &Path| format!("\"{}\"", path.display());
+    let checks: [(&str, String, Option<String>); 9] = [
+        ("state_dir", quote_path(&config.state_dir), directory(&config.state_dir)),
         ("listen", listen_text(config.listen), listen(config)),
-        ("root", shown(&config.root), root(&config.root)),
-        ("nvml", config.nvml.as_deref().map(shown).unwrap_or_default(), nvml(config)),
-        ("cuda", config.cuda.as_deref().map(shown).unwrap_or_default(), cuda(config)),
-        ("socket.path", shown(&socket.path), socket_path(&socket.path)),
+        ("root", quote_path(&config.root), root(&config.root)),
+        ("nvml", config.nvml.as_deref().map(quote_path).unwrap_or_default(), nvml(config)),
+        ("cuda", config.cuda.as_deref().map(quote_path).unwrap_or_default(), cuda(config)),
+        ("socket.path", quote_path(&socket.path), socket_path(&socket.path)),
         ("socket.group", quoted(socket.group.as_deref()), group(socket.group.as_deref())),
         (
             "sink.file",
-            config.sink.file.as_deref().map(shown).unwrap_or_default(),
+            config.sink.file.as_deref().map(quote_path).unwrap_or_default(),
             config.sink.file.as_deref().and_then(|path| sink(path, &config.state_dir)),
         ),
-        ("server.identity", shown(&config.server.identity), identity(config)),
+        ("server.identity", quote_path(&config.server.identity), identity(config)),
     ];
-    let wrong = looks.into_iter().filter_map(|(key, value, wrong)| {
+    let problems = checks.into_iter().filter_map(|(key, value, problem)| {
         let flag = flags.get(key).copied();
         let line = lines.get(key).copied().filter(|_| flag.is_none()).unwrap_or(0);
-        Some(Problem { line, key: flag.unwrap_or(key).to_owned(), value, expected: wrong? })
+        Some(Problem { line, key: flag.unwrap_or(key).to_owned(), value, expected: problem? })
     });
-    wrong.collect()
+    problems.collect()
 }
 
 /// Checks the node's identity if a server with TLS is configured.
@@ -62,7 +62,7 @@ fn identity(config: &Config) -> Option<String> {
     let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
     let err = keep.check().err()?;
     Some(format!(
-        "{}; expected what `farrier agent enrol --server {url}` leaves there",
+        "{}; expected the identity that `farrier agent enrol --server {url}` stores there",
         crate::monitor::Chain(&err)
     ))
 }
@@ -79,29 +79,31 @@ fn listen_text(listen: Listen) -> String {
 }
 
 /// Checks a directory that the agent creates if it is missing.
-fn folder(path: &Path) -> Option<String> {
-    let there = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok())?;
-    let shown = there.display();
-    if !there.is_dir() {
+fn directory(path: &Path) -> Option<String> {
+    let existing = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok())?;
+    let shown = existing.display();
+    if !existing.is_dir() {
         return Some(format!(
-            "`{shown}` is not a folder; expected one that the agent can write to"
+            "`{shown}` is not a directory; expected one that the agent can write to"
         ));
     }
-    let what = if there == path { "write to it" } else { "make it" };
-    if !may_write(there) {
+    let action = if existing == path { "write to it" } else { "create it" };
+    if !may_write(existing) {
         return Some(format!(
-            "this user may not {what}: `{shown}` is not writable; expected a folder of the agent's user"
+            "this user may not {action}: `{shown}` is not writable; expected a directory of the agent's user"
         ));
     }
-    takes_no_files(there).map(|err| {
-        format!("failed to {what}: `{shown}` takes no files: {err}; expected a folder on a disk")
+    create_file_error(existing).map(|err| {
+        format!(
+            "failed to {action}: no file can be created in `{shown}`: {err}; expected a directory on a disk"
+        )
     })
 }
 
-/// Why no file can be created in a directory, found by creating one: permission bits do not tell,
-/// since even root cannot create files in `/proc`.
-fn takes_no_files(folder: &Path) -> Option<io::Error> {
-    let path = folder.join(format!(".farrier-check-{}", std::process::id()));
+/// Why no file can be created in a directory. Tries it, because permission bits are not enough:
+/// even root cannot create files in `/proc`.
+fn create_file_error(dir: &Path) -> Option<io::Error> {
+    let path = dir.join(format!(".farrier-check-{}", std::process::id()));
     match fs::OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => fs::remove_file(&path).err(),
         // The agent starts on a full disk, and reports it.
@@ -111,22 +113,19 @@ fn takes_no_files(folder: &Path) -> Option<io::Error> {
 }
 
 fn root(path: &Path) -> Option<String> {
-    let wrong = !path.is_dir();
-    wrong.then(|| {
-        "there is no such folder; expected one with the node's /proc, /sys and /dev".to_owned()
-    })
+    let missing = !path.is_dir();
+    missing
+        .then(|| "no such directory; expected one with the node's /proc, /sys and /dev".to_owned())
 }
 
 fn nvml(config: &Config) -> Option<String> {
-    let wrong = !config.nvml.as_deref()?.is_file();
-    wrong.then(|| "there is no such file; expected NVML's library, libnvidia-ml.so.1".to_owned())
+    let missing = !config.nvml.as_deref()?.is_file();
+    missing.then(|| "no such file; expected NVML's library, libnvidia-ml.so.1".to_owned())
 }
 
 fn cuda(config: &Config) -> Option<String> {
-    let wrong = !config.cuda.as_deref()?.is_file();
-    wrong.then(|| {
-        "there is no such file; expected simulated GPUs, as docs/tour/gpus.json".to_owned()
-    })
+    let missing = !config.cuda.as_deref()?.is_file();
+    missing.then(|| "no such file; expected simulated GPUs, as in docs/tour/gpus.json".to_owned())
 }
 
 /// Tries to bind the address. If it is in use, the running agent or another process has it.
@@ -136,11 +135,11 @@ fn listen(config: &Config) -> Option<String> {
     match err.kind() {
         ErrorKind::AddrInUse if is_served(&config.socket.path) => None,
         ErrorKind::AddrInUse => Some(format!(
-            "port {} is taken by another program; expected a free one",
+            "port {} is in use by another program; expected a free one",
             address.port()
         )),
         ErrorKind::AddrNotAvailable => {
-            Some(format!("{} is no address of this machine; expected one that is", address.ip()))
+            Some(format!("{} is not an address of this machine", address.ip()))
         }
         ErrorKind::PermissionDenied => Some(format!(
             "this user may not listen on port {}; expected one from 1024",
@@ -150,7 +149,7 @@ fn listen(config: &Config) -> Option<String> {
     }
 }
 
-/// Whether an agent answers there, even one that this user may not access.
+/// `true` if an agent answers there, even one that this user may not access.
 fn is_served(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -162,60 +161,58 @@ fn socket_path(path: &Path) -> Option<String> {
     let bytes = path.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES_MAX {
         return Some(format!(
-            "it has {bytes} bytes; expected at most {SOCKET_PATH_BYTES_MAX}, the most that a socket can have"
+            "it has {bytes} bytes; expected at most {SOCKET_PATH_BYTES_MAX}, the limit of a socket path"
         ));
     }
     if fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
-        return Some(
-            "something else than a socket is there; expected a path that is free".to_owned(),
-        );
+        return Some("the path exists and is not a socket; expected a free path".to_owned());
     }
-    path.parent().and_then(folder)
+    path.parent().and_then(directory)
 }
 
 fn group(name: Option<&str>) -> Option<String> {
     let name = name.filter(|name| group_id(name).is_none())?;
     let text = fs::read_to_string(GROUPS).unwrap_or_default();
     let near = near(name, text.lines().filter_map(|line| line.split(':').next()));
-    Some(format!("there is no such group; expected one of {GROUPS}, or its number{near}"))
+    Some(format!("no such group; expected one of {GROUPS}, or its number{near}"))
 }
 
 fn sink(path: &Path, state_dir: &Path) -> Option<String> {
-    if is_agents_own(path, state_dir) {
-        return Some("the agent keeps its own state there; expected another file".to_owned());
+    if is_agent_file(path, state_dir) {
+        return Some("the agent stores its own state there; expected another file".to_owned());
     }
     if path.is_dir() {
-        return Some("this is a folder; expected a file".to_owned());
+        return Some("this is a directory; expected a file".to_owned());
     }
     let parent = path.parent()?;
     if !parent.is_dir() {
         return Some(format!(
-            "there is no folder `{}`; the agent makes only the file",
+            "no such directory `{}`; the agent creates only the file",
             parent.display()
         ));
     }
-    let place = if path.exists() { path } else { parent };
-    let shown = place.display();
-    if !may_write(place) {
+    let target = if path.exists() { path } else { parent };
+    let shown = target.display();
+    if !may_write(target) {
         return Some(format!(
             "this user may not write to `{shown}`; expected a file that the agent can write"
         ));
     }
-    let refused = (place == parent).then(|| takes_no_files(parent)).flatten()?;
-    Some(format!("`{shown}` takes no files: {refused}; expected a file on a disk"))
+    let err = (target == parent).then(|| create_file_error(parent)).flatten()?;
+    Some(format!("failed to create a file in `{shown}`: {err}; expected a file on a disk"))
 }
 
-/// Whether the path is one of the agent's own files in its state directory.
-fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
-    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+/// `true` if the path is one of the agent's own files in its state directory.
+fn is_agent_file(path: &Path, state_dir: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let name = name.to_string_lossy();
-    let of_orders = [journal::FILE, journal::LOCK, ALIVE, MARK];
+    let order_files = [journal::FILE, journal::LOCK, ALIVE, MARK];
     let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
-        || of_orders.contains(&&*name)
+        || order_files.contains(&&*name)
         || name.starts_with("findings-")
         || name.ends_with(".part");
-    own && whole(parent) == whole(state_dir)
+    own && canonical(parent) == canonical(state_dir)
 }
 
 /// The id of a group, from `/etc/group`.
@@ -235,24 +232,24 @@ mod tests {
     use super::super::file::from_text;
     use super::*;
 
-    fn wrong(text: &str) -> Vec<String> {
-        wrong_with(text, &Flags::new())
+    fn problems(text: &str) -> Vec<String> {
+        problems_with(text, &Flags::new())
     }
 
-    fn wrong_with(text: &str, flags: &Flags) -> Vec<String> {
-        let judgement = from_text(text);
-        assert!(judgement.problems.is_empty());
-        let wrong = look_around(&judgement.config, &judgement.lines, flags);
+    fn problems_with(text: &str, flags: &Flags) -> Vec<String> {
+        let parsed = from_text(text);
+        assert!(parsed.problems.is_empty());
+        let problems = preflight(&parsed.config, &parsed.lines, flags);
         // Whether the default paths are usable depends on the user who runs the tests.
-        let usual = Config::default();
-        let usual = [usual.state_dir, usual.socket.path];
-        let is_usual =
-            |said: &String| usual.iter().any(|path| said.contains(path.to_str().unwrap()));
-        wrong.iter().map(ToString::to_string).filter(|said| !is_usual(said)).collect()
+        let defaults = Config::default();
+        let default_paths = [defaults.state_dir, defaults.socket.path];
+        let is_default =
+            |line: &String| default_paths.iter().any(|path| line.contains(path.to_str().unwrap()));
+        problems.iter().map(ToString::to_string).filter(|line| !is_default(line)).collect()
     }
 
     #[test]
-    fn what_the_node_does_not_have_is_told_with_its_line() {
+    fn problems_with_the_node_are_reported_with_their_line() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         fs::write(at("file"), "").unwrap();
@@ -263,57 +260,58 @@ mod tests {
             at("file"),
             at("none/sink.jsonl")
         );
-        let wrong = wrong(&text);
+        let lines = problems(&text);
         let parts = [
-            ("line 1: `state_dir = ", "is not a folder"),
-            ("line 2: `listen = \"192.0.2.1:9402\"`", "no address of this machine"),
-            ("line 3: `root", "no such folder"),
+            ("line 1: `state_dir = ", "is not a directory"),
+            ("line 2: `listen = \"192.0.2.1:9402\"`", "not an address of this machine"),
+            ("line 3: `root", "no such directory"),
             ("line 4: `nvml", "no such file"),
             ("line 5: `cuda", "no such file"),
-            ("line 7: `socket.path", "else than a socket"),
+            ("line 7: `socket.path", "not a socket"),
             ("line 8: `socket.group = \"rooot\"`", "did you mean `root`?"),
-            ("line 10: `sink.file", "there is no folder"),
+            ("line 10: `sink.file", "no such directory"),
         ];
-        assert_eq!(wrong.len(), parts.len(), "{wrong:#?}");
-        for (said, (begins, contains)) in wrong.iter().zip(parts) {
-            assert!(said.starts_with(begins) && said.contains(contains), "{said}");
+        assert_eq!(lines.len(), parts.len(), "{lines:#?}");
+        for (line, (prefix, contains)) in lines.iter().zip(parts) {
+            assert!(line.starts_with(prefix) && line.contains(contains), "{line}");
         }
     }
 
     #[test]
-    fn a_sink_that_is_a_folder_a_long_socket_and_a_taken_port_are_wrong() {
+    fn a_directory_as_sink_a_long_socket_path_and_a_used_port_are_reported() {
         let folder = tempfile::tempdir().unwrap();
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let path = format!("/tmp/{}", "a".repeat(200));
         let text = format!(
             "listen = \"{}\"\n[socket]\npath = \"{path}\"\n[sink]\nfile = \"{}\"\n",
-            taken.local_addr().unwrap(),
+            listener.local_addr().unwrap(),
             folder.path().display()
         );
-        let wrong = wrong(&text).join("\n");
-        assert!(wrong.contains("is taken by another program"), "{wrong}");
-        assert!(wrong.contains("it has 205 bytes"), "{wrong}");
-        assert!(wrong.contains("this is a folder; expected a file"), "{wrong}");
+        let text = problems(&text).join("\n");
+        assert!(text.contains("is in use by another program"), "{text}");
+        assert!(text.contains("it has 205 bytes"), "{text}");
+        assert!(text.contains("this is a directory; expected a file"), "{text}");
     }
 
     #[test]
-    fn a_sink_that_is_a_file_of_the_agents_own_is_wrong() {
+    fn a_sink_must_not_be_a_file_of_the_agent() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().display();
         let names = ["lock", "inventory.json", "findings-000009.jsonl", "hardware.part"];
-        for (name, is_wrong) in names.map(|name| (name, true)).into_iter().chain([("x", false)]) {
+        for (name, is_reported) in names.map(|name| (name, true)).into_iter().chain([("x", false)])
+        {
             let sink = format!("{dir}/../{}/{name}", folder.path().file_name().unwrap().display());
-            let wrong = wrong(&format!("state_dir = \"{dir}\"\n[sink]\nfile = \"{sink}\"\n"));
+            let lines = problems(&format!("state_dir = \"{dir}\"\n[sink]\nfile = \"{sink}\"\n"));
             assert_eq!(
-                wrong.concat().contains("keeps its own state"),
-                is_wrong,
-                "{name}: {wrong:?}"
+                lines.concat().contains("stores its own state"),
+                is_reported,
+                "{name}: {lines:?}"
             );
         }
     }
 
     #[test]
-    fn what_is_right_is_not_wrong() {
+    fn a_valid_configuration_has_no_problems() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let text = format!(
@@ -322,36 +320,36 @@ mod tests {
             at("new/agent.sock"),
             at("sink.jsonl")
         );
-        assert_eq!(wrong(&text), [""; 0]);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "what is tried does not stay");
-        assert!(!folder.path().join("new").exists(), "looking makes nothing");
+        assert_eq!(problems(&text), [""; 0]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "probe files are removed");
+        assert!(!folder.path().join("new").exists(), "the check creates nothing");
     }
 
     #[test]
-    fn a_folder_that_root_may_write_to_and_that_takes_nothing_is_wrong() {
+    fn a_directory_in_which_even_root_cannot_create_files_is_reported() {
         let text =
             "listen = \"off\"\nstate_dir = \"/proc/x\"\n[sink]\nfile = \"/proc/sink.jsonl\"\n";
-        let wrong = wrong(text);
-        assert_eq!(wrong.len(), 2, "{wrong:#?}");
-        assert!(wrong[0].starts_with("line 2: `state_dir = \"/proc/x\"`: "), "{wrong:#?}");
-        assert!(wrong[1].starts_with("line 4: `sink.file = \"/proc/sink.jsonl\"`: "), "{wrong:#?}");
+        let lines = problems(text);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].starts_with("line 2: `state_dir = \"/proc/x\"`: "), "{lines:#?}");
+        assert!(lines[1].starts_with("line 4: `sink.file = \"/proc/sink.jsonl\"`: "), "{lines:#?}");
     }
 
     #[test]
-    fn defaults_and_flags_are_looked_at_and_named_as_such() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
+    fn problems_of_defaults_and_flags_name_their_source() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let text = format!("root = \"/nonexistent\"\nlisten = \"{address}\"\n");
         let flags = Flags::from([("root", "--root"), ("listen", "--listen")]);
-        let wrong = wrong_with(&text, &flags);
-        assert_eq!(wrong.len(), 2, "{wrong:#?}");
-        assert!(wrong[0].starts_with(&format!("`--listen \"{address}\"`: ")), "{wrong:#?}");
-        assert!(wrong[1].starts_with("`--root \"/nonexistent\"`: there is no"), "{wrong:#?}");
+        let lines = problems_with(&text, &flags);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].starts_with(&format!("`--listen \"{address}\"`: ")), "{lines:#?}");
+        assert!(lines[1].starts_with("`--root \"/nonexistent\"`: no such"), "{lines:#?}");
         let config =
             Config { root: "/nonexistent".into(), listen: Listen::Off, ..Config::default() };
-        let wrong = look_around(&config, &Lines::new(), &Flags::new());
-        let said: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let root = "`root = \"/nonexistent\"`, the default: there is no such folder";
-        assert!(said.iter().any(|said| said.starts_with(root)), "{said:#?}");
+        let problems = preflight(&config, &Lines::new(), &Flags::new());
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let root = "`root = \"/nonexistent\"`, the default: no such directory";
+        assert!(lines.iter().any(|line| line.starts_with(root)), "{lines:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The state folded from the records.
+//! The durable state, folded from the journal's records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ pub struct Fold {
     /// Events that rules need after a restart.
     pub remembered: VecDeque<Remembered>,
     /// The driver's last recovery reports in this boot.
-    pub told: BTreeMap<(Subject, Signal), f64>,
+    pub recovery_reports: BTreeMap<(Subject, Signal), f64>,
     /// The last record.
     pub seq: u64,
     /// When it was written.
@@ -36,19 +36,20 @@ pub struct Fold {
 impl Fold {
     pub fn apply(&mut self, record: &Record) {
         if record.boot != self.boot {
-            self.told.clear();
+            self.recovery_reports.clear();
         }
         if let Some(snapshot) = &record.snapshot {
-            self.open = snapshot.findings.iter().map(|it| (it.id, it.clone())).collect();
+            let findings = snapshot.findings.iter();
+            self.open = findings.map(|finding| (finding.id, finding.clone())).collect();
             self.next_id = snapshot.next_id;
             self.remembered = snapshot.remembered.iter().cloned().collect();
             self.opened.clone_from(&snapshot.opened);
-            self.told.clear();
-            self.tell(&snapshot.told);
+            self.recovery_reports.clear();
+            self.set_recovery_reports(&snapshot.told);
         }
-        self.tell(&record.told);
+        self.set_recovery_reports(&record.told);
         for change in &record.changes {
-            self.change(change);
+            self.apply_change(change);
         }
         self.remembered.extend(record.remembered.iter().cloned());
         while self.remembered.len() > REMEMBERED_MAX {
@@ -63,21 +64,21 @@ impl Fold {
         self.at = Some(record.at);
     }
 
-    fn tell(&mut self, told: &[LastTold]) {
-        let each = told.iter().map(|it| ((it.subject.clone(), it.signal), it.value));
-        self.told.extend(each);
+    fn set_recovery_reports(&mut self, reports: &[LastTold]) {
+        let entry = |report: &LastTold| ((report.subject.clone(), report.signal), report.value);
+        self.recovery_reports.extend(reports.iter().map(entry));
     }
 
-    fn last_told(&self) -> Vec<LastTold> {
-        let each = self.told.iter().map(|((subject, signal), value)| LastTold {
+    fn recovery_reports(&self) -> Vec<LastTold> {
+        let reports = self.recovery_reports.iter().map(|((subject, signal), value)| LastTold {
             subject: subject.clone(),
             signal: *signal,
             value: *value,
         });
-        each.collect()
+        reports.collect()
     }
 
-    fn change(&mut self, change: &Change) {
+    fn apply_change(&mut self, change: &Change) {
         let finding = change.finding();
         self.next_id = self.next_id.max(finding.id + 1);
         match change {
@@ -97,7 +98,7 @@ impl Fold {
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
             opened: self.opened.clone(),
-            told: self.last_told(),
+            told: self.recovery_reports(),
         }
     }
 
@@ -107,7 +108,7 @@ impl Fold {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
-            told: self.last_told(),
+            told: self.recovery_reports(),
             boot: self.boot.clone(),
         }
     }

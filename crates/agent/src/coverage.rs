@@ -14,17 +14,17 @@ const NAMED_MAX: usize = 3;
 
 /// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules for
 /// them wait, because a driver opens GPUs one after the other. Until then their state is unknown.
-pub(crate) fn unseen_gpus(values: &Values) -> Vec<CoverageLoss> {
+pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
     let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
-    let mut whys = Vec::new();
+    let mut reasons = Vec::new();
     if let (Some(opened), Some(on_bus)) = (count(Signal::NodeGpusNvml), count(Signal::NodeGpusPci))
         && opened < on_bus
     {
-        whys.push(format!("NVML opens {opened} of the {on_bus} GPUs on the PCI bus"));
+        reasons.push(format!("NVML opens {opened} of the {on_bus} GPUs on the PCI bus"));
     }
     let unread = values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable));
-    whys.extend(unread.map(|gpu| format!("GPU {}: no call reads anything of it", gpu.index)));
-    whys.into_iter().map(|why| CoverageLoss { what: "gpus".to_owned(), why }).collect()
+    reasons.extend(unread.map(|gpu| format!("GPU {}: no NVML call reads it", gpu.index)));
+    reasons.into_iter().map(|why| CoverageLoss { what: "gpus".to_owned(), why }).collect()
 }
 
 /// Unreadable signals of listed GPUs, by GPU. Skips GPUs that are lost, wait for a reset, or are
@@ -32,14 +32,15 @@ pub(crate) fn unseen_gpus(values: &Values) -> Vec<CoverageLoss> {
 pub(crate) fn unreadable_signals(
     values: &Values,
 ) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> {
-    let is_told = |gpu: &GpuIdentity| {
-        let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
-        told.into_iter().any(|signal| is_set(values, gpu, signal))
+    let is_reported = |gpu: &GpuIdentity| {
+        let faults = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
+        faults.into_iter().any(|signal| is_set(values, gpu, signal))
     };
     let mut unreadable: BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> = BTreeMap::new();
-    for gpu in values.gpus.iter().filter(|gpu| !is_told(gpu)) {
-        let own = values.latest.iter().filter(|(subject, _)| subject.gpu() == Some(&gpu.uuid));
-        for (signal, reading) in own.flat_map(|(_, readings)| readings.iter()) {
+    for gpu in values.gpus.iter().filter(|gpu| !is_reported(gpu)) {
+        let gpu_values =
+            values.latest.iter().filter(|(subject, _)| subject.gpu() == Some(&gpu.uuid));
+        for (signal, reading) in gpu_values.flat_map(|(_, readings)| readings.iter()) {
             if let Reading::Unreadable(why) = reading {
                 unreadable.entry(&gpu.uuid).or_default().entry(*signal).or_insert(why);
             }
@@ -49,10 +50,10 @@ pub(crate) fn unreadable_signals(
 }
 
 /// Describes the unreadable signals as coverage losses.
-pub(crate) fn unread(values: &Values) -> Vec<CoverageLoss> {
+pub(crate) fn unread_signals(values: &Values) -> Vec<CoverageLoss> {
     let unreadable = unreadable_signals(values);
     let listed = values.gpus.iter().filter(|gpu| !is_set(values, gpu, Signal::GpuUnreadable));
-    let of_gpu = |gpu: &GpuIdentity| {
+    let loss = |gpu: &GpuIdentity| {
         let signals = unreadable.get(&gpu.uuid)?;
         let why = signals.values().next()?;
         let mut names: Vec<String> =
@@ -67,7 +68,7 @@ pub(crate) fn unread(values: &Values) -> Vec<CoverageLoss> {
         let why = format!("GPU {}: {names} cannot be read: {why}", gpu.index);
         Some(CoverageLoss { what: "gpu-signals".to_owned(), why })
     };
-    listed.filter_map(of_gpu).collect()
+    listed.filter_map(loss).collect()
 }
 
 fn is_set(values: &Values, gpu: &GpuIdentity, signal: Signal) -> bool {

@@ -23,29 +23,30 @@ fn agent_with_xid<'w>(world: &'w World, point: &str, before: impl FnOnce()) -> A
 }
 
 #[test]
-fn a_brain_that_stands_still_is_not_healthy_and_can_be_ended() {
+fn a_hung_health_monitor_is_reported_and_the_agent_can_be_stopped() {
     let world = World::of(1);
     let mut agent = agent_with_xid(&world, "written:hang", || ());
     // More lines than the channel of the health monitor holds.
     world.kernel_lines((0..3000).map(|turn| format!("eth{turn}: link becomes ready")));
-    let still = |blind: &Value| blind["what"] == "brain";
-    let status = agent.until(|status| status["not_seen"].as_array().unwrap().iter().any(still));
+    let is_monitor = |gap: &Value| gap["what"] == "monitor";
+    let status =
+        agent.until(|status| status["not_seen"].as_array().unwrap().iter().any(is_monitor));
     assert_eq!(status["verdict"], "unknown", "{status:#}");
     let ran = world.status_ran(&[]);
-    assert!(ran.stdout.contains("brain has stood still for "), "{}", ran.stdout);
+    assert!(ran.stdout.contains("has not published for "), "{}", ran.stdout);
     assert_eq!(ran.code, 1);
     assert_eq!(agent.get("/healthz").0, 503);
     // The reported duration grows, so the reason changes every second.
     let why = |status: &Value| status["not_seen"][0]["why"].clone();
     agent.until(|later| why(later) != why(&status));
     agent.signal("-HUP");
-    agent.until(|_| agent.log().contains("the configuration was read again"));
+    agent.until(|_| agent.log().contains("reloaded the configuration"));
     agent.signal("-TERM");
     assert!(agent.ended().success(), "{}", agent.log());
 }
 
 #[test]
-fn a_job_hears_of_a_fault_whose_record_hangs() {
+fn a_job_gets_a_checkpoint_request_although_the_record_hangs() {
     let world = World::of(1);
     let mut stream = None;
     let agent = agent_with_xid(&world, "half-written:hang", || {
@@ -55,17 +56,17 @@ fn a_job_hears_of_a_fault_whose_record_hangs() {
     });
     let stream = stream.unwrap();
     stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
-    let said: Vec<String> = BufReader::new(stream).lines().take(2).map(Result::unwrap).collect();
-    assert!(said[1].contains("checkpoint_wanted") && said[1].contains("Xid 79"), "{said:?}");
+    let lines: Vec<String> = BufReader::new(stream).lines().take(2).map(Result::unwrap).collect();
+    assert!(lines[1].contains("checkpoint_wanted") && lines[1].contains("Xid 79"), "{lines:?}");
     drop(agent);
 }
 
 #[test]
-fn an_agent_whose_brain_has_ended_ends() {
+fn an_agent_exits_when_its_health_monitor_panics() {
     let world = World::of(1);
     let mut agent = agent_with_xid(&world, "written:panic", || ());
     assert_eq!(agent.ended().code(), Some(2), "{}", agent.log());
-    assert!(agent.log().contains("the agent's brain has ended"), "{}", agent.log());
+    assert!(agent.log().contains("the health monitor's thread has ended"), "{}", agent.log());
     let (status, code) = world.status();
     assert_eq!((&status["agent"], code), (&Value::Null, 1));
 }

@@ -1,4 +1,4 @@
-//! The whole course of a node whose GPU falls off the bus: cordon, drain, reboot, verify, uncordon.
+//! Lifecycle of a node whose GPU falls off the bus: cordon, drain, reboot, verify, uncordon.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
 /// Writes the configuration of a node that executes orders.
-pub(crate) fn configured(world: &World, more: &str) -> std::path::PathBuf {
+pub(crate) fn configure(world: &World, more: &str) -> std::path::PathBuf {
     let path = world.path("agent.toml");
     let services = "services = [\"nvidia-fabricmanager.service\"]";
     fs::write(&path, world.config(&format!("[orders]\nscheduler = \"host\"\n{services}\n{more}")))
@@ -21,16 +21,16 @@ pub(crate) fn boot(world: &World) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-fn desk(world: &World) -> OrdersProcess {
+fn start_executor(world: &World) -> OrdersProcess {
     OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), None)
 }
 
 #[test]
-fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
+fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
     let world = World::of(2);
-    configured(&world, "");
+    configure(&world, "");
     let agent = world.agent().ready();
-    let mut orders = desk(&world);
+    let mut orders = start_executor(&world);
     // The node passes verification before the fault.
     let evidence = orders.done(&order(1, json!({ "verify": { "level": "v1" } }), None));
     assert!(evidence.contains("NVML lists 2 GPUs"), "{evidence}");
@@ -40,27 +40,30 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     let before = boot(&world);
 
     let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
-    assert!(why.contains("the node takes new work"), "{why}");
+    assert!(why.contains("the node accepts new work"), "{why}");
     let evidence = orders.done(&order(3, json!("cordon"), None));
     assert!(
         evidence.contains("farrier: critical gpu.xid (Xid 79) on GPU 1 (order 3)"),
         "{evidence}"
     );
     // The cordon records its owner, reason and start for others.
-    let mark: Value =
+    let cordon: Value =
         serde_json::from_slice(&fs::read(world.path("state/cordon.json")).unwrap()).unwrap();
-    assert_eq!(mark["owner"], "farrier");
-    assert!(mark["reason"].as_str().unwrap().starts_with("farrier: critical gpu.xid"), "{mark}");
-    mark["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(orders.cordon(), json!("ours"));
+    assert_eq!(cordon["owner"], "farrier");
+    assert!(
+        cordon["reason"].as_str().unwrap().starts_with("farrier: critical gpu.xid"),
+        "{cordon}"
+    );
+    cordon["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(orders.cordon(), json!("by-farrier"));
 
     // The drain waits for running work; until the reboot, the node cannot pass verification.
     let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
     orders.say(&json!({ "order": drain }));
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
-    assert_eq!(orders.hear().unwrap()["answer"]["answer"], "accepted");
+    assert_eq!(orders.hear().unwrap()["order-status"]["answer"], "accepted");
     world.inject(&["--gpu", "0", "process", "4242", "--end"]);
-    assert!(orders.done(&drain).starts_with("nothing runs on the node"));
+    assert!(orders.done(&drain).starts_with("no job runs on the node"));
     let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
     assert!(why.starts_with("fatal gpu.xid (Xid 79) on GPU 1 at "), "{why}");
 
@@ -71,17 +74,14 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     agent.kill();
     assert_ne!(boot(&world), before);
     let agent = world.agent();
-    let mut orders = desk(&world);
-    let told: Vec<Value> = std::iter::from_fn(|| orders.hear()).take(6).collect();
-    let rebooted = told.iter().find(|told| told["answer"]["generation"] == 7).unwrap();
-    let evidence = rebooted["answer"]["answer"]["done"]["evidence"].as_str().unwrap();
-    assert_eq!(evidence, format!("boot {}, before it boot {before}", boot(&world)));
+    let mut orders = start_executor(&world);
+    let lines: Vec<Value> = std::iter::from_fn(|| orders.hear()).take(6).collect();
+    let rebooted = lines.iter().find(|line| line["order-status"]["generation"] == 7).unwrap();
+    let evidence = rebooted["order-status"]["answer"]["done"]["evidence"].as_str().unwrap();
+    assert_eq!(evidence, format!("boot {}, previous boot {before}", boot(&world)));
 
     let evidence = orders.done(&order(8, json!({ "verify": { "level": "v0" } }), None));
-    assert!(
-        evidence.contains("items of the node's check on driver, kernel and packages"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("checks of driver, kernel and packages passed"), "{evidence}");
     // Findings from before the reboot are cleared when the node passes verification; until then it
     // stays cordoned.
     orders.done(&order(9, json!({ "verify": { "level": "v1" } }), None));
@@ -90,57 +90,57 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     assert_eq!(orders.cordon(), json!("none"));
     // An order for the previous boot is refused.
     let why = orders.not_done(&order(11, json!("reboot"), Some(&before)));
-    assert!(why.contains("it is for boot"), "{why}");
+    assert!(why.contains("the order is for boot"), "{why}");
     agent.stop();
 }
 
 #[test]
-fn a_mark_of_somebody_elses_stays() {
+fn an_external_cordon_stays() {
     let world = World::of(1);
-    configured(&world, "");
+    configure(&world, "");
     fs::create_dir_all(world.path("state")).unwrap();
-    let mark = world.path("state/cordon.json");
+    let cordon = world.path("state/cordon.json");
     for (text, owner) in [
         ("{\"owner\":\"alice\",\"reason\":\"disk\",\"ticket\":7}", "alice"),
-        ("do not use", "somebody"),
+        ("do not use", "unknown"),
     ] {
-        fs::write(&mark, text).unwrap();
-        let mut orders = desk(&world);
-        let generation = u64::from(owner == "somebody") * 2 + 1;
-        assert_eq!(orders.cordon()["theirs"]["owner"], owner);
-        for (at, what) in [(0, "cordon"), (1, "uncordon")] {
-            let why = orders.not_done(&order(generation + at, json!(what), None));
+        fs::write(&cordon, text).unwrap();
+        let mut orders = start_executor(&world);
+        let generation = u64::from(owner == "unknown") * 2 + 1;
+        assert_eq!(orders.cordon()["external"]["owner"], owner);
+        for (offset, kind) in [(0, "cordon"), (1, "uncordon")] {
+            let why = orders.not_done(&order(generation + offset, json!(kind), None));
             assert!(
-                why.contains(&format!("a mark of {owner}, which only they take away")),
+                why.contains(&format!("cordoned by {owner} (host); farrier does not remove")),
                 "{why}"
             );
         }
-        assert_eq!(fs::read_to_string(&mark).unwrap(), text);
+        assert_eq!(fs::read_to_string(&cordon).unwrap(), text);
     }
 }
 
 /// Two simulated CUDA devices of type H100, the second with these faults.
-fn cuda(world: &World, ailments: &Value) {
-    let gpu = |ailments: &Value| {
+fn cuda(world: &World, faults: &Value) {
+    let gpu = |faults: &Value| {
         json!({
             "name": "NVIDIA H100 80GB HBM3", "compute_capability": [9, 0], "processors": 132,
             "memory_mib": 16, "memory_gb_per_s": 3100.0, "pcie_gb_per_s": 55.0,
             "peer_gb_per_s": 390.0, "peers": 1, "tflops": 760.0, "launch_us": [3.6, 0.6],
-            "has_library": true, "ailments": ailments,
+            "has_library": true, "ailments": faults,
         })
     };
-    let gpus = json!([gpu(&json!([])), gpu(ailments)]);
+    let gpus = json!([gpu(&json!([])), gpu(faults)]);
     fs::write(world.path("cuda.json"), gpus.to_string()).unwrap();
 }
 
 #[test]
-fn gpus_are_proven_with_work() {
+fn gpus_are_verified_under_load() {
     let world = World::of(2);
     cuda(&world, &json!([]));
     let file = world.path("cuda.json");
     let config = world.config("[orders]\nscheduler = \"host\"\n");
     fs::write(world.path("agent.toml"), format!("cuda = {file:?}\n{config}")).unwrap();
-    let mut orders = desk(&world);
+    let mut orders = start_executor(&world);
     let level = |level: &str| json!({ "verify": { "level": level } });
     let evidence = orders.done(&order(1, level("v2"), None));
     assert!(evidence.starts_with("GPU 0 passed 7 tests; GPU 1 passed 7"), "{evidence}");
@@ -154,7 +154,7 @@ fn gpus_are_proven_with_work() {
     let agent = world.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
     let why = orders.not_done(&hopeless_order(4, diag(1), None));
-    assert!(why.contains("the node takes new work"), "{why}");
+    assert!(why.contains("the node accepts new work"), "{why}");
     orders.done(&order(5, json!("cordon"), None));
     let evidence = orders.done(&order(6, diag(1), None));
     assert!(evidence.starts_with("level 1: GPU 0 passed 7 tests"), "{evidence}");
@@ -168,20 +168,20 @@ fn gpus_are_proven_with_work() {
 }
 
 #[test]
-fn a_node_is_made_right_for_its_work_when_it_is_empty() {
+fn a_drained_node_is_tuned() {
     let world = World::of(2);
     let config = world.config("[orders]\nscheduler = \"host\"\n");
     fs::write(world.path("agent.toml"), config).unwrap();
     let agent = world.agent().ready();
-    let mut orders = desk(&world);
+    let mut orders = start_executor(&world);
     let tune = |profile: &str| json!({ "tune": { "profile": profile } });
     let why = orders.not_done(&hopeless_order(1, tune("training"), None));
-    assert!(why.contains("the node takes new work"), "{why}");
+    assert!(why.contains("the node accepts new work"), "{why}");
     orders.done(&order(2, json!("cordon"), None));
     let evidence = orders.done(&order(3, tune("training"), None));
     assert!(evidence.contains("changes made"), "{evidence}");
-    let kept = world.path("node/root/var/lib/farrier-tune/applied.json");
-    assert!(fs::read_to_string(kept).unwrap().contains("\"name\":\"training\""));
+    let applied = world.path("node/root/var/lib/farrier-tune/applied.json");
+    assert!(fs::read_to_string(applied).unwrap().contains("\"name\":\"training\""));
     let why = orders.not_done(&order(4, tune("trainig"), None));
     assert!(why.contains("there is no profile `trainig`"), "{why}");
     agent.stop();
@@ -189,11 +189,11 @@ fn a_node_is_made_right_for_its_work_when_it_is_empty() {
     let pages = world.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
     fs::write(pages, "[always] madvise never\n").unwrap();
     let agent = world.agent();
-    let found = agent.until_found("check");
-    assert_eq!(found["detail"], "tune-drift");
-    let text = found["text"].as_str().unwrap();
-    let said = "not as the profile `training` wants it: host.transparent-hugepages is always and not madvise";
-    assert!(text.contains(said), "{text}");
-    assert_eq!(found["severity"], "warning");
+    let finding = agent.until_found("check");
+    assert_eq!(finding["detail"], "tune-drift");
+    let text = finding["text"].as_str().unwrap();
+    let expected = "drift from the profile `training`: host.transparent-hugepages is always, expected madvise";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(finding["severity"], "warning");
     agent.stop();
 }

@@ -1,4 +1,4 @@
-//! Takes exclusive ownership of the journal's directory.
+//! Takes exclusive ownership of the state directory.
 //!
 //! An agent may run as root with its directory below `/tmp`. A user who can replace a file there
 //! with a symlink chooses what the agent overwrites.
@@ -9,32 +9,32 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{JournalError, lock, takes_nothing};
+use super::{JournalError, is_disk_unwritable, lock};
 
 /// Write permission for users other than owner and group.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Takes the directory for this agent, waiting up to `patience`. `None` if the disk is full or
+/// Creates, checks and locks the directory, waiting up to `wait`. `None` if the disk is full or
 /// read-only.
-pub(super) fn take(dir: &Path, patience: Duration) -> Result<Option<File>, JournalError> {
-    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+pub(super) fn acquire(dir: &Path, wait: Duration) -> Result<Option<File>, JournalError> {
+    let failed = |err| JournalError::Folder { dir: dir.to_owned(), err };
     match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
-        Err(err) if takes_nothing(&err) => return Ok(None),
-        made => made.map_err(folder)?,
+        Err(err) if is_disk_unwritable(&err) => return Ok(None),
+        created => created.map_err(failed)?,
     }
     // Check the symlink itself, and its target.
     for meta in [fs::symlink_metadata(dir), fs::metadata(dir)] {
-        if let Some(why) = stranger(&meta.map_err(folder)?, own_uid()) {
+        if let Some(why) = insecure_reason(&meta.map_err(failed)?, own_uid()) {
             return Err(JournalError::NotOwn { dir: dir.to_owned(), why });
         }
     }
     // The lock file's content does not matter. Do not truncate it, in case it is something else.
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock"));
     let lock = match lock {
-        Err(err) if takes_nothing(&err) => return Ok(None),
-        lock => lock.map_err(folder)?,
+        Err(err) if is_disk_unwritable(&err) => return Ok(None),
+        lock => lock.map_err(failed)?,
     };
-    lock::hold(&lock, dir, patience)?;
+    lock::acquire(&lock, dir, wait)?;
     Ok(Some(lock))
 }
 
@@ -47,13 +47,13 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Why another user could place files there. `None` if the directory is safe.
-fn stranger(meta: &Metadata, own: Option<u32>) -> Option<String> {
+fn insecure_reason(meta: &Metadata, own: Option<u32>) -> Option<String> {
     let owner = meta.uid();
     if owner != 0 && own.is_some_and(|own| own != owner) {
         return Some(format!("user {owner} owns it"));
     }
-    let open = meta.mode() & OTHERS_WRITE != 0 && !meta.is_symlink();
-    open.then(|| format!("everybody may write to it (mode {:o})", meta.mode() & 0o7777))
+    let writable = meta.mode() & OTHERS_WRITE != 0 && !meta.is_symlink();
+    writable.then(|| format!("every user may write to it (mode {:o})", meta.mode() & 0o7777))
 }
 
 /// The user that new files belong to. `None` if the kernel does not report it.
@@ -71,38 +71,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_others_own_or_write_to_is_refused() {
+    fn a_directory_that_others_own_or_can_write_to_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("state");
-        drop(take(&dir, Duration::ZERO).unwrap());
+        drop(acquire(&dir, Duration::ZERO).unwrap());
         let mode = fs::metadata(&dir).unwrap().mode();
         assert_eq!(mode & 0o022, 0, "{mode:o}");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
-        let err = take(&dir, Duration::ZERO).unwrap_err().to_string();
+        let err = acquire(&dir, Duration::ZERO).unwrap_err().to_string();
         assert!(
-            err.ends_with("is not the agent's own: everybody may write to it (mode 1777)"),
+            err.ends_with("is not the agent's own: every user may write to it (mode 1777)"),
             "{err}"
         );
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
-        drop(take(&dir, Duration::ZERO).unwrap());
+        drop(acquire(&dir, Duration::ZERO).unwrap());
         // The agent's own symlink is as safe as the directory.
         let link = folder.path().join("link");
         symlink(&dir, &link).unwrap();
-        drop(take(&link, Duration::ZERO).unwrap());
+        drop(acquire(&link, Duration::ZERO).unwrap());
         let meta = fs::metadata(&dir).unwrap();
         assert_eq!(own_uid(), Some(meta.uid()));
-        assert_eq!(stranger(&meta, Some(meta.uid())), None);
+        assert_eq!(insecure_reason(&meta, Some(meta.uid())), None);
         std::os::unix::fs::chown(&dir, Some(1234), None).map_or_else(
             |err| assert_eq!(err.kind(), io::ErrorKind::PermissionDenied),
             |()| {
-                let err = take(&dir, Duration::ZERO).unwrap_err().to_string();
+                let err = acquire(&dir, Duration::ZERO).unwrap_err().to_string();
                 assert!(err.ends_with("user 1234 owns it"), "{err}");
             },
         );
     }
 
     #[test]
-    fn nothing_is_written_through_a_link() {
+    fn files_are_not_written_through_a_symlink() {
         let folder = tempfile::tempdir().unwrap();
         let precious = folder.path().join("precious");
         fs::write(&precious, "content").unwrap();
@@ -111,7 +111,7 @@ mod tests {
         for name in ["lock", "findings-000002.part"] {
             symlink(&precious, dir.join(name)).unwrap();
         }
-        drop(take(&dir, Duration::ZERO).unwrap());
+        drop(acquire(&dir, Duration::ZERO).unwrap());
         drop(create(&dir.join("findings-000002.part")).unwrap());
         assert_eq!(fs::read_to_string(&precious).unwrap(), "content");
     }

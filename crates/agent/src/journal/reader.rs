@@ -6,42 +6,45 @@ use super::segment::{self, Segment};
 use super::{Fold, JournalError, Record, Recovery, not_found};
 
 #[derive(Debug, Default)]
-pub(super) struct Read {
-    pub(super) fold: Fold,
+pub(super) struct JournalContent {
+    pub(super) state: Fold,
     pub(super) segments: Vec<Segment>,
     pub(super) recovery: Recovery,
 }
 
 /// Folds a journal without locking it, for read-only use.
 pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
-    let Read { fold, recovery, .. } = read(dir, |_| ())?;
-    Ok((fold, recovery))
+    let JournalContent { state, recovery, .. } = read(dir, |_| ())?;
+    Ok((state, recovery))
 }
 
-pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, JournalError> {
-    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
-    let mut seen = Read::default();
-    for number in segment::list(dir).map_err(folder)? {
+pub(super) fn read(
+    dir: &Path,
+    mut visit: impl FnMut(&Record),
+) -> Result<JournalContent, JournalError> {
+    let failed = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let mut content = JournalContent::default();
+    for number in segment::list(dir).map_err(failed)? {
         let path = segment::path(dir, number);
-        let fold = &mut seen.fold;
+        let state = &mut content.state;
         let read = segment::read(&path, |record| {
-            fold.apply(&record);
-            each(&record);
+            state.apply(&record);
+            visit(&record);
         });
         let read = match read {
             Ok(read) => read,
             // Deleted since it was listed: a newer snapshot supersedes it.
             Err(err) if not_found(&err) => continue,
-            Err(err) => return Err(folder(err)),
+            Err(err) => return Err(failed(err)),
         };
         if let Some(version) = read.newer {
             return Err(JournalError::Newer { path, version });
         }
-        seen.recovery.damaged_lines += read.damaged;
+        content.recovery.damaged_lines += read.damaged;
         // Only the last segment can end in a partial write; in others it is damage.
-        seen.recovery.damaged_lines += u64::from(seen.recovery.torn_bytes > 0);
-        seen.recovery.torn_bytes = read.torn_bytes;
-        seen.segments.push(Segment {
+        content.recovery.damaged_lines += u64::from(content.recovery.torn_bytes > 0);
+        content.recovery.torn_bytes = read.torn_bytes;
+        content.segments.push(Segment {
             number,
             bytes: read.whole_bytes,
             first: read.first,
@@ -49,5 +52,5 @@ pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, Jo
             snapshot_bytes: read.snapshot_bytes,
         });
     }
-    Ok(seen)
+    Ok(content)
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::jobs::protocol::{Answer, ErrorCode};
-use crate::jobs::{Answers, JobRegistry};
+use crate::jobs::{JobRegistry, StatusProvider};
 use crate::monitor::CoverageLoss;
 use crate::orders::{OrderExecutor, OrdersError};
 use crate::state::{Published, State};
@@ -17,13 +17,13 @@ use crate::uplink::{ConnectionStatus, Link, Uplink};
 
 /// State that the health monitor does not have: the server and its orders.
 #[derive(Debug, Clone, PartialEq)]
-struct Outside {
+struct ServerState {
     server: ServerStatus,
     orders: OrdersStatus,
 }
 
-/// Sources of that state.
-pub(crate) struct StatusCache {
+/// Sources of [`ServerState`].
+pub(crate) struct StatusSources {
     url: Option<String>,
     uplink: Option<(watch::Receiver<ConnectionStatus>, watch::Receiver<Option<u64>>)>,
     orders: Orders,
@@ -31,23 +31,23 @@ pub(crate) struct StatusCache {
 
 enum Orders {
     Off,
-    OrderExecutor(OrderExecutor),
+    On(OrderExecutor),
     /// Enabled, but failed to start.
     Failed(String),
 }
 
-impl StatusCache {
-    /// `desk` is `None` if orders are disabled, and an error if they failed to start.
+impl StatusSources {
+    /// `executor` is `None` if orders are disabled, and an error if it failed to start.
     pub(crate) fn new(
         config: &Config,
         uplink: Option<&Uplink>,
-        desk: &Result<Option<OrderExecutor>, OrdersError>,
+        executor: &Result<Option<OrderExecutor>, OrdersError>,
     ) -> Self {
         Self {
             url: config.server.url.clone(),
-            uplink: uplink.map(|it| (it.sight(), it.acked())),
-            orders: match desk {
-                Ok(Some(desk)) => Orders::OrderExecutor(desk.clone()),
+            uplink: uplink.map(|uplink| (uplink.sight(), uplink.acked())),
+            orders: match executor {
+                Ok(Some(executor)) => Orders::On(executor.clone()),
                 Ok(None) => Orders::Off,
                 Err(err) => Orders::Failed(crate::monitor::Chain(err).to_string()),
             },
@@ -55,16 +55,16 @@ impl StatusCache {
     }
 
     /// Never blocks: while the executor is busy with its disk, its last known state is reused.
-    fn look(&self, last: Option<&OrdersStatus>) -> Outside {
+    fn read(&self, last: Option<&OrdersStatus>) -> ServerState {
         let server = match &self.uplink {
-            Some((sight, acked)) => {
-                let sight = sight.borrow().clone();
+            Some((connection, acked)) => {
+                let connection = connection.borrow().clone();
                 ServerStatus {
                     url: self.url.clone(),
-                    node: sight.node,
-                    link: sight.link,
+                    node: connection.node,
+                    link: connection.link,
                     acknowledged: *acked.borrow(),
-                    certificate_until: sight.certificate_until,
+                    certificate_until: connection.certificate_until,
                 }
             }
             None => ServerStatus {
@@ -76,68 +76,71 @@ impl StatusCache {
             },
         };
         let orders = match &self.orders {
-            Orders::OrderExecutor(desk) => {
-                desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| OrdersStatus::Unknown {
-                    why: "their journal is being written".to_owned(),
+            Orders::On(executor) => {
+                executor.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
+                    OrdersStatus::Unknown { why: "the order journal is being written".to_owned() }
                 })
             }
             Orders::Off => OrdersStatus::Off,
             Orders::Failed(why) => OrdersStatus::Failed { why: why.clone() },
         };
-        Outside { server, orders }
+        ServerState { server, orders }
     }
 }
 
 /// The cached response and its inputs. A stale snapshot is rendered again each second.
-pub(crate) struct StatusLine {
+pub(crate) struct StatusCache {
     published: Published,
-    board: Arc<JobRegistry>,
-    neighbours: StatusCache,
-    made: Mutex<Option<Made>>,
+    registry: Arc<JobRegistry>,
+    sources: StatusSources,
+    cached: Mutex<Option<CachedStatus>>,
 }
 
-struct Made {
-    of: Arc<State>,
-    still: Option<CoverageLoss>,
-    outside: Outside,
+struct CachedStatus {
+    state: Arc<State>,
+    staleness: Option<CoverageLoss>,
+    server_state: ServerState,
     line: Arc<str>,
 }
 
-impl StatusLine {
+impl StatusCache {
     pub(crate) fn new(
         published: Published,
-        board: Arc<JobRegistry>,
-        neighbours: StatusCache,
+        registry: Arc<JobRegistry>,
+        sources: StatusSources,
     ) -> Self {
-        Self { published, board, neighbours, made: Mutex::new(None) }
+        Self { published, registry, sources, cached: Mutex::new(None) }
     }
 }
 
-impl Answers for StatusLine {
+impl StatusProvider for StatusCache {
     fn status(&self) -> Arc<str> {
         let Some(state) = self.published.get() else {
-            let message = "the agent has only just started";
+            let message = "the agent is starting";
             return Answer::Error { code: ErrorCode::Starting, message }.line().into();
         };
         let now_ms = clock::since_boot_ms();
-        let still = state.standstill(now_ms);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let outside = self.neighbours.look(made.as_ref().map(|it| &it.outside.orders));
-        let same = |made: &&Made| {
-            Arc::ptr_eq(&made.of, &state) && made.still == still && made.outside == outside
+        let staleness = state.staleness(now_ms);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = cached.as_ref().map(|cached| &cached.server_state.orders);
+        let server_state = self.sources.read(last);
+        let is_current = |cached: &&CachedStatus| {
+            Arc::ptr_eq(&cached.state, &state)
+                && cached.staleness == staleness
+                && cached.server_state == server_state
         };
-        if let Some(made) = made.as_ref().filter(same) {
-            return Arc::clone(&made.line);
+        if let Some(cached) = cached.as_ref().filter(is_current) {
+            return Arc::clone(&cached.line);
         }
         let status = Status {
-            server: Some(outside.server.clone()),
-            orders: Some(outside.orders.clone()),
-            ..Status::of(&state, self.board.jobs(), now_ms)
+            server: Some(server_state.server.clone()),
+            orders: Some(server_state.orders.clone()),
+            ..Status::of(&state, self.registry.jobs(), now_ms)
         };
         let mut line = serde_json::to_string(&status).unwrap_or_default();
         line.push('\n');
         let line: Arc<str> = line.into();
-        *made = Some(Made { of: state, still, outside, line: Arc::clone(&line) });
+        *cached = Some(CachedStatus { state, staleness, server_state, line: Arc::clone(&line) });
         line
     }
 }

@@ -1,0 +1,156 @@
+//! Handles collector messages: collects their readings into a batch for the rule engine.
+
+use std::sync::Arc;
+
+use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
+use farrier_hardware::kmsg::KernelLog;
+
+use super::self_monitor::KernelLogState;
+use super::xid_dedup::Log;
+use super::{CollectorMessage, HealthMonitor, Report, decode_facts};
+use crate::orders::{RepairNote, RepairWatch};
+
+impl HealthMonitor {
+    pub(super) fn handle(&mut self, now: Moment, message: CollectorMessage, batch: &mut Batch) {
+        match message {
+            CollectorMessage::Report(report) => self.handle_report(now, report, batch),
+            CollectorMessage::NvmlUnavailable { why } => {
+                if self.self_monitor.nvml_unavailable.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "NVML is unavailable");
+                }
+                self.values.processes = None;
+                self.self_monitor.nvml_unavailable = Some(why);
+                self.self_monitor.nvml_failed = true;
+            }
+            CollectorMessage::NvmlRecovered => {
+                tracing::info!("NVML answers again");
+                self.self_monitor.nvml_unavailable = None;
+                self.self_monitor.nvml_failed = false;
+            }
+            CollectorMessage::Kernel(log) => self.handle_kernel_log(now, log, batch),
+            CollectorMessage::Checked { items, skipped } => {
+                batch.checks = Some(items);
+                self.skipped_checks = Some(Arc::new(skipped));
+            }
+            CollectorMessage::Heartbeat(collector) => {
+                self.self_monitor.record_heartbeat(collector, now);
+            }
+            CollectorMessage::Ended(collectors) => {
+                tracing::error!(?collectors, "a collector thread has ended");
+                self.self_monitor.ended.extend(collectors);
+            }
+            CollectorMessage::Reloaded(config) => self.reload(now, &config),
+            CollectorMessage::ConfigRejected(err) => self.self_monitor.config = Err(err),
+            CollectorMessage::Repaired(note) => self.handle_repair(now, &note),
+            CollectorMessage::Stop => (),
+        }
+    }
+
+    fn handle_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
+        if let Some(collector) = report.collector {
+            self.self_monitor.record_heartbeat(collector, now);
+            let first = collector.is_nvml() && !self.self_monitor.nvml_failed;
+            if first && self.self_monitor.nvml_unavailable.take().is_some() {
+                tracing::info!("NVML answers");
+            }
+        }
+        self.cost.child_cpu_us += report.child_cpu_us;
+        self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
+        self.values.driver = report.driver.or(self.values.driver.take());
+        self.values.processes = report.processes.or(self.values.processes.take());
+        if let Some(gpus) = &report.inventory {
+            self.inventory.store(gpus);
+            self.registry.set_gpus(now, gpus);
+        }
+        batch.inventory = report.inventory.or(batch.inventory.take());
+        batch.samples.extend(report.samples);
+        for xid in report.xids {
+            self.xid_dedup.add_nvml(now, xid);
+        }
+    }
+
+    /// Adds the Xids that only NVML reported and that the kernel log is not going to report.
+    pub(super) fn add_nvml_xids(&mut self, now: Moment, batch: &mut Batch) {
+        let log = match &self.self_monitor.kernel_log {
+            KernelLogState::NotTried => Log::NotTried,
+            KernelLogState::Read => Log::Read,
+            KernelLogState::Unreadable { .. } => Log::Unreadable,
+        };
+        for (gpu, xid) in self.xid_dedup.take_due(now, log) {
+            let Ok(code) = u32::try_from(xid) else {
+                tracing::warn!(%gpu, xid, "NVML reported an invalid Xid");
+                continue;
+            };
+            let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+            // A GPU that left the list has no address or index here, but keeps its UUID.
+            let identity = inventory.iter().find(|identity| identity.uuid == gpu);
+            let pci = identity.and_then(|identity| identity.pci.as_deref());
+            let xid = NvmlXid { code, gpu, index: identity.map(|identity| identity.index) };
+            let facts = decode_facts(self.facts);
+            let event = KernelEvent::from_nvml(facts, xid, pci, self.node.boot.clone(), now);
+            self.values.count_xid(|_| None, &event);
+            batch.kernel.push(event);
+        }
+    }
+
+    fn handle_kernel_log(&mut self, now: Moment, log: KernelLog, batch: &mut Batch) {
+        let from = batch.kernel.len();
+        match log {
+            KernelLog::Record { seq, since_boot_us, text, .. } => {
+                self.self_monitor.kernel_log = KernelLogState::Read;
+                self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
+            }
+            KernelLog::Lost { lines } => {
+                tracing::warn!(lines, "the kernel overwrote log lines before they were read");
+                self.self_monitor.lines_lost += lines;
+                self.xid_dedup.record_lost_lines(now);
+            }
+            KernelLog::Unreadable { why } => {
+                tracing::warn!(%why, "the kernel log is unreadable");
+                self.self_monitor.kernel_log = KernelLogState::Unreadable { why };
+            }
+            KernelLog::CaughtUp => self.self_monitor.kernel_log = KernelLogState::Read,
+        }
+        // Use the inventory of this batch: the engine applies it before it evaluates the line.
+        let listed = batch.inventory.as_deref().unwrap_or_default();
+        let at = |address: &str| {
+            let listed = listed.iter().find(|gpu| gpu.stands_at(address));
+            listed.map(|gpu| gpu.uuid.clone()).or_else(|| self.engine.gpu_at(address))
+        };
+        for event in &batch.kernel[from..] {
+            if let Some((gpu, xid)) = self.values.count_xid(at, event) {
+                self.xid_dedup.add_log(now, (gpu, xid.into()));
+            }
+        }
+    }
+
+    /// Runs every turn: a write must not use a clock that jumped since the last tick.
+    pub(super) fn check_clock(&mut self, now: Moment) {
+        if let Some(step_s) = self.self_monitor.compare_clocks(now) {
+            tracing::warn!(step_s, "the wall clock stepped");
+        }
+        self.journal.set_clock_suspect(self.self_monitor.is_clock_suspect(now));
+    }
+
+    pub(super) fn check_self(&mut self, now: Moment, batch: &mut Batch) {
+        self.kernel.flush_incomplete(now, &mut batch.kernel);
+        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::look) {
+            self.handle_repair(now, &note);
+        }
+        self.self_monitor.messages_dropped = self.registry.dropped();
+        self.self_monitor.findings_dropped = self.engine.dropped();
+        self.registry.remove_expired(now);
+        self.self_monitor.sink_ok = self.sink_forwarder.is_ok();
+        batch.samples.extend(self.self_monitor.samples(now));
+    }
+
+    /// A manual repair ends findings that waited for a replacement part.
+    fn handle_repair(&mut self, now: Moment, note: &RepairNote) {
+        if self.repaired.replace(note.at) == Some(note.at) {
+            return;
+        }
+        tracing::info!(what = %note.what, at = %note.at, "a manual repair was reported");
+        let changes = self.engine.repaired(note.at, &note.what, now);
+        self.pending.add(changes, Vec::new());
+    }
+}
