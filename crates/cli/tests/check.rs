@@ -1,4 +1,4 @@
-//! `farrier check` as a program meets it: exit codes, JSON, messages.
+//! `farrier check` of given versions: exit codes, JSON, messages.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -6,11 +6,11 @@ mod support;
 use serde_json::Value;
 use support::run;
 
-fn json(words: &[&str]) -> (i32, Value) {
-    let mut all = vec!["check", "--output", "json", "--on", "2026-11-15"];
-    all.extend(words);
-    let ran = run(&all);
-    (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+fn json(args: &[&str]) -> (i32, Value) {
+    let mut full_args = vec!["check", "--output", "json", "--on", "2026-11-15"];
+    full_args.extend(args);
+    let output = run(&full_args);
+    (output.code, serde_json::from_str(&output.stdout).unwrap())
 }
 
 #[test]
@@ -22,10 +22,10 @@ fn exit_codes_follow_the_verdict() {
         (["--gpu", "B100", "--driver", "418.226.00"], "blocked", 1),
         (["--gpu", "V100", "--driver", "418.226.00"], "unknown", 1),
     ];
-    for (words, verdict, code) in cases {
-        let (exit, report) = json(&words);
-        assert_eq!(report["verdict"], verdict, "{words:?}");
-        assert_eq!(exit, code, "{words:?}");
+    for (args, verdict, code) in cases {
+        let (exit, report) = json(&args);
+        assert_eq!(report["verdict"], verdict, "{args:?}");
+        assert_eq!(exit, code, "{args:?}");
     }
     let unknown = ["--gpu", "H100", "--driver", "580.95.05", "--framework", "jax==0.4.20"];
     let (exit, report) = json(&unknown);
@@ -33,9 +33,9 @@ fn exit_codes_follow_the_verdict() {
 }
 
 #[test]
-fn json_has_the_agreed_form() {
-    let words = ["--gpu", "H100", "--driver", "550.54.15", "--framework", "torch==2.11.0"];
-    let (_, report) = json(&words);
+fn json_has_the_documented_keys() {
+    let args = ["--gpu", "H100", "--driver", "550.54.15", "--framework", "torch==2.11.0"];
+    let (_, report) = json(&args);
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["verdict", "reasons", "remedies", "notices", "data", "subject"]);
     for reason in report["reasons"].as_array().unwrap() {
@@ -53,14 +53,14 @@ fn json_has_the_agreed_form() {
 
 #[test]
 fn strict_lets_notices_decide() {
-    let words = ["--gpu", "H100", "--driver", "580.95.05"];
-    assert_eq!(json(&words).1["verdict"], "ok");
+    let args = ["--gpu", "H100", "--driver", "580.95.05"];
+    assert_eq!(json(&args).1["verdict"], "ok");
     let strict = ["--gpu", "H100", "--driver", "580.95.05", "--strict"];
     assert_eq!(json(&strict).1["verdict"], "blocked");
 }
 
 #[test]
-fn bad_input_is_refused_with_the_field_and_what_was_expected() {
+fn invalid_input_is_refused_with_the_field_and_a_valid_value() {
     let cases: [(&[&str], &str, &str); 10] = [
         (&["--gpu", "H100", "--driver", "550.abc"], "--driver: `550.abc`", "580.65.06"),
         (&["--gpu", "H100", "--driver", ""], "--driver: missing version", "580.65.06"),
@@ -77,42 +77,42 @@ fn bad_input_is_refused_with_the_field_and_what_was_expected() {
         (&["--gpu", "H100", "--driver", "580", "--on", "soon"], "'soon'", "2026-11-15"),
         (&["--driver", "580"], "--gpu", "--help"),
     ];
-    for (words, problem, expected) in cases {
-        let mut all = vec!["check"];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}");
-        assert_eq!(ran.stdout, "", "{words:?}");
-        assert!(ran.stderr.contains(problem), "{words:?}: {}", ran.stderr);
-        assert!(ran.stderr.contains(expected), "{words:?}: {}", ran.stderr);
+    for (args, problem, expected) in cases {
+        let mut full_args = vec!["check"];
+        full_args.extend(args);
+        let output = run(&full_args);
+        assert_eq!(output.code, 2, "{args:?}");
+        assert_eq!(output.stdout, "", "{args:?}");
+        assert!(output.stderr.contains(problem), "{args:?}: {}", output.stderr);
+        assert!(output.stderr.contains(expected), "{args:?}: {}", output.stderr);
     }
 }
 
 #[test]
-fn inexact_input_is_answered_with_what_was_assumed() {
+fn inexact_input_is_answered_with_the_assumption() {
     let cases: [(&[&str], &str); 3] = [
         (&["--gpu", "H100", "--driver", "550"], "550.163.01, is assumed"),
         (&["--gpu", "H100", "--driver", "580.95.05", "--cuda", "13"], "without its minor"),
         (&["--gpu", "H100", "--driver", "999.1"], "newer than the newest branch in the data"),
     ];
-    for (words, assumed) in cases {
-        let (exit, report) = json(words);
-        assert_eq!((exit, &report["verdict"]), (0, &Value::from("caveat")), "{words:?}");
+    for (args, assumed) in cases {
+        let (exit, report) = json(args);
+        assert_eq!((exit, &report["verdict"]), (0, &Value::from("caveat")), "{args:?}");
         let reasons = report["reasons"].as_array().unwrap();
-        let says = |reason: &Value| reason["text"].as_str().unwrap().contains(assumed);
-        assert!(reasons.iter().any(says), "{words:?}: {reasons:?}");
+        let states_it = |reason: &Value| reason["text"].as_str().unwrap().contains(assumed);
+        assert!(reasons.iter().any(states_it), "{args:?}: {reasons:?}");
     }
 }
 
 #[test]
 fn the_table_is_for_people() {
-    let words =
+    let args =
         ["check", "--gpu", "V100", "--driver", "580.95.05", "--cuda", "13", "--on", "2026-11-15"];
-    insta::assert_snapshot!(run(&words).stdout);
+    insta::assert_snapshot!(run(&args).stdout);
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_an_error() {
     let mut child = support::farrier(&["facts", "export"])
         .stdout(std::process::Stdio::piped())
         .spawn()

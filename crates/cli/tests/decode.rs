@@ -1,6 +1,6 @@
-//! `farrier decode` from the outside: exit codes, messages, and the table.
+//! `farrier decode`: exit codes, messages, and the table.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
@@ -17,7 +17,7 @@ fn farrier(args: &[&str], stdin: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that ends before it reads all is no failure of the test.
+    // The command may exit before it has read all input.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     child.wait_with_output().unwrap()
 }
@@ -38,7 +38,7 @@ Nov 15 02:25:06 gpu-17 kernel: NVRM: this kernel module has the version 570.195.
 ";
 
 #[test]
-fn the_table_says_what_to_do_first_and_who_says_so() {
+fn the_table_shows_the_first_action_and_its_source() {
     let output = farrier(&["decode", "-"], LOG.as_bytes());
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "");
@@ -82,7 +82,7 @@ fn the_table_says_what_to_do_first_and_who_says_so() {
 }
 
 #[test]
-fn json_is_one_event_a_line() {
+fn json_has_one_event_per_line() {
     let output = farrier(&["decode", "--output", "json"], LOG.as_bytes());
     assert_eq!(output.status.code(), Some(1));
     let lines = text(&output.stdout);
@@ -108,7 +108,7 @@ fn nothing_critical_exits_0() {
 }
 
 #[test]
-fn what_cannot_be_judged_does_not_look_healthy() {
+fn undecodable_input_does_not_look_healthy() {
     for format in ["table", "json"] {
         for (log, hint) in [
             (&b""[..], "`dmesg` may need root"),
@@ -142,28 +142,28 @@ fn what_cannot_be_judged_does_not_look_healthy() {
 }
 
 #[test]
-fn a_log_with_zeros_in_it_is_read() {
+fn a_log_with_nul_bytes_is_read() {
     let mut log = vec![0_u8; 1 << 20];
     log.extend_from_slice(b"\nNov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
     let quiet = farrier(&["decode"], &log);
     assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(0), String::new()));
 }
 
-/// Looking at all that stands before each `NVRM:` took seconds for 64 KiB and grows with the square of
-/// the length: a thousand times as long for these two megabytes, which no patience covers.
+/// Scanning all text before each `NVRM:` is quadratic: it took seconds for 64 KiB, and would take a
+/// thousand times as long for these two megabytes.
 #[test]
-fn a_line_of_many_quotations_is_read_in_a_breath() {
+fn a_line_with_many_quoted_messages_is_read_in_linear_time() {
     for piece in ["'NVRM:", "\"NVRM: ", "echo NVRM: ", "COMMAND=NVRM: ", "\x1b[1NVRM:'"] {
         let log = piece.repeat((2 << 20) / piece.len());
-        let began = Instant::now();
+        let start = Instant::now();
         let output = farrier(&["decode"], log.as_bytes());
         assert_eq!(output.status.code(), Some(0), "{piece}: {}", text(&output.stderr));
-        assert!(began.elapsed() < TEST_TIMEOUT, "{piece}: {:?}", began.elapsed());
+        assert!(start.elapsed() < TEST_TIMEOUT, "{piece}: {:?}", start.elapsed());
     }
 }
 
 #[test]
-fn what_cannot_be_read_exits_2_with_a_hint() {
+fn unreadable_input_exits_2_with_a_hint() {
     let missing = support::run(&["decode", "/nowhere/kern.log"]);
     assert_eq!((missing.code, missing.stdout.as_str()), (2, ""));
     insta::assert_snapshot!(missing.stderr, @r#"
@@ -180,7 +180,7 @@ fn what_cannot_be_read_exits_2_with_a_hint() {
 }
 
 #[test]
-fn a_file_reads_as_standard_input_does() {
+fn a_file_and_stdin_give_the_same_output() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(LOG.as_bytes()).unwrap();
     let path = file.path().to_str().unwrap();
@@ -193,7 +193,7 @@ fn a_file_reads_as_standard_input_does() {
 }
 
 #[test]
-fn bytes_that_are_no_text_do_no_harm() {
+fn binary_bytes_are_harmless() {
     let mut log = vec![0xff_u8; 1 << 20];
     log.extend_from_slice(b"\nNVRM: Xid (PCI:0000:17:00): 79, pid=1, name=\x1b[31m\xff, x");
     let output = farrier(&["decode"], &log);
@@ -208,20 +208,20 @@ fn bytes_that_are_no_text_do_no_harm() {
 }
 
 #[test]
-fn the_facts_say_of_an_nvswitch_error_what_decode_says() {
+fn facts_and_decode_agree_on_an_nvswitch_error() {
     let line = b"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Link 30 LTSSM Fault Up";
     let output = farrier(&["decode", "--output", "json"], line);
     let event: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let facts = words(&support::run(&["facts", "xid", "20034"]).stdout);
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let facts = flat(&support::run(&["facts", "xid", "20034"]).stdout);
     for (key, label) in [("severity", "severity"), ("action", "action"), ("text", "what to do")] {
-        let expected = format!("{label} {}", words(event[key].as_str().unwrap()));
+        let expected = format!("{label} {}", flat(event[key].as_str().unwrap()));
         assert!(facts.contains(&expected), "{expected}: {facts}");
     }
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let mut child = support::farrier(&["decode", "--output", "json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

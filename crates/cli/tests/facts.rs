@@ -1,4 +1,4 @@
-//! `farrier facts`: lookups, the matrix, and sets from outside.
+//! `farrier facts`: lookups, the matrix, and installed fact sets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,11 +22,14 @@ fn every_kind_lists_finds_and_suggests() {
     for (kind, name, misspelt, near) in cases {
         for output in ["table", "json"] {
             let list = run(&["facts", kind, "--output", output]);
-            let one = run(&["facts", kind, name, "--output", output]);
-            assert_eq!((list.code, one.code), (0, 0), "{kind}: {}", one.stderr);
-            assert!(list.stdout.len() > one.stdout.len(), "{kind}");
-            for ran in [&list, &one] {
-                assert!(ran.stdout.contains("farrier-2026.11.15"), "{kind} does not say its set");
+            let found = run(&["facts", kind, name, "--output", output]);
+            assert_eq!((list.code, found.code), (0, 0), "{kind}: {}", found.stderr);
+            assert!(list.stdout.len() > found.stdout.len(), "{kind}");
+            for shown in [&list, &found] {
+                assert!(
+                    shown.stdout.contains("farrier-2026.11.15"),
+                    "{kind} does not name its set"
+                );
             }
         }
         let refused = run(&["facts", kind, misspelt]);
@@ -37,26 +40,26 @@ fn every_kind_lists_finds_and_suggests() {
 
 #[test]
 fn unverified_and_disputed_values_are_shown_as_such() {
-    let told = |words: &[&str]| {
-        let text = run(words).stdout;
-        // Without the folding to the width of the terminal.
+    let lookup = |args: &[&str]| {
+        let text = run(args).stdout;
+        // Removes line wrapping.
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let gpu = told(&["facts", "gpu", "A30"]);
+    let gpu = lookup(&["facts", "gpu", "A30"]);
     assert!(gpu.contains("933 (unverified)"), "{gpu}");
-    let gpu = told(&["facts", "gpu", "B300"]);
+    let gpu = lookup(&["facts", "gpu", "B300"]);
     assert!(gpu.contains("not used: kept as the maximum"), "{gpu}");
-    let branch = told(&["facts", "driver", "580"]);
+    let branch = lookup(&["facts", "driver", "580"]);
     assert!(branch.contains("v580 says 2028-08; not used"), "{branch}");
-    let xid = told(&["facts", "xid", "63"]);
+    let xid = lookup(&["facts", "xid", "63"]);
     assert!(xid.contains("gpud says fatal"), "{xid}");
 }
 
 #[test]
-fn the_matrix_holds_for_a_day() {
+fn the_matrix_applies_to_a_day() {
     let status = |on: &str, branch: u64| {
-        let ran = run(&["facts", "matrix", "--output", "json", "--on", on]);
-        let matrix: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let output = run(&["facts", "matrix", "--output", "json", "--on", on]);
+        let matrix: Value = serde_json::from_str(&output.stdout).unwrap();
         let rows = matrix["matrix"].as_array().unwrap().clone();
         rows.into_iter().find(|row| row["branch"] == branch).unwrap()
     };
@@ -69,7 +72,7 @@ fn the_matrix_holds_for_a_day() {
     assert_eq!(status("2026-11-15", 590)["status"], "unknown");
 }
 
-/// The embedded set under another name, of the day after its own.
+/// The embedded set under another name, dated a day later.
 fn newer() -> Value {
     let mut set: Value = serde_json::from_str(&run(&["facts", "export"]).stdout).unwrap();
     set["set"]["name"] = json!("site-2026.11.16");
@@ -77,8 +80,8 @@ fn newer() -> Value {
     set
 }
 
-fn in_folder(folder: &Path, words: &[&str]) -> Ran {
-    farrier(words).env("FARRIER_FACTS_DIR", folder).output().unwrap().into()
+fn in_folder(folder: &Path, args: &[&str]) -> Ran {
+    farrier(args).env("FARRIER_FACTS_DIR", folder).output().unwrap().into()
 }
 
 fn install(folder: &Path, set: &Value) -> Ran {
@@ -87,33 +90,37 @@ fn install(folder: &Path, set: &Value) -> Ran {
     in_folder(&folder.join("facts"), &["facts", "update", "--from", file.to_str().unwrap()])
 }
 
-/// The set that an answer rests on.
-fn in_force(folder: &Path) -> (Value, String) {
-    let words = ["check", "--gpu", "H100", "--driver", "580.95.05", "--output", "json"];
-    let ran = in_folder(&folder.join("facts"), &words);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
-    (report["data"].clone(), ran.stderr)
+/// The set that a report is based on, and warnings.
+fn active_set(folder: &Path) -> (Value, String) {
+    let args = ["check", "--gpu", "H100", "--driver", "580.95.05", "--output", "json"];
+    let output = in_folder(&folder.join("facts"), &args);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
+    (report["data"].clone(), output.stderr)
 }
 
 #[test]
-fn a_newer_set_is_installed_and_answers_say_so() {
+fn a_newer_set_is_installed_and_reports_name_it() {
     let folder = tempfile::tempdir().unwrap();
-    let ran = install(folder.path(), &newer());
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("installed `site-2026.11.16` of 2026-11-16"), "{}", ran.stdout);
+    let output = install(folder.path(), &newer());
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert!(
+        output.stdout.contains("installed `site-2026.11.16` of 2026-11-16"),
+        "{}",
+        output.stdout
+    );
     let expected = json!({"set": "site-2026.11.16", "date": "2026-11-16"});
-    assert_eq!(in_force(folder.path()), (expected, String::new()));
+    assert_eq!(active_set(folder.path()), (expected, String::new()));
     let sets = in_folder(&folder.path().join("facts"), &["facts", "sets"]).stdout;
     assert!(sets.contains("site-2026.11.16") && sets.contains("farrier-2026.11.15"), "{sets}");
 
-    // The same again is not newer.
+    // The same set is not newer.
     let again = install(folder.path(), &newer());
     assert_eq!(again.code, 2);
     assert!(again.stderr.contains("is not newer than the active one"), "{}", again.stderr);
 }
 
 #[test]
-fn a_set_of_the_future_or_with_a_path_for_a_name_is_refused() {
+fn a_set_with_a_future_date_or_a_path_as_name_is_refused() {
     for (key, value, problem) in [
         ("date", "2999-01-01", "is dated 2999-01-01, and today is"),
         ("name", "../../etc/passwd", "is not a valid fact set name"),
@@ -121,15 +128,15 @@ fn a_set_of_the_future_or_with_a_path_for_a_name_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut set = newer();
         set["set"][key] = json!(value);
-        let ran = install(folder.path(), &set);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains(problem), "{}", ran.stderr);
+        let output = install(folder.path(), &set);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains(problem), "{}", output.stderr);
         assert!(!folder.path().join("facts").exists());
     }
 }
 
 #[test]
-fn a_damaged_set_is_passed_over_for_the_next_newest() {
+fn a_damaged_set_is_skipped_for_the_next_newest() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(install(folder.path(), &newer()).code, 0);
     let mut next = newer();
@@ -144,31 +151,31 @@ fn a_damaged_set_is_passed_over_for_the_next_newest() {
         .unwrap();
     let text = fs::read_to_string(&damaged).unwrap().replace("\"Hopper\"", "\"Hoppel\"");
     fs::write(&damaged, text).unwrap();
-    let (data, stderr) = in_force(folder.path());
+    let (data, stderr) = active_set(folder.path());
     assert_eq!(data["set"], "site-2026.11.16");
     assert!(stderr.contains("skipped installed fact set `site-2026.11.17`"), "{stderr}");
     assert!(stderr.contains("does not match its checksum"), "{stderr}");
 }
 
 #[test]
-fn a_bad_set_is_refused_whole() {
+fn an_invalid_set_is_refused_entirely() {
     let cases: [(&str, Value); 3] = [
         ("/gpus/gpu/0/compute_capability", json!("1.0")),
         ("/drivers/release/3/version", json!("515")),
         ("/cuda/toolkit/0/origin/source", json!([])),
     ];
-    for (place, value) in cases {
+    for (pointer, value) in cases {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("bad.json");
         let mut set = newer();
-        *set.pointer_mut(place).unwrap() = value;
+        *set.pointer_mut(pointer).unwrap() = value;
         fs::write(&file, set.to_string()).unwrap();
         let facts = folder.path().join("facts");
-        let ran = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
-        assert_eq!(ran.code, 2, "{place}");
-        assert!(ran.stderr.contains("rejected fact set"), "{place}: {}", ran.stderr);
-        assert!(ran.stderr.contains("nothing was changed"), "{place}: {}", ran.stderr);
-        assert!(!facts.exists(), "{place}: something was written");
+        let output = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
+        assert_eq!(output.code, 2, "{pointer}");
+        assert!(output.stderr.contains("rejected fact set"), "{pointer}: {}", output.stderr);
+        assert!(output.stderr.contains("nothing was changed"), "{pointer}: {}", output.stderr);
+        assert!(!facts.exists(), "{pointer}: a file was written");
     }
 }
 
@@ -180,16 +187,17 @@ fn other_files_are_refused_with_a_reason() {
         [("", "EOF"), ("{\"set\": 1}", "invalid type"), ("\u{0}", "expected value")]
     {
         fs::write(&file, content).unwrap();
-        let ran = in_folder(folder.path(), &["facts", "update", "--from", file.to_str().unwrap()]);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        let output =
+            in_folder(folder.path(), &["facts", "update", "--from", file.to_str().unwrap()]);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains(reason), "{}", output.stderr);
     }
     for (path, reason) in [("/dev/zero", "not a regular file"), ("/", "not a regular file")] {
-        let ran = in_folder(folder.path(), &["facts", "update", "--from", path]);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        let output = in_folder(folder.path(), &["facts", "update", "--from", path]);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains(reason), "{}", output.stderr);
     }
-    let ran = in_folder(folder.path(), &["facts", "update", "--from", "/nonexistent.json"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("failed to read `/nonexistent.json`"), "{}", ran.stderr);
+    let output = in_folder(folder.path(), &["facts", "update", "--from", "/nonexistent.json"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("failed to read `/nonexistent.json`"), "{}", output.stderr);
 }

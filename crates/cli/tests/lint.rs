@@ -1,4 +1,4 @@
-//! `farrier lint` as a person runs it.
+//! `farrier lint`: output, exit codes and errors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ for batch in loader:
         continue
 ";
 
-/// Runs in `folder`, with an environment of nothing but `variables` and no installed fact set.
+/// Runs in `folder`, with only `variables` in the environment and no installed fact set.
 fn command(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = support::farrier(arguments);
     command
@@ -47,7 +47,7 @@ fn command(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Com
 
 fn farrier(folder: &Path, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Output {
     let mut child = command(folder, arguments, variables).spawn().unwrap();
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have exited already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -56,7 +56,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The exit code and what was said on stderr.
+/// The exit code and stderr.
 fn failure(arguments: &[&str], input: &str) -> (i32, String) {
     let folder = TempDir::new().unwrap();
     let output = farrier(folder.path(), arguments, &[], input);
@@ -65,7 +65,7 @@ fn failure(arguments: &[&str], input: &str) -> (i32, String) {
 }
 
 #[test]
-fn four_claims_are_shown_with_what_to_use() {
+fn four_findings_are_shown_with_replacements() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("train.py"), SCRIPT).unwrap();
     let output = farrier(folder.path(), &["lint", "train.py"], &[], "");
@@ -104,13 +104,13 @@ fn four_claims_are_shown_with_what_to_use() {
 }
 
 #[test]
-fn json_is_one_document_with_the_set() {
+fn json_is_one_document_with_the_fact_set() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("train.py"), SCRIPT).unwrap();
     let output = farrier(folder.path(), &["lint", "train.py", "--output", "json"], &[], "");
     assert_eq!(output.status.code(), Some(1));
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let findings = answer["findings"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
     let codes: Vec<_> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
     assert_eq!(
         codes,
@@ -120,12 +120,12 @@ fn json_is_one_document_with_the_set() {
     assert_eq!(findings[0]["line"], 4);
     assert_eq!(findings[0]["class"], "fake");
     assert!(findings.iter().all(|finding| finding["replacement"].is_string()));
-    assert!(answer["data"]["set"].as_str().unwrap().starts_with("farrier-"));
-    assert!(answer["data"]["date"].is_string());
+    assert!(report["data"]["set"].as_str().unwrap().starts_with("farrier-"));
+    assert!(report["data"]["date"].is_string());
 }
 
 #[test]
-fn a_clean_file_is_clean_and_a_note_does_not_count() {
+fn a_clean_file_has_no_findings_and_a_note_does_not_count() {
     let folder = TempDir::new().unwrap();
     let clean = "export NCCL_DEBUG=WARN\n";
     let output = farrier(folder.path(), &["lint", "-", "--language", "shell"], &[], clean);
@@ -141,15 +141,15 @@ fn a_clean_file_is_clean_and_a_note_does_not_count() {
 }
 
 #[test]
-fn the_environment_is_a_file_without_lines() {
+fn the_environment_is_linted_without_line_numbers() {
     let folder = TempDir::new().unwrap();
     let variables = [("H100_ASYNC_MEM_POOL", "1"), ("NCCL_DEBUG", "WARN")];
     let output = farrier(folder.path(), &["lint", "--env", "--output", "json"], &variables, "");
     assert_eq!(output.status.code(), Some(1));
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["findings"].as_array().unwrap().len(), 1);
-    assert_eq!(answer["findings"][0]["file"], "environment");
-    assert!(answer["findings"][0]["line"].is_null());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["findings"].as_array().unwrap().len(), 1);
+    assert_eq!(report["findings"][0]["file"], "environment");
+    assert!(report["findings"][0]["line"].is_null());
     let output = farrier(folder.path(), &["lint", "--env"], &[("NCCL_DEBUG", "WARN")], "");
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stdout).starts_with("no findings in the environment\n"));
@@ -159,7 +159,7 @@ fn the_environment_is_a_file_without_lines() {
 }
 
 #[test]
-fn a_folder_is_searched_in_order() {
+fn a_directory_is_searched_in_order() {
     let folder = TempDir::new().unwrap();
     let bad = "export H100_ASYNC_MEM_POOL=1\n";
     let at = |path: &str| folder.path().join(path);
@@ -180,15 +180,15 @@ fn a_folder_is_searched_in_order() {
     fs::write(at("launch"), format!("#!/bin/sh\n{bad}")).unwrap();
     fs::write(at("picture"), [0_u8, 159, 146, 150]).unwrap();
     let output = farrier(folder.path(), &["lint", ".", "--output", "json"], &[], "");
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let findings = answer["findings"].as_array().unwrap();
-    let places: Vec<_> = findings.iter().map(|finding| finding["file"].as_str().unwrap()).collect();
-    assert_eq!(places, ["./a/deep/run.sh", "./b/run.sh", "./launch"]);
-    assert_eq!(answer["files_read"], 3, "folders are none, nor what is passed over");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let files: Vec<_> = findings.iter().map(|finding| finding["file"].as_str().unwrap()).collect();
+    assert_eq!(files, ["./a/deep/run.sh", "./b/run.sh", "./launch"]);
+    assert_eq!(report["files_read"], 3, "directories and skipped files do not count");
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_have_hints() {
     assert_eq!(
         failure(&["lint"], ""),
         (2, "error: nothing to lint\nhint: name files or directories, or pass --env\n".to_owned())
@@ -215,14 +215,14 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn only_regular_files_of_a_size_are_read() {
+fn only_regular_files_up_to_a_size_are_read() {
     let folder = TempDir::new().unwrap();
     let pipe = folder.path().join("pipe.sh");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // A set length makes no blocks: the file takes no room.
+    // Sparse: the file takes no disk space.
     let large = fs::File::create(folder.path().join("large.sh")).unwrap();
     large.set_len((16 << 20) + 1).unwrap();
-    for (file, said) in [
+    for (file, expected) in [
         ("pipe.sh", "error: `pipe.sh` is not a regular file\nhint: "),
         ("/dev/zero", "error: `/dev/zero` is not a regular file\nhint: "),
         ("large.sh", "error: `large.sh` is larger than 16 MiB\nhint: "),
@@ -230,7 +230,7 @@ fn only_regular_files_of_a_size_are_read() {
         let output = farrier(folder.path(), &["lint", file, "--language", "shell"], &[], "");
         assert_eq!(output.status.code(), Some(2), "{file}");
         let stderr = text(&output.stderr);
-        assert!(stderr.starts_with(said), "{stderr}");
+        assert!(stderr.starts_with(expected), "{stderr}");
     }
     let input = "#".repeat((16 << 20) + 1);
     let output = farrier(folder.path(), &["lint", "-", "--language", "env"], &[], &input);
@@ -240,7 +240,7 @@ fn only_regular_files_of_a_size_are_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_fails_after_what_was_found() {
+fn an_unreadable_file_fails_after_the_findings_are_printed() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("good.sh"), "export H100_ASYNC_MEM_POOL=1\n").unwrap();
     fs::write(folder.path().join("binary.sh"), [0_u8; 16]).unwrap();
@@ -248,17 +248,17 @@ fn a_file_that_cannot_be_read_fails_after_what_was_found() {
     fs::write(folder.path().join("latin.sh"), b"# caf\xe9\nexport NCCL_DEBUG=TRACE\n").unwrap();
     let output = farrier(folder.path(), &["lint", ".", "gone.py", "--output", "json"], &[], "");
     assert_eq!(output.status.code(), Some(2));
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["findings"].as_array().unwrap().len(), 2);
-    assert_eq!(answer["unread"], serde_json::json!(["./binary.sh", "gone.py"]));
-    assert_eq!(answer["files_read"], 2);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["findings"].as_array().unwrap().len(), 2);
+    assert_eq!(report["unread"], serde_json::json!(["./binary.sh", "gone.py"]));
+    assert_eq!(report["files_read"], 2);
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("warning: failed to read `gone.py`"), "{stderr}");
     assert!(stderr.contains("error: `./binary.sh` is a binary file"), "{stderr}");
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let folder = TempDir::new().unwrap();
     let script = "export H100_ASYNC_MEM_POOL=1\n".repeat(5000);
     fs::write(folder.path().join("run.sh"), script).unwrap();
@@ -268,7 +268,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn a_file_that_does_not_parse_is_unknown_and_not_good() {
+fn a_file_that_does_not_parse_is_unknown_and_not_clean() {
     let folder = TempDir::new().unwrap();
     fs::write(
         folder.path().join("half.py"),
@@ -278,17 +278,20 @@ fn a_file_that_does_not_parse_is_unknown_and_not_good() {
     fs::write(folder.path().join("good.py"), "import os\n").unwrap();
     let output = farrier(folder.path(), &["lint", "half.py", "good.py"], &[], "");
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stdout).contains("half.py:2 env-unknown"), "what was found is told");
-    assert!(text(&output.stdout).contains("1 finding in 1 file\n"), "{}", text(&output.stdout));
-    let said = text(&output.stderr);
     assert!(
-        said.contains("`half.py` does not parse as python: line 3: `(` is not closed"),
-        "{said}"
+        text(&output.stdout).contains("half.py:2 env-unknown"),
+        "findings before the error are shown"
     );
-    assert!(said.contains("hint:"), "{said}");
+    assert!(text(&output.stdout).contains("1 finding in 1 file\n"), "{}", text(&output.stdout));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("`half.py` does not parse as python: line 3: `(` is not closed"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("hint:"), "{stderr}");
 
     let output = farrier(folder.path(), &["lint", "half.py", "--output", "json"], &[], "");
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&answer["files_read"], &answer["unread"][0]), (&0.into(), &"half.py".into()));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["files_read"], &report["unread"][0]), (&0.into(), &"half.py".into()));
     assert_eq!(failure(&["lint", "-", "--language", "python"], "These are words.\n").0, 2);
 }

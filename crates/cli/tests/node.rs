@@ -1,4 +1,4 @@
-//! `farrier check` of a node, as a program meets it: from files to exit code.
+//! `farrier check` of a node: from files to exit code.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -19,14 +19,14 @@ const NEWER: &str = "580.105.08";
 const NEWER_KERNEL: &str = "6.8.0-71-generic";
 
 fn check(node: &NodeFiles, more: &[&str]) -> (i32, Value) {
-    let mut words = vec!["check".to_owned(), "--output".to_owned(), "json".to_owned()];
-    words.extend(node.words());
-    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    words.extend(more);
-    let ran = run(&words);
-    let report = serde_json::from_str(&ran.stdout)
-        .unwrap_or_else(|err| panic!("{err}: {}{}", ran.stdout, ran.stderr));
-    (ran.code, report)
+    let mut args = vec!["check".to_owned(), "--output".to_owned(), "json".to_owned()];
+    args.extend(node.args());
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    args.extend(more);
+    let output = run(&args);
+    let report = serde_json::from_str(&output.stdout)
+        .unwrap_or_else(|err| panic!("{err}: {}{}", output.stdout, output.stderr));
+    (output.code, report)
 }
 
 /// The verdict of the item with this code.
@@ -35,10 +35,10 @@ fn verdict<'a>(report: &'a Value, code: &str) -> Option<&'a str> {
     items.iter().find(|item| item["code"] == code).and_then(|item| item["verdict"].as_str())
 }
 
-/// The items in short, for a test that fails.
-fn told(report: &Value) -> String {
+/// The items of a report, for assertion messages.
+fn describe_items(report: &Value) -> String {
     let items = report["items"].as_array().unwrap();
-    let line = |it: &Value| format!("{} {} {}\n", it["verdict"], it["code"], it["text"]);
+    let line = |item: &Value| format!("{} {} {}\n", item["verdict"], item["code"], item["text"]);
     items.iter().map(line).collect()
 }
 
@@ -46,7 +46,7 @@ fn told(report: &Value) -> String {
 fn a_healthy_node_exits_with_zero() {
     let (code, report) = check(&NodeFiles::healthy(), &[]);
     let bad: Vec<&Value> =
-        report["items"].as_array().unwrap().iter().filter(|it| it["verdict"] != "ok").collect();
+        report["items"].as_array().unwrap().iter().filter(|item| item["verdict"] != "ok").collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!((code, &report["verdict"]), (0, &json!("ok")));
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
@@ -58,12 +58,12 @@ fn a_healthy_node_exits_with_zero() {
     assert_eq!(check(&NodeFiles::healthy(), &["--strict"]).0, 1);
 }
 
-/// A scenario: what happens to the node, and the items that must come of it.
+/// A scenario: its name, a change to the node, the expected items, and the exit code.
 type Scenario = (&'static str, fn(&NodeFiles), &'static [(&'static str, &'static str)], i32);
 
 const SCENARIOS: &[Scenario] = &[
     (
-        "an unattended upgrade moved the libraries",
+        "an unattended upgrade replaced the libraries",
         upgraded,
         &[
             ("driver-library-mismatch", "blocked"),
@@ -102,7 +102,7 @@ const SCENARIOS: &[Scenario] = &[
         1,
     ),
     (
-        "holds are missing",
+        "packages are not held",
         |node| node.packages(DRIVER, false),
         &[("packages-not-held", "caveat"), ("unattended-upgrades-may-replace", "caveat")],
         0,
@@ -130,7 +130,7 @@ const SCENARIOS: &[Scenario] = &[
         1,
     ),
     (
-        "dpkg was caught in the middle of a write",
+        "dpkg writes its status file",
         |node| {
             let path = node.root().join("var/lib/dpkg/status");
             let status = fs::read(&path).unwrap();
@@ -168,7 +168,7 @@ const SCENARIOS: &[Scenario] = &[
         1,
     ),
     (
-        "a part of GRUB's configuration chooses",
+        "a GRUB drop-in file chooses the kernel",
         |node| {
             node.kernel(NEWER_KERNEL, None, false);
             let entry = format!("GRUB_DEFAULT=\"Advanced options>Linux {KERNEL}\"\n");
@@ -187,7 +187,7 @@ const SCENARIOS: &[Scenario] = &[
         1,
     ),
     (
-        "the driver's libraries lie there without links",
+        "driver libraries without symbolic links",
         |node| {
             node.remove("usr/lib/x86_64-linux-gnu/libcuda.so.1");
             node.remove("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1");
@@ -217,7 +217,7 @@ const SCENARIOS: &[Scenario] = &[
     ),
     ("a GPU is missing", |node| node.nvml(&nvml(DRIVER, 7)), &[("gpu-count", "blocked")], 1),
     (
-        "files of a hostile node",
+        "a node with hostile files",
         hostile,
         &[
             ("packages-unknown", "unknown"),
@@ -228,7 +228,7 @@ const SCENARIOS: &[Scenario] = &[
         1,
     ),
     (
-        "a hostile configuration of apt",
+        "a hostile apt configuration",
         |node| {
             fs::create_dir_all(node.root().join("etc/apt/apt.conf.d/99folder")).unwrap();
             let huge = fs::File::create(node.root().join("etc/apt/preferences")).unwrap();
@@ -272,31 +272,31 @@ fn hostile(node: &NodeFiles) {
 
 #[test]
 fn scenarios() {
-    for (name, happen, items, code) in SCENARIOS {
+    for (name, apply, items, code) in SCENARIOS {
         let node = NodeFiles::healthy();
-        happen(&node);
+        apply(&node);
         let (exit, report) = check(&node, &[]);
         for (item, expected) in *items {
             assert_eq!(
                 verdict(&report, item),
                 Some(*expected),
                 "{name}: {item}\n{}",
-                told(&report)
+                describe_items(&report)
             );
         }
-        assert_eq!(exit, *code, "{name}: {}", told(&report));
+        assert_eq!(exit, *code, "{name}: {}", describe_items(&report));
     }
 }
 
 #[test]
-fn a_capture_answers_as_the_node_did() {
-    for (name, happen, _, _) in SCENARIOS {
+fn a_capture_gives_the_same_report_as_the_node() {
+    for (name, apply, _, _) in SCENARIOS {
         let node = NodeFiles::healthy();
-        happen(&node);
+        apply(&node);
         let folder = node.path("capture");
         let folder = folder.to_str().unwrap();
         let (code, report) = check(&node, &["--capture", folder]);
-        let words = [
+        let args = [
             "check",
             "--root",
             folder,
@@ -307,42 +307,42 @@ fn a_capture_answers_as_the_node_did() {
             "--nvml-deadline",
             "5",
         ];
-        // The node itself is gone.
+        // The report comes from the capture alone.
         fs::remove_dir_all(node.root()).unwrap();
-        let ran = run(&words);
-        assert_eq!(ran.code, code, "{name}: {}", ran.stderr);
-        let again: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(again, report, "{name}");
+        let output = run(&args);
+        assert_eq!(output.code, code, "{name}: {}", output.stderr);
+        let replayed: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!(replayed, report, "{name}");
         // A second capture into the same folder would mix two nodes.
-        let mut twice: Vec<&str> = words.to_vec();
+        let mut twice: Vec<&str> = args.to_vec();
         twice.extend(["--capture", folder]);
-        let ran = run(&twice);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains("is not empty"), "{}", ran.stderr);
+        let output = run(&twice);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains("is not empty"), "{}", output.stderr);
     }
 }
 
 /// The capture that README's tour checks.
 const TOUR: &str = "docs/tour/node";
 
-/// `FARRIER_BLESS=1 cargo test -p farrier --test node` writes it anew.
+/// `FARRIER_BLESS=1 cargo test -p farrier --test node` writes it again.
 #[test]
-fn the_tour_checks_what_this_version_captures() {
+fn the_capture_of_the_tour_is_current() {
     let node = NodeFiles::healthy();
     upgraded(&node);
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TOUR);
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TOUR);
     if std::env::var_os("FARRIER_BLESS").is_some() {
-        let _ = fs::remove_dir_all(&kept);
-        check(&node, &["--capture", kept.to_str().unwrap()]);
+        let _ = fs::remove_dir_all(&capture);
+        check(&node, &["--capture", capture.to_str().unwrap()]);
     }
     let (_, report) = check(&node, &[]);
-    let ran = run(&["check", "--root", TOUR, "--on", "2026-11-15", "--output", "json"]);
-    let again: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(again, report);
+    let output = run(&["check", "--root", TOUR, "--on", "2026-11-15", "--output", "json"]);
+    let replayed: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(replayed, report);
 }
 
 #[test]
-fn a_capture_keeps_no_secret_of_apt_and_no_large_module() {
+fn a_capture_has_no_apt_secrets_and_no_kernel_modules() {
     let node = NodeFiles::healthy();
     node.write(
         "etc/apt/apt.conf.d/95proxy",
@@ -367,7 +367,7 @@ fn a_capture_keeps_no_secret_of_apt_and_no_large_module() {
 }
 
 #[test]
-fn denied_files_are_unknown_and_never_fine() {
+fn unreadable_files_are_unknown_and_never_ok() {
     let node = NodeFiles::healthy();
     let path = node.root().join("var/lib/dpkg/status");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
@@ -380,17 +380,17 @@ fn denied_files_are_unknown_and_never_fine() {
 }
 
 #[test]
-fn a_machine_without_a_gpu_says_so() {
+fn a_machine_without_a_gpu_is_blocked() {
     let node = NodeFiles::empty();
     node.write("sys/bus/pci/devices/0000:00:00.0/vendor", "0x8086\n");
     node.torch("2.11.0", "13.0");
     let (code, report) = check(&node, &[]);
     assert_eq!((code, &report["verdict"]), (1, &json!("blocked")));
     assert_eq!(verdict(&report, "no-nvidia-gpu"), Some("blocked"));
-    // An image that nothing runs from: no /sys and no /proc, so nothing is known to be unloaded.
+    // An image that is not booted: without /sys and /proc, it is unknown what is loaded.
     let empty = NodeFiles::empty();
     let (code, report) = check(&empty, &[]);
-    assert_eq!((code, &report["verdict"]), (1, &json!("unknown")), "{}", told(&report));
+    assert_eq!((code, &report["verdict"]), (1, &json!("unknown")), "{}", describe_items(&report));
     assert_eq!(verdict(&report, "gpu-count"), Some("unknown"));
 }
 
@@ -398,16 +398,16 @@ fn a_machine_without_a_gpu_says_so() {
 fn the_table_is_for_people() {
     let node = NodeFiles::healthy();
     upgraded(&node);
-    let mut words = vec!["check".to_owned()];
-    words.extend(node.words());
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut args = vec!["check".to_owned()];
+    args.extend(node.args());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let root = node.root();
-    let told = run(&words).stdout.replace(root.to_str().unwrap(), "ROOT");
-    insta::assert_snapshot!(told);
+    let output = run(&args).stdout.replace(root.to_str().unwrap(), "ROOT");
+    insta::assert_snapshot!(output);
 }
 
 #[test]
-fn flags_of_the_two_forms_do_not_mix() {
+fn flags_for_versions_and_for_a_node_do_not_mix() {
     let cases: [(&[&str], &str); 6] = [
         (&["--gpu", "H100", "--driver", "580", "--root", "/"], "--root"),
         (&["--gpu", "H100", "--driver", "580", "--capture", "x"], "--capture"),
@@ -416,12 +416,12 @@ fn flags_of_the_two_forms_do_not_mix() {
         (&["--gpu", "H100"], "--driver"),
         (&["--root", "/nonexistent/folder"], "is not a directory"),
     ];
-    for (words, names) in cases {
-        let mut all = vec!["check"];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{words:?}");
-        assert!(ran.stderr.contains(names), "{words:?}: {}", ran.stderr);
+    for (args, names) in cases {
+        let mut full_args = vec!["check"];
+        full_args.extend(args);
+        let output = run(&full_args);
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{args:?}");
+        assert!(output.stderr.contains(names), "{args:?}: {}", output.stderr);
     }
 }
 
@@ -433,29 +433,29 @@ fn damaged_captures_are_refused() {
     check(&node, &["--capture", &text]);
     let index = folder.join("capture.json");
     let whole = fs::read_to_string(&index).unwrap();
-    for (damaged, says) in [
+    for (damaged, expected) in [
         (whole.replace("\"version\": 1", "\"version\": 9"), "version 9"),
         (whole[..whole.len() / 2].to_owned(), "capture.json"),
         ("[]".to_owned(), "capture.json"),
     ] {
         fs::write(&index, damaged).unwrap();
-        let ran = run(&["check", "--root", &text]);
-        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+        let output = run(&["check", "--root", &text]);
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+        assert!(output.stderr.contains(expected), "{}", output.stderr);
     }
     fs::write(&index, &whole).unwrap();
-    let ran = run(&["check", "--root", &text, "--python", "/opt/env"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("--python"), "{}", ran.stderr);
-    // What the capture does not speak of is unknown, not absent.
-    let forgotten = whole.replace("/sys/module/nouveau", "/sys/module/other");
-    fs::write(&index, forgotten).unwrap();
-    let ran = run(&["check", "--root", &text, "--output", "json"]);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = run(&["check", "--root", &text, "--python", "/opt/env"]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+    assert!(output.stderr.contains("--python"), "{}", output.stderr);
+    // A path that the capture does not list is unknown, not absent.
+    let incomplete = whole.replace("/sys/module/nouveau", "/sys/module/other");
+    fs::write(&index, incomplete).unwrap();
+    let output = run(&["check", "--root", &text, "--output", "json"]);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(verdict(&report, "nouveau-unknown"), Some("unknown"));
 }
 
-/// Builds a library from C; none where there is no compiler.
+/// Builds a library from C; `None` without a compiler.
 fn library(folder: &Path, source: &str) -> Option<std::path::PathBuf> {
     let code = folder.join("nvml.c");
     let path = folder.join("libnvidia-ml.so.1");
@@ -482,34 +482,35 @@ fn a_library_that_hangs_crashes_or_refuses_is_reported() {
         let Some(path) = library(folder.path(), source) else { return };
         let node = NodeFiles::healthy();
         fs::remove_file(node.path("nvml.json")).unwrap();
-        let words = ["--nvml", path.to_str().unwrap(), "--nvml-deadline", "2"];
-        let (exit, report) = check(&node, &words);
-        assert_eq!(verdict(&report, code), Some(expected), "{source}\n{}", told(&report));
+        let args = ["--nvml", path.to_str().unwrap(), "--nvml-deadline", "2"];
+        let (exit, report) = check(&node, &args);
+        assert_eq!(verdict(&report, code), Some(expected), "{source}\n{}", describe_items(&report));
         assert_eq!(exit, 1);
     }
 }
 
-/// Made on a virtual machine with one H200: `farrier check --capture DIR` and, beside it, what
-/// `farrier check --output json` printed there. Of packages and wheels only names and versions are kept.
+/// Captured on a virtual machine with one H200 by `farrier check --capture DIR`, next to the output
+/// of `farrier check --output json`. Packages and wheels are reduced to names and versions.
 #[test]
-fn a_capture_of_a_real_h200_answers_as_the_node_did() {
+fn a_capture_of_a_real_h200_gives_the_same_findings() {
     let capture = "tests/fixtures/nodes/h200_580.159.04";
     let expected = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .join(format!("{capture}.expected.json"));
     let printed: Value = serde_json::from_slice(&std::fs::read(expected).unwrap()).unwrap();
-    let ran = support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
-    let replayed: Value = serde_json::from_str(&ran.stdout).unwrap();
-    // Facts and words move on; what was found on the node does not.
+    let output =
+        support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
+    let replayed: Value = serde_json::from_str(&output.stdout).unwrap();
+    // Facts and texts change; the findings do not.
     let findings = |report: &Value| -> Vec<[Value; 3]> {
         let items = report["items"].as_array().unwrap();
         let part = |item: &Value, key: &str| item[key].clone();
         items
             .iter()
-            .map(|it| [part(it, "code"), part(it, "subject"), part(it, "verdict")])
+            .map(|item| [part(item, "code"), part(item, "subject"), part(item, "verdict")])
             .collect()
     };
-    assert_eq!((ran.code, &replayed["verdict"]), (1, &printed["verdict"]));
+    assert_eq!((output.code, &replayed["verdict"]), (1, &printed["verdict"]));
     assert_eq!(findings(&replayed), findings(&printed));
     assert!(findings(&printed).len() > 15);
 }

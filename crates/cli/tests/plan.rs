@@ -1,4 +1,4 @@
-//! `farrier plan`: the everyday sums, what is refused, and the files that it writes.
+//! `farrier plan`: everyday estimates, refused requests, and generated files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -25,27 +25,27 @@ const RUN: [&str; 12] = [
 ];
 
 fn with(more: &[&str]) -> Ran {
-    let words: Vec<&str> = RUN.iter().chain(more).copied().collect();
-    run(&words)
+    let args: Vec<&str> = RUN.iter().chain(more).copied().collect();
+    run(&args)
 }
 
 fn json(more: &[&str]) -> Value {
-    let ran = with(&[more, &["--output", "json"]].concat());
-    assert!(ran.code < 2, "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).unwrap()
+    let output = with(&[more, &["--output", "json"]].concat());
+    assert!(output.code < 2, "{}", output.stderr);
+    serde_json::from_str(&output.stdout).unwrap()
 }
 
 #[test]
-fn the_best_split_fits_and_says_all() {
+fn the_best_parallelism_config_fits_and_is_complete() {
     let plan = json(&["--search", "--precision", "fp8", "--tokens", "1T"]);
     let number = |key: &str| plan[key].as_f64().unwrap_or_else(|| panic!("no {key}"));
-    let middle = number("tokens_per_s_per_gpu");
-    assert!(number("tokens_per_s_per_gpu_p10") < middle);
-    assert!(number("tokens_per_s_per_gpu_p90") > middle);
+    let p50 = number("tokens_per_s_per_gpu");
+    assert!(number("tokens_per_s_per_gpu_p10") < p50);
+    assert!(number("tokens_per_s_per_gpu_p90") > p50);
     // Megatron Bridge published 1,633 to 1,664 for such a run.
-    assert!((1400.0..2000.0).contains(&middle), "{middle}");
+    assert!((1400.0..2000.0).contains(&p50), "{p50}");
     assert!(number("mfu_causal") < number("mfu_full"));
-    let tokens_per_s = middle * 64.0;
+    let tokens_per_s = p50 * 64.0;
     assert!((number("time_days") - 1e12 / tokens_per_s / 86_400.0).abs() < 1e-6);
     let price = plan["price"]["usd_per_gpu_hour"].as_f64().unwrap();
     let cost = price * 64.0 / 3600.0 / tokens_per_s * 1e6;
@@ -61,7 +61,7 @@ fn the_best_split_fits_and_says_all() {
 }
 
 #[test]
-fn seventy_billion_weigh_140_gb_and_eight_times_that_to_train() {
+fn weights_of_70b_take_140_gb_and_training_states_eight_times_that() {
     let plan = json(&["--search"]);
     let weights = plan["model"]["weights_gb"].as_f64().unwrap();
     assert!((140.0..142.0).contains(&weights), "{weights}");
@@ -70,10 +70,10 @@ fn seventy_billion_weigh_140_gb_and_eight_times_that_to_train() {
 }
 
 #[test]
-fn what_does_not_fit_says_so_and_what_would() {
-    let ran = with(&["--gpus", "64"]);
-    assert_eq!(ran.code, 2, "two numbers need a search: {}", ran.stdout);
-    let ran = run(&[
+fn a_run_that_does_not_fit_names_one_that_fits() {
+    let output = with(&["--gpus", "64"]);
+    assert_eq!(output.code, 2, "two numbers need a search: {}", output.stdout);
+    let output = run(&[
         "plan",
         "train",
         "--model",
@@ -88,8 +88,8 @@ fn what_does_not_fit_says_so_and_what_would() {
         "8",
         "--search",
     ]);
-    assert_eq!(ran.code, 1, "{}", ran.stderr);
-    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let text = output.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("does not fit on 8 ×"), "{text}");
     assert!(text.contains("possible: 16 GPUs fit"), "{text}");
     let tight = with(&["--tp", "2"]);
@@ -98,7 +98,7 @@ fn what_does_not_fit_says_so_and_what_would() {
 }
 
 #[test]
-fn impossible_runs_are_refused_with_what_would_be_possible() {
+fn impossible_runs_are_refused_with_possible_values() {
     let cases: [(&[&str], &str); 13] = [
         (&["--tp", "48"], "does not divide heads: 64; possible: "),
         (&["--tp", "3"], "possible: "),
@@ -114,13 +114,13 @@ fn impossible_runs_are_refused_with_what_would_be_possible() {
         (&["--micro-batch", "3"], "micro-batch"),
         (&["--recompute", "some"], "possible: none"),
     ];
-    for (more, said) in cases {
-        let ran = with(more);
-        assert_eq!(ran.code, 2, "{more:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains(said), "{more:?}: {}", ran.stderr);
+    for (more, expected) in cases {
+        let output = with(more);
+        assert_eq!(output.code, 2, "{more:?}: {}", output.stdout);
+        assert!(output.stderr.contains(expected), "{more:?}: {}", output.stderr);
     }
-    for (gpus, said) in [("0", "0"), ("4294967295", "possible: up to")] {
-        let ran = run(&[
+    for (gpus, expected) in [("0", "0"), ("4294967295", "possible: up to")] {
+        let output = run(&[
             "plan",
             "train",
             "--model",
@@ -134,24 +134,24 @@ fn impossible_runs_are_refused_with_what_would_be_possible() {
             "--gpus",
             gpus,
         ]);
-        assert_eq!(ran.code, 2, "{gpus}: {}", ran.stdout);
-        assert!(ran.stderr.contains(said), "{gpus}: {}", ran.stderr);
+        assert_eq!(output.code, 2, "{gpus}: {}", output.stdout);
+        assert!(output.stderr.contains(expected), "{gpus}: {}", output.stderr);
     }
 }
 
 #[test]
-fn a_search_keeps_what_is_given_and_finds_what_it_would_answer() {
-    let found = json(&["--search", "--dp", "2", "--schedule", "zero-bubble"]);
-    assert_eq!(found["layout"]["dp"], 2);
-    assert_eq!(found["layout"]["schedule"], "zero-bubble");
-    // No split that is asked for by itself is faster than the one that was found.
+fn a_search_keeps_fixed_values_and_finds_the_fastest_config() {
+    let plan = json(&["--search", "--dp", "2", "--schedule", "zero-bubble"]);
+    assert_eq!(plan["layout"]["dp"], 2);
+    assert_eq!(plan["layout"]["schedule"], "zero-bubble");
+    // No config requested explicitly is faster than the one that the search found.
     let best = json(&["--search"])["tokens_per_s_per_gpu"].as_f64().unwrap();
     for more in [["--tp", "4", "--pp", "4"], ["--tp", "8", "--pp", "2"], ["--tp", "8", "--pp", "4"]]
     {
-        let one = json(&more);
-        let fits = one["fits"] == true;
+        let plan = json(&more);
+        let fits = plan["fits"] == true;
         assert!(
-            !fits || one["tokens_per_s_per_gpu"].as_f64().unwrap() <= best * 1.0001,
+            !fits || plan["tokens_per_s_per_gpu"].as_f64().unwrap() <= best * 1.0001,
             "{more:?}"
         );
     }
@@ -201,7 +201,7 @@ fn models_come_by_name_or_from_a_file() {
     assert!(misspelt.stderr.contains("did you mean `llama3-70b`"), "{}", misspelt.stderr);
 
     let folder = tempfile::tempdir().unwrap();
-    let of = |text: &str| {
+    let plan_for = |text: &str| {
         let path = folder.path().join("config.json");
         fs::write(&path, text).unwrap();
         let path = path.display().to_string();
@@ -226,25 +226,25 @@ fn models_come_by_name_or_from_a_file() {
     let llama = r#"{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 128256, "tie_word_embeddings": false}"#;
-    let ran = of(llama);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = plan_for(llama);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let plan: Value = serde_json::from_str(&output.stdout).unwrap();
     let weights = plan["model"]["parameters"].as_f64().unwrap();
     assert!((weights / 8.03e9 - 1.0).abs() < 0.01, "{weights}");
-    for (text, said) in [
+    for (text, expected) in [
         (r#"{"model_type": "bert"}"#, "encoder"),
         ("{", "cannot be planned"),
         (r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": -1}"#, "hidden_size"),
     ] {
-        let ran = of(text);
-        assert_eq!(ran.code, 2, "{text}");
-        assert!(ran.stderr.contains(said), "{text}: {}", ran.stderr);
+        let output = plan_for(text);
+        assert_eq!(output.code, 2, "{text}");
+        assert!(output.stderr.contains(expected), "{text}: {}", output.stderr);
     }
 }
 
 #[test]
-fn llama_3_405b_stands_beside_its_paper() {
-    let words = [
+fn llama_3_405b_matches_its_paper() {
+    let args = [
         "--model",
         "llama3.1-405b",
         "--gpu",
@@ -270,14 +270,14 @@ fn llama_3_405b_stands_beside_its_paper() {
         "--output",
         "json",
     ];
-    let ran = run(&[&["plan", "train"], &words[..]].concat());
-    let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = run(&[&["plan", "train"], &args[..]].concat());
+    let plan: Value = serde_json::from_str(&output.stdout).unwrap();
     let mfu = plan["mfu_full"].as_f64().unwrap();
     // arXiv:2407.21783, table 4: 41 %.
     assert!((0.37..0.45).contains(&mfu), "{mfu}");
-    let ran = run(&[&["plan", "goodput"], &words[..], &["--detection", "5"]].concat());
-    assert_eq!(ran.code, 0, "it was trained so: {}", ran.stderr);
-    let goodput: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = run(&[&["plan", "goodput"], &args[..], &["--detection", "5"]].concat());
+    assert_eq!(output.code, 0, "it was trained so: {}", output.stderr);
+    let goodput: Value = serde_json::from_str(&output.stdout).unwrap();
     // More than 90 % of effective time, an interruption in three hours.
     let share = goodput["best"]["share"].as_f64().unwrap();
     assert!((0.90..0.96).contains(&share), "{share}");
@@ -287,31 +287,31 @@ fn llama_3_405b_stands_beside_its_paper() {
 }
 
 #[test]
-fn gpus_are_compared_at_equal_numbers_money_and_time() {
+fn gpus_are_compared_at_equal_count_cost_and_time() {
     let work =
         ["plan", "compare", "--model", "llama3-70b", "--seq-len", "8192", "--global-batch", "256"];
-    let of = |more: &[&str]| {
-        let ran = run(&[&work[..], more, &["--output", "json"]].concat());
-        assert_eq!(ran.code, 0, "{}", ran.stderr);
-        serde_json::from_str::<Value>(&ran.stdout).unwrap()
+    let compare = |more: &[&str]| {
+        let output = run(&[&work[..], more, &["--output", "json"]].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        serde_json::from_str::<Value>(&output.stdout).unwrap()
     };
-    let rate = |found: &Value, gpu: &str| {
-        let offers = found["offers"].as_array().unwrap();
+    let rate = |comparison: &Value, gpu: &str| {
+        let offers = comparison["offers"].as_array().unwrap();
         let offer = offers.iter().find(|offer| offer["gpu"].as_str().unwrap().starts_with(gpu));
         offer.unwrap()["tokens_per_s_per_gpu"].as_f64().unwrap()
     };
-    let same = of(&["--gpus", "64", "--precision", "bf16"]);
+    let same = compare(&["--gpus", "64", "--precision", "bf16"]);
     // In bf16 H100 has 3.17 times the peak of A100; published runs are 2.5 to 3 times as fast.
     let ratio = rate(&same, "H100") / rate(&same, "A100-SXM4-80GB");
     assert!((2.0..3.2).contains(&ratio), "{ratio}");
-    let money = of(&["--usd-per-hour", "1000", "--tokens", "1T"]);
+    let money = compare(&["--usd-per-hour", "1000", "--tokens", "1T"]);
     for offer in money["offers"].as_array().unwrap() {
         let spent = offer["gpus"].as_f64().unwrap() * offer["usd_per_gpu_hour"].as_f64().unwrap();
         assert!(spent <= 1000.0, "{offer}");
         let days = 1e12 / offer["tokens_per_s"].as_f64().unwrap() / 86_400.0;
         assert!((offer["days"].as_f64().unwrap() / days - 1.0).abs() < 1e-9, "{offer}");
     }
-    let time = of(&["--days", "30", "--tokens", "1T", "--prices", "GB200=12"]);
+    let time = compare(&["--days", "30", "--tokens", "1T", "--prices", "GB200=12"]);
     for offer in time["offers"].as_array().unwrap() {
         assert!(offer["tokens_per_s"].as_f64().unwrap() * 30.0 * 86_400.0 >= 1e12, "{offer}");
     }
@@ -323,14 +323,14 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
     assert!(table.stdout.contains("published"), "{}", table.stdout);
     assert!(table.stdout.contains(" × H100"), "{}", table.stdout);
     assert!(table.stdout.contains("Prices  H100-SXM5-80GB: on demand, "), "{}", table.stdout);
-    let source = |found: &Value, gpu: &str| {
-        let offers = found["offers"].as_array().unwrap();
+    let source = |comparison: &Value, gpu: &str| {
+        let offers = comparison["offers"].as_array().unwrap();
         let offer = offers.iter().find(|offer| offer["gpu"].as_str().unwrap().starts_with(gpu));
         offer.unwrap()["price_source"].as_str().unwrap().to_owned()
     };
     assert_eq!(source(&time, "GB200"), "as requested");
     assert!(source(&time, "H100").starts_with("on demand, "));
-    for (flag, value, said) in [
+    for (flag, value, expected) in [
         ("--usd-per-hour", "1e18", "a number above 0, up to 1000000000"),
         ("--usd-per-hour", "-1", "a number above 0, up to 1000000000"),
         ("--days", "1e18", "from 0.001 to 36500"),
@@ -338,14 +338,14 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
         ("--days", "-1", "from 0.001 to 36500"),
         ("--tokens", "1e18", "up to 100000T"),
     ] {
-        let ran = run(&[&work[..], &[flag, value]].concat());
-        assert_eq!(ran.code, 2, "{flag} {value}: {}", ran.stdout);
-        assert!(ran.stderr.contains(said), "{flag} {value}: {}", ran.stderr);
+        let output = run(&[&work[..], &[flag, value]].concat());
+        assert_eq!(output.code, 2, "{flag} {value}: {}", output.stdout);
+        assert!(output.stderr.contains(expected), "{flag} {value}: {}", output.stderr);
     }
 }
 
 #[test]
-fn a_table_is_scored_and_a_wrong_one_refused() {
+fn a_table_of_runs_is_scored_and_an_invalid_one_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.csv");
     let head = "source,date,model,task,gpu,n_gpus,precision,seq_len,global_batch_seqs,micro_batch,TP,PP,VP,CP,EP,sharding,recompute,tokens_per_s_per_gpu,step_time_s,notes";
@@ -354,9 +354,9 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
                 mine,2026-01,mystery,pretrain,H100,8,bf16,8192,128,1,1,1,1,1,1,FSDP2,none,9000,,\n";
     fs::write(&path, format!("{head}\n{rows}")).unwrap();
     let path_text = path.display().to_string();
-    let ran = run(&["plan", "score", &path_text, "--output", "json", "--rows"]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let score: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = run(&["plan", "score", &path_text, "--output", "json", "--rows"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let score: Value = serde_json::from_str(&output.stdout).unwrap();
     let overall = &score["overall"];
     assert_eq!((overall["rows"].as_u64(), overall["covered"].as_u64()), (Some(3), Some(1)));
     assert!(overall["mean_abs_error"].as_f64().unwrap() < 0.5);
@@ -366,34 +366,38 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
         (score["v"].as_u64(), score["unknown_columns"].as_array().map(Vec::len)),
         (Some(1), Some(0))
     );
-    let ran = run(&["plan", "score", &path_text]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("Framework"), "{}", ran.stdout);
+    let output = run(&["plan", "score", &path_text]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert!(
+        output.stdout.contains("Measured") && output.stdout.contains("14.564"),
+        "{}",
+        output.stdout
+    );
+    assert!(output.stdout.contains("Framework"), "{}", output.stdout);
     let unknown = rows.lines().last().unwrap().trim();
     fs::write(&path, format!("{head}\n{unknown}\n")).unwrap();
-    let ran = run(&["plan", "score", &path_text]);
-    assert_eq!(ran.code, 1, "no row is estimated: {}", ran.stdout);
+    let output = run(&["plan", "score", &path_text]);
+    assert_eq!(output.code, 1, "no row is estimated: {}", output.stdout);
     fs::write(&path, format!("{}\n{rows}", head.replace("TP", "Tp"))).unwrap();
-    let ran = run(&["plan", "score", &path_text, "--worst", "0"]);
-    assert!(ran.stdout.contains("Ignored unknown columns: `Tp`"), "{}", ran.stdout);
-    assert!(!ran.stdout.contains("Measured"), "{}", ran.stdout);
+    let output = run(&["plan", "score", &path_text, "--worst", "0"]);
+    assert!(output.stdout.contains("Ignored unknown columns: `Tp`"), "{}", output.stdout);
+    assert!(!output.stdout.contains("Measured"), "{}", output.stdout);
     fs::write(&path, "a,b\n1,2\n").unwrap();
-    let ran = run(&["plan", "score", &path_text]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("expected the columns of"), "{}", ran.stderr);
+    let output = run(&["plan", "score", &path_text]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("expected the columns of"), "{}", output.stderr);
 }
 
 #[test]
-fn a_report_of_diag_rescales_plans() {
+fn a_calibration_from_diag_rescales_plans() {
     let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("h200.json").display().to_string();
+    let calibration = folder.path().join("h200.json").display().to_string();
     let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/diag_h200.json");
-    let ran = run(&["plan", "calibrate", "--from", report, "--keep", &kept]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("H200-SXM5-141GB"), "{}", ran.stdout);
+    let output = run(&["plan", "calibrate", "--from", report, "--keep", &calibration]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert!(output.stdout.contains("H200-SXM5-141GB"), "{}", output.stdout);
     let rate = |gpu: &str, more: &[&str]| {
-        let words = [
+        let args = [
             "plan",
             "train",
             "--model",
@@ -411,48 +415,53 @@ fn a_report_of_diag_rescales_plans() {
             "--output",
             "json",
         ];
-        run(&[&words[..], more].concat())
+        run(&[&args[..], more].concat())
     };
-    let speed = |ran: &Ran| {
-        let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let speed = |output: &Ran| {
+        let plan: Value = serde_json::from_str(&output.stdout).unwrap();
         plan["tokens_per_s_per_gpu"].as_f64().unwrap()
     };
-    let (plain, scaled) = (rate("H200", &[]), rate("H200", &["--calibration", &kept]));
+    let (plain, scaled) = (rate("H200", &[]), rate("H200", &["--calibration", &calibration]));
     let ratio = speed(&scaled) / speed(&plain);
     assert!((ratio - 1.0).abs() < 0.1 && (ratio - 1.0).abs() > 1e-6, "{ratio}");
-    let other = rate("H100", &["--calibration", &kept]);
+    let other = rate("H100", &["--calibration", &calibration]);
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("the calibration was measured on `H200"), "{}", other.stderr);
-    assert!(ran.stdout.contains("Above 100 % is faster than the reference"), "{}", ran.stdout);
-    // What was measured reaches faults and comparisons too.
+    assert!(
+        output.stdout.contains("Above 100 % is faster than the reference"),
+        "{}",
+        output.stdout
+    );
+    // The calibration also applies to goodput and comparisons.
     let work = ["--model", "llama3-8b", "--seq-len", "8192", "--global-batch", "64"];
     let on = |command: &str, more: &[&str]| {
         run(&[&["plan", command], &work[..], &["--gpus", "8", "--output", "json"], more].concat())
     };
-    let of = |ran: &Ran, pointer: &str| {
-        let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-        answer.pointer(pointer).unwrap().as_f64().unwrap()
+    let number = |output: &Ran, pointer: &str| {
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        report.pointer(pointer).unwrap().as_f64().unwrap()
     };
     for (command, pointer) in [("goodput", "/tokens_per_s"), ("compare", "/offers/0/tokens_per_s")]
     {
-        let plain = of(&on(command, &["--gpu", "H200"]), pointer);
-        let scaled = of(&on(command, &["--gpu", "H200", "--calibration", &kept]), pointer);
+        let plain = number(&on(command, &["--gpu", "H200"]), pointer);
+        let scaled =
+            number(&on(command, &["--gpu", "H200", "--calibration", &calibration]), pointer);
         assert!((scaled / plain - 1.0).abs() > 1e-6, "{command}: {plain} {scaled}");
     }
-    let several = on("compare", &["--gpu", "H200,H100", "--calibration", &kept]);
+    let several = on("compare", &["--gpu", "H200,H100", "--calibration", &calibration]);
     assert_eq!(several.code, 2, "{}", several.stdout);
     assert!(several.stderr.contains("a calibration applies to one SKU"), "{}", several.stderr);
-    let wrong = run(&["plan", "calibrate", "--from", &kept]);
-    assert_eq!(wrong.code, 2);
-    assert!(wrong.stderr.contains("not a report of `farrier diag`"), "{}", wrong.stderr);
+    let refused = run(&["plan", "calibrate", "--from", &calibration]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("not a report of `farrier diag`"), "{}", refused.stderr);
 }
 
 #[test]
-fn a_page_is_written() {
+fn an_html_report_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.html");
-    let ran = with(&["--search", "--tokens", "1T", "--report", &path.display().to_string()]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let output = with(&["--search", "--tokens", "1T", "--report", &path.display().to_string()]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
     let page = fs::read_to_string(&path).unwrap();
     assert!(page.contains("<svg") && page.contains("llama3-70b") && !page.contains("NaN"));
 }
@@ -465,11 +474,11 @@ fn launch_files_pass_lint() {
         ("slurm", &["--tp", "8", "--pp", "4", "--vp", "5", "--recompute", "full"]),
         ("slurm", &["--zero", "3", "--recompute", "full"]),
     ] {
-        let ran = with(&[more, &["--emit", launcher]].concat());
-        assert_eq!(ran.code, 0, "{launcher}: {}", ran.stderr);
-        assert!(ran.stdout.starts_with("#!/"), "{}", ran.stdout);
+        let output = with(&[more, &["--emit", launcher]].concat());
+        assert_eq!(output.code, 0, "{launcher}: {}", output.stderr);
+        assert!(output.stdout.starts_with("#!/"), "{}", output.stdout);
         let path = folder.path().join(format!("{launcher}.sh"));
-        fs::write(&path, &ran.stdout).unwrap();
+        fs::write(&path, &output.stdout).unwrap();
         let lint = run(&["lint", &path.display().to_string()]);
         assert_eq!(lint.code, 0, "{}", lint.stdout);
         let syntax = std::process::Command::new("bash").arg("-n").arg(&path).status().unwrap();
@@ -480,76 +489,80 @@ fn launch_files_pass_lint() {
 }
 
 #[test]
-fn faults_are_flags_of_a_search_for_goodput() {
+fn failure_flags_apply_only_to_a_search_for_goodput() {
     let share = |more: &[&str]| {
-        let found = json(&[&["--search", "--for", "goodput"], more].concat());
-        found["counts"][0]["effective_share"].as_f64().unwrap()
+        let plan = json(&[&["--search", "--for", "goodput"], more].concat());
+        plan["counts"][0]["effective_share"].as_f64().unwrap()
     };
-    let usual = share(&[]);
-    assert!(share(&["--mtbf", "1"]) < usual - 0.1);
+    let default = share(&[]);
+    assert!(share(&["--mtbf", "1"]) < default - 0.1);
     assert!(share(&["--mtbf", "1", "--detection", "1"]) > share(&["--mtbf", "1"]));
-    assert!(share(&["--interval", "600"]) < usual);
-    assert!(share(&["--planned-stops", "10"]) < usual);
+    assert!(share(&["--interval", "600"]) < default);
+    assert!(share(&["--planned-stops", "10"]) < default);
     for flag in [&["--mtbf", "3"][..], &["--spares", "2"], &["--checkpoint", "in-memory"]] {
         for more in [&["--search"][..], &["--search", "--for", "cost"], &["--tp", "8", "--pp", "4"]]
         {
-            let ran = with(&[more, flag].concat());
-            assert_eq!(ran.code, 2, "{flag:?}: {}", ran.stdout);
-            let said = format!("`{}` is about failures, which this plan ignores", flag[0]);
-            assert!(ran.stderr.contains(&said), "{}", ran.stderr);
-            assert!(ran.stderr.contains("--for goodput"), "{}", ran.stderr);
+            let output = with(&[more, flag].concat());
+            assert_eq!(output.code, 2, "{flag:?}: {}", output.stdout);
+            let expected = format!("`{}` is about failures, which this plan ignores", flag[0]);
+            assert!(output.stderr.contains(&expected), "{}", output.stderr);
+            assert!(output.stderr.contains("--for goodput"), "{}", output.stderr);
         }
     }
 }
 
-/// What docs/plan.md says of everyday questions is what is answered today.
+/// The figures in docs/plan.md match the planner.
 #[test]
-fn the_everyday_sums_of_the_page_hold() {
+fn figures_in_the_docs_match_the_planner() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan.md"));
     let page = page.unwrap();
-    let json = |words: &str| -> Value {
-        let words: Vec<&str> = words.split(' ').chain(["--output", "json"]).collect();
-        serde_json::from_str(&run(&words).stdout).unwrap()
+    let json = |args: &str| -> Value {
+        let args: Vec<&str> = args.split(' ').chain(["--output", "json"]).collect();
+        serde_json::from_str(&run(&args).stdout).unwrap()
     };
-    let says = |text: String| assert!(page.contains(&text), "docs/plan.md does not say `{text}`");
-    let usd = |of: &Value| of["cost_per_million_tokens_usd"].as_f64().unwrap();
+    let assert_in_docs =
+        |text: String| assert!(page.contains(&text), "docs/plan.md does not contain `{text}`");
+    let usd = |plan: &Value| plan["cost_per_million_tokens_usd"].as_f64().unwrap();
 
     let adapters = json(
         "plan train --model llama3-70b --gpu H100 --gpus 8 --seq-len 4096 --global-batch 64 --search --lora",
     );
-    says(format!("adapters (`--lora`) fit, at ${:.2} for a million tokens", usd(&adapters)));
+    assert_in_docs(format!(
+        "adapters (`--lora`) fit, at ${:.2} for a million tokens",
+        usd(&adapters)
+    ));
     let compare = "plan compare --model llama3-70b --seq-len 8192 --global-batch 256 --gpus 64";
-    let (usual, half) = (json(compare), json(&format!("{compare} --precision bf16")));
-    let offer = |of: &Value, gpu: &str| -> Value {
-        let offers = of["offers"].as_array().unwrap();
+    let (default, bf16) = (json(compare), json(&format!("{compare} --precision bf16")));
+    let offer = |comparison: &Value, gpu: &str| -> Value {
+        let offers = comparison["offers"].as_array().unwrap();
         offers.iter().find(|offer| offer["gpu"] == gpu).unwrap().clone()
     };
-    let rate = |of: &Value| of["tokens_per_s_per_gpu"].as_f64().unwrap();
-    let a100 = offer(&half, "A100-SXM4-80GB");
-    let h100 = offer(&half, "H100-SXM5-80GB");
-    let eight_bits = offer(&usual, "H100-SXM5-80GB");
-    says(format!(
+    let rate = |offer: &Value| offer["tokens_per_s_per_gpu"].as_f64().unwrap();
+    let a100 = offer(&bf16, "A100-SXM4-80GB");
+    let h100 = offer(&bf16, "H100-SXM5-80GB");
+    let fp8 = offer(&default, "H100-SXM5-80GB");
+    assert_in_docs(format!(
         "{:.1} times as fast in bf16, {:.1} times with fp8",
         rate(&h100) / rate(&a100),
-        rate(&eight_bits) / rate(&a100)
+        rate(&fp8) / rate(&a100)
     ));
-    says(format!(
+    assert_in_docs(format!(
         "${:.2} in bf16 and ${:.2} in fp8 on 64 H100 at $6.88 an hour, ${:.2} on A100",
         usd(&h100),
-        usd(&eight_bits),
+        usd(&fp8),
         usd(&a100)
     ));
-    let copies = |words: &str| {
+    let replica_share = |args: &str| {
         let plan = json(&format!(
-            "plan train {words} --gpu H100 --gpus 8 --seq-len 8192 --global-batch 128"
+            "plan train {args} --gpu H100 --gpus 8 --seq-len 8192 --global-batch 128"
         ));
         let phases = plan["phases"].as_array().unwrap().clone();
-        let copies = phases.iter().find(|phase| phase["phase"] == "copies").unwrap();
-        100.0 * copies["share"].as_f64().unwrap()
+        let replicas = phases.iter().find(|phase| phase["phase"] == "copies").unwrap();
+        100.0 * replicas["share"].as_f64().unwrap()
     };
-    says(format!(
+    assert_in_docs(format!(
         "takes {:.1} % of a step with the optimizer shared (1 B), {:.0} % with FSDP (8 B)",
-        copies("--model llama3.2-1b --zero 1"),
-        copies("--model llama3-8b --zero 3")
+        replica_share("--model llama3.2-1b --zero 1"),
+        replica_share("--model llama3-8b --zero 3")
     ));
 }

@@ -1,6 +1,6 @@
-//! The tour is true: every command in it is run and what it prints is compared.
+//! Runs every command of docs/tour.md and compares the output.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier --test tour` writes what is printed now into docs/tour.md.
+//! `FARRIER_BLESS=1 cargo test -p farrier --test tour` writes the new output to docs/tour.md.
 
 mod support;
 
@@ -16,14 +16,14 @@ fn tour() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tour.md")
 }
 
-/// Runs every `$ farrier ...` of a block and gives the block as it would be printed.
-fn played(block: &str) -> String {
+/// Runs every `$ farrier ...` of a block; returns the block with the new output.
+fn run_block(block: &str) -> String {
     let mut out = String::new();
     for line in block.lines().filter(|line| line.starts_with("$ ")) {
         let command = &line[2..];
-        let words: Vec<&str> = command.split_whitespace().collect();
-        assert_eq!(words[0], "farrier", "the tour runs farrier and nothing else: {line}");
-        let Ran { code, stdout, stderr } = run(&words[1..]);
+        let args: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(args[0], "farrier", "the tour runs only farrier: {line}");
+        let Ran { code, stdout, stderr } = run(&args[1..]);
         out.push_str(line);
         out.push('\n');
         out.push_str(&stdout);
@@ -36,27 +36,27 @@ fn played(block: &str) -> String {
 }
 
 #[test]
-fn readme_tour_is_true() {
+fn the_tour_matches_the_output() {
     let text = fs::read_to_string(tour()).unwrap();
-    let mut told = String::new();
+    let mut output = String::new();
     let mut rest = text.as_str();
     let mut blocks = 0;
     while let Some(start) = rest.find(BEGIN) {
         let (before, after) = rest.split_at(start + BEGIN.len());
         let end = after.find(END).expect("every block of the tour ends");
-        told.push_str(before);
-        told.push_str(&played(&after[..end]));
+        output.push_str(before);
+        output.push_str(&run_block(&after[..end]));
         rest = &after[end..];
         blocks += 1;
     }
-    told.push_str(rest);
+    output.push_str(rest);
     assert!(blocks >= 5, "the tour has {blocks} blocks");
     if std::env::var_os("FARRIER_BLESS").is_some() {
-        fs::write(tour(), &told).unwrap();
+        fs::write(tour(), &output).unwrap();
         return;
     }
-    for (number, (is, said)) in told.lines().zip(text.lines()).enumerate() {
-        assert_eq!(is, said, "docs/tour.md line {}", number + 1);
+    for (number, (actual, expected)) in output.lines().zip(text.lines()).enumerate() {
+        assert_eq!(actual, expected, "docs/tour.md line {}", number + 1);
     }
-    assert_eq!(told.len(), text.len(), "docs/tour.md and what is printed differ in length");
+    assert_eq!(output.len(), text.len(), "docs/tour.md and the output differ in length");
 }

@@ -33,56 +33,56 @@ fn a_missing_library_is_an_error() {
     for name in ["libcuda.so", "libcuda.so.1"] {
         fs::write(folder.path().join(name), "not a library").unwrap();
     }
-    let ran = launch(folder.path(), &[]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    let output = launch(folder.path(), &[]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
     assert!(
-        ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"),
+        output.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"),
         "{}",
-        ran.stderr
+        output.stderr
     );
     assert!(
-        ran.stderr.contains("hint: this needs a machine with the NVIDIA driver"),
+        output.stderr.contains("hint: this needs a machine with the NVIDIA driver"),
         "{}",
-        ran.stderr
+        output.stderr
     );
-    assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
+    assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
 }
 
 #[test]
 fn no_gpu_is_an_error() {
-    let ran = launch(driver(&["-DCOUNT=0"]).path(), &[]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    let output = launch(driver(&["-DCOUNT=0"]).path(), &[]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
     let expected = "CUDA finds no GPU: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
-    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    assert!(output.stderr.contains(expected), "{}", output.stderr);
 }
 
 #[test]
 fn an_invalid_gpu_index_is_an_error() {
-    let ran = launch(driver(&["-DCOUNT=2"]).path(), &["--gpu", "2"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("no GPU 2: CUDA finds 2"), "{}", ran.stderr);
+    let output = launch(driver(&["-DCOUNT=2"]).path(), &["--gpu", "2"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("no GPU 2: CUDA finds 2"), "{}", output.stderr);
 }
 
 #[test]
 fn an_old_driver_is_an_error() {
-    let ran = launch(driver(&["-DCOUNT=1", "-DOLD"]).path(), &[]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("has no `cuGraphUpload`"), "{}", ran.stderr);
+    let output = launch(driver(&["-DCOUNT=1", "-DOLD"]).path(), &[]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("has no `cuGraphUpload`"), "{}", output.stderr);
 }
 
 #[test]
 fn lost_launches_are_an_error() {
-    let ran = launch(driver(&["-DCOUNT=1", "-DLOSES"]).path(), &["--repeats", "2"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("the measurement is invalid"), "{}", ran.stderr);
+    let output = launch(driver(&["-DCOUNT=1", "-DLOSES"]).path(), &["--repeats", "2"]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+    assert!(output.stderr.contains("the measurement is invalid"), "{}", output.stderr);
 }
 
 #[test]
 fn every_operation_has_a_cost() {
     let driver = driver(&["-DCOUNT=1"]);
-    let ran = launch(driver.path(), &["--repeats", "5", "--output", "json"]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = launch(driver.path(), &["--repeats", "5", "--output", "json"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(report["gpu"], "A GPU of no kind");
     assert_eq!(report["compute_capability"], "9.0");
     let costs = report["costs"].as_array().unwrap();
@@ -101,7 +101,7 @@ fn every_operation_has_a_cost() {
     }
     let table = launch(driver.path(), &["--repeats", "2", "--launches", "10"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
-    for word in ["A GPU of no kind, compute capability 9.0", "stream", "synchronous", "10 per"] {
-        assert!(table.stdout.contains(word), "{word}: {}", table.stdout);
+    for text in ["A GPU of no kind, compute capability 9.0", "stream", "synchronous", "10 per"] {
+        assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
     }
 }

@@ -84,9 +84,9 @@ fn merge(folder: &TempDir, args: &[&str]) -> String {
     let folder = folder.path().to_str().unwrap();
     let all = ["bench", "train", "--merge-only", "--dir", folder];
     let all: Vec<&str> = all.iter().chain(args).copied().collect();
-    let ran = run(&all);
-    assert_eq!(ran.code, 1, "a shard failed: {}", ran.stderr);
-    ran.stdout
+    let output = run(&all);
+    assert_eq!(output.code, 1, "a shard failed: {}", output.stderr);
+    output.stdout
 }
 
 /// Checks that tags are nested correctly, and returns them.
@@ -164,14 +164,14 @@ fn the_page_in_the_docs_matches_the_shards() {
     let (shards, page) = (root.join("bench/train_h200"), root.join("docs/bench_h200.html"));
     let folder = tempfile::tempdir().unwrap();
     let bless = std::env::var_os("FARRIER_BLESS").is_some();
-    let made = if bless { page.clone() } else { folder.path().join("page.html") };
+    let created = if bless { page.clone() } else { folder.path().join("page.html") };
     let args = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
-    let paths = [shards.to_str().unwrap(), "--html", made.to_str().unwrap()];
-    let ran = run(&args.iter().chain(&paths).copied().collect::<Vec<_>>());
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let (made, page) = (fs::read_to_string(made).unwrap(), fs::read_to_string(page).unwrap());
+    let paths = [shards.to_str().unwrap(), "--html", created.to_str().unwrap()];
+    let output = run(&args.iter().chain(&paths).copied().collect::<Vec<_>>());
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let (created, page) = (fs::read_to_string(created).unwrap(), fs::read_to_string(page).unwrap());
     assert!(
-        made == page,
+        created == page,
         "docs/bench_h200.html does not match the shards: rewrite it with FARRIER_BLESS=1"
     );
 }

@@ -210,16 +210,16 @@ esac
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert_eq!(bench.log().len(), 6, "the others still ran");
     let failed = report["failed"].as_array().unwrap();
-    let why = |name: &str| {
+    let failure_reason = |name: &str| {
         let name = format!("191m_1x512_{name}_0");
         let shard = failed.iter().find(|shard| shard["name"] == name.as_str());
         shard.unwrap_or_else(|| panic!("{name}: {failed:?}"))["why"].as_str().unwrap().to_owned()
     };
-    assert_eq!(why("compile"), "it exited with exit status: 3");
-    assert!(why("reduce-overhead").starts_with("its last line is not JSON"));
-    assert_eq!(why("ours"), "timed out after 1 s");
-    assert!(why("odd").contains("missing field `torch`"), "{}", why("odd"));
-    assert_eq!(why("silent"), "it printed nothing");
+    assert_eq!(failure_reason("compile"), "it exited with exit status: 3");
+    assert!(failure_reason("reduce-overhead").starts_with("its last line is not JSON"));
+    assert_eq!(failure_reason("ours"), "timed out after 1 s");
+    assert!(failure_reason("odd").contains("missing field `torch`"), "{}", failure_reason("odd"));
+    assert_eq!(failure_reason("silent"), "it printed nothing");
     let compile = failed.iter().find(|shard| shard["name"] == "191m_1x512_compile_0").unwrap();
     assert_eq!(compile["stderr"][1], "torch.OutOfMemoryError: CUDA out of memory");
     let row = variant(&report, "compile");

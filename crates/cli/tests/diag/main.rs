@@ -28,9 +28,9 @@ impl Bench {
             "memory_gb_per_s": 4400.0, "pcie_gb_per_s": 55.0, "peer_gb_per_s": 390.0, "peers": 0,
             "tflops": 760.0, "launch_us": [3.6, 0.6], "has_library": true,
         });
-        let gpu = |ailments: &Value| {
+        let gpu = |faults: &Value| {
             let mut gpu = healthy.clone();
-            gpu["ailments"] = ailments.clone();
+            gpu["ailments"] = faults.clone();
             gpu
         };
         let list: Vec<Value> = gpus.iter().map(gpu).collect();
@@ -56,8 +56,8 @@ impl Bench {
     fn json(&self, more: &[&str]) -> (i32, Value) {
         let mut args = vec!["--output", "json"];
         args.extend(more);
-        let ran = self.run(&args);
-        (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+        let output = self.run(&args);
+        (output.code, serde_json::from_str(&output.stdout).unwrap())
     }
 }
 
@@ -71,10 +71,10 @@ fn grade<'v>(report: &'v Value, gpu: usize, test: &str) -> (&'v str, &'v str) {
 #[test]
 fn a_healthy_gpu_passes_every_level() {
     let bench = Bench::new(&[json!([])]);
-    let ran = bench.run(&[]);
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.starts_with("SIMULATED: no real GPU was measured"));
-    assert!(ran.stdout.contains("launch-graph") && !ran.stdout.contains("hbm-read"));
+    let output = bench.run(&[]);
+    assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    assert!(output.stdout.starts_with("SIMULATED: no real GPU was measured"));
+    assert!(output.stdout.contains("launch-graph") && !output.stdout.contains("hbm-read"));
     let page = bench.folder.path().join("page.html");
     let (code, report) =
         bench.json(&["--level", "3", "--minutes", "0.2", "--html", page.to_str().unwrap()]);
@@ -101,9 +101,9 @@ fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
     assert_eq!(grades, ["degraded", "fail", "degraded", "pass"]);
     assert_eq!(grade(&report, 0, "hbm-read").0, "degraded");
     assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the minimum for this part"));
-    let (corrupt, why) = grade(&report, 1, "corruption");
+    let (corrupt, reason) = grade(&report, 1, "corruption");
     assert_eq!(corrupt, "fail");
-    assert!(why.contains("SM 17 gave"), "{why}");
+    assert!(reason.contains("SM 17 gave"), "{reason}");
     assert_eq!(grade(&report, 2, "pcie-to-gpu").0, "degraded");
     assert_eq!(grade(&report, 2, "gemm-bf16").0, "degraded");
     // Select one by index.
@@ -122,13 +122,13 @@ fn a_gpu_is_compared_with_its_own_history() {
     let history = healthy.folder.path().join("history");
     let file = slower.file();
     let args = ["--only", "gemm-bf16", "--output", "json"];
-    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(ran.code, 1);
-    let (grade, why) = grade(&report, 0, "gemm-bf16");
+    let output = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(output.code, 1);
+    let (grade, reason) = grade(&report, 0, "gemm-bf16");
     assert_eq!(grade, "degraded");
-    assert!(why.starts_with("94.0 % of the typical value of this GPU, 760 TFLOP/s"), "{why}");
-    assert!(why.contains("--forget-history"), "{why}");
+    assert!(reason.starts_with("94.0 % of the typical value of this GPU, 760 TFLOP/s"), "{reason}");
+    assert!(reason.contains("--forget-history"), "{reason}");
     // Degraded results do not enter the history.
     let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(stored.lines().count(), 3);
@@ -137,8 +137,8 @@ fn a_gpu_is_compared_with_its_own_history() {
     let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(stored.lines().count(), 3);
     let args = ["--only", "gemm-bf16", "--forget-history"];
-    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
-    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    let output = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
+    assert_eq!(output.code, 0, "{}", output.stdout);
     let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(stored.lines().count(), 1, "the history starts over");
 }
@@ -169,19 +169,19 @@ fn without_cublas_the_built_in_gemm_counts() {
     assert_eq!(report["complete"], false);
     let missing = report["gpus"][0]["missing"].as_array().unwrap();
     assert!(missing.contains(&json!("gemm-bf16")) && !missing.contains(&json!("peer-copy")));
-    let ran = unknown.run(&["--level", "2"]);
-    assert!(ran.stdout.contains("incomplete: gemm-bf16,"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("PASS, INCOMPLETE  level 2"), "{}", ran.stdout);
+    let output = unknown.run(&["--level", "2"]);
+    assert!(output.stdout.contains("incomplete: gemm-bf16,"), "{}", output.stdout);
+    assert!(output.stdout.contains("PASS, INCOMPLETE  level 2"), "{}", output.stdout);
 }
 
 #[test]
 fn an_unwritable_page_fails_before_the_tests() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
-    let ran = bench.run(&["--html", "/nowhere/page.html"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("failed to open `/nowhere/page.html`"), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("hangs"), "no test was started: {}", ran.stderr);
-    assert_eq!(ran.stdout, "", "no test was started");
+    let output = bench.run(&["--html", "/nowhere/page.html"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("failed to open `/nowhere/page.html`"), "{}", output.stderr);
+    assert!(!output.stderr.contains("hangs"), "no test was started: {}", output.stderr);
+    assert_eq!(output.stdout, "", "no test was started");
 }
 
 #[test]
@@ -193,14 +193,15 @@ fn concurrent_runs_on_a_gpu_are_refused() {
     // It locks the GPU before it starts a child.
     let children = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", first.id()));
-        let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+        let children_of =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
         tasks
             .into_iter()
             .flatten()
             .flatten()
-            .any(|task| of(task).is_ok_and(|children| !children.is_empty()))
+            .any(|task| children_of(task).is_ok_and(|children| !children.is_empty()))
     };
-    wait_until(|| "no child ever started".to_owned(), children);
+    wait_until(|| "a child starts".to_owned(), children);
     let second = bench.run(&[]);
     assert_eq!(second.code, 2);
     assert!(
@@ -213,15 +214,15 @@ fn concurrent_runs_on_a_gpu_are_refused() {
 }
 
 #[test]
-fn it_exits_with_its_parent() {
+fn diag_exits_with_its_parent() {
     let bench = Bench::new(&[json!([])]);
     // Process 1 is not its parent, so the parent counts as gone.
-    let ran = bench.run(&["--ends-with", "1"]);
-    assert_eq!(ran.code, 2);
+    let output = bench.run(&["--ends-with", "1"]);
+    assert_eq!(output.code, 2);
     assert!(
-        ran.stderr.contains("failed to bind to the lifetime of the parent process"),
+        output.stderr.contains("failed to bind to the lifetime of the parent process"),
         "{}",
-        ran.stderr
+        output.stderr
     );
     let me = std::process::id().to_string();
     assert_eq!(bench.run(&["--ends-with", &me]).code, 0);
@@ -232,15 +233,15 @@ fn the_report_states_the_selected_tests() {
     let bench = Bench::new(&[json!([])]);
     let (_, report) = bench.json(&["--only", "corruption", "--minutes", "0.1"]);
     assert_eq!((&report["level"], &report["only"]), (&json!(3), &json!(["corruption"])));
-    let ran = bench.run(&["--level", "2", "--minutes", "5"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("level 2 has no sustained load"), "{}", ran.stderr);
+    let output = bench.run(&["--level", "2", "--minutes", "5"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("level 2 has no sustained load"), "{}", output.stderr);
     let text = std::fs::read_to_string(bench.file()).unwrap();
     std::fs::write(bench.file(), text.replace("[9,0]", "[8,0]")).unwrap();
-    let ran = bench.run(&["--only", "gemm-fp8"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("this GPU does not support FP8"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: the GPU was opened"), "{}", ran.stderr);
+    let output = bench.run(&["--only", "gemm-fp8"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("this GPU does not support FP8"), "{}", output.stderr);
+    assert!(output.stderr.contains("hint: the GPU was opened"), "{}", output.stderr);
 }
 
 #[test]
@@ -248,8 +249,8 @@ fn a_lost_gpu_fails_and_gets_no_further_tests() {
     let bench = Bench::new(&[json!([{"lost": {"after": 0}}])]);
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!(code, 1);
-    let (first, why) = grade(&report, 0, "allocate");
-    assert!(first == "fail" && why.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{why}");
+    let (first, reason) = grade(&report, 0, "allocate");
+    assert!(first == "fail" && reason.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{reason}");
     assert_eq!(grade(&report, 0, "hbm-read"), ("not-run", "`allocate` failed"));
 }
 
@@ -261,19 +262,22 @@ fn a_gpu_that_stays_lost_is_reopened_only_once() {
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
     let tests = report["gpus"][0]["tests"].as_array().unwrap();
-    let of = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
+    let count = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
     // The test in which it was lost, and the test for which it could not be reopened.
-    assert_eq!(of("fail"), 2, "{report:#}");
-    let (last, why) = grade(&report, 0, "memory-patterns");
+    assert_eq!(count("fail"), 2, "{report:#}");
+    let (last, reason) = grade(&report, 0, "memory-patterns");
     assert_eq!(last, "not-run");
-    assert!(why.starts_with("the GPU could not be opened again: failed to create a CUDA context"), "{why}");
+    assert!(
+        reason.starts_with("the GPU could not be opened again: failed to create a CUDA context"),
+        "{reason}"
+    );
 }
 
 #[test]
 fn tests_without_resources_are_not_run() {
     let bench = Bench::new(&[json!([{"full": {"left_mib": 0}}])]);
-    let ran = bench.run(&["--output", "json"]);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = bench.run(&["--output", "json"]);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(grade(&report, 0, "allocate").0, "not-run");
     assert!(grade(&report, 0, "allocate").1.contains("not enough free GPU memory"));
     let bench = Bench::new(&[json!(["no-pinned-memory"])]);
@@ -286,8 +290,8 @@ fn tests_without_resources_are_not_run() {
     let bench = Bench::new(&[json!([{"full": {"left_mib": 4}}])]);
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!((code, report["complete"].as_bool()), (1, Some(false)), "{report:#}");
-    let (patterns, why) = grade(&report, 0, "memory-patterns");
-    assert!(patterns == "not-run" && why.contains("other processes hold the rest"), "{why}");
+    let (patterns, reason) = grade(&report, 0, "memory-patterns");
+    assert!(patterns == "not-run" && reason.contains("other processes hold the rest"), "{reason}");
 }
 
 #[test]
@@ -312,53 +316,53 @@ fn an_interrupt_leaves_no_process_behind() {
         let path = format!("/proc/{0}/task/{0}/children", child.id());
         // Threads start children too.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
-        let mut found = std::fs::read_to_string(path).unwrap_or_default();
+        let mut pids = std::fs::read_to_string(path).unwrap_or_default();
         for task in tasks.into_iter().flatten().flatten() {
             let path = task.path().join("children");
-            found.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+            pids.push_str(&std::fs::read_to_string(path).unwrap_or_default());
         }
-        found.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).collect::<Vec<_>>()
+        pids.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).collect::<Vec<_>>()
     };
-    wait_until(|| "no child ever started".to_owned(), || !children().is_empty());
+    wait_until(|| "a child starts".to_owned(), || !children().is_empty());
     let grandchildren = children();
     kill::kill("-INT", &child.id().to_string());
     let status = child.wait().unwrap();
     assert!(!status.success());
-    assert!(!page.exists(), "nor an empty page");
+    assert!(!page.exists(), "an empty page is left behind");
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.contains("interrupted: no test completed. No verdict"), "{log}");
-    let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    let is_running = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
     let explain = || "a child process outlives its parent".to_owned();
-    wait_until(explain, || !grandchildren.iter().any(is_there));
+    wait_until(explain, || !grandchildren.iter().any(is_running));
 }
 
 #[test]
 fn errors_state_the_reason_and_a_hint() {
-    let ran = run(&["diag", "--nvml", "/nowhere/libnvidia-ml.so.1"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("no GPU can be tested: no NVML library"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: this needs a machine with the NVIDIA driver"));
+    let output = run(&["diag", "--nvml", "/nowhere/libnvidia-ml.so.1"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("no GPU can be tested: no NVML library"), "{}", output.stderr);
+    assert!(output.stderr.contains("hint: this needs a machine with the NVIDIA driver"));
     let bench = Bench::new(&[json!([])]);
-    let ran = bench.run(&["--gpu", "7"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("no GPU `7`") && ran.stderr.contains("0 (GPU-simulated-0)"));
+    let output = bench.run(&["--gpu", "7"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("no GPU `7`") && output.stderr.contains("0 (GPU-simulated-0)"));
     for (args, expected) in [
         (["--level", "4"], "4 is not in 1..=3"),
         (["--minutes", "0"], "expected more than 0"),
         (["--only", "gemm"], "unknown test `gemm`"),
     ] {
-        let ran = bench.run(&args);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+        let output = bench.run(&args);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains(expected), "{}", output.stderr);
     }
     std::fs::write(bench.file(), "[]").unwrap();
-    let ran = bench.run(&[]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("gpus.json` lists no GPU"), "{}", ran.stderr);
+    let output = bench.run(&[]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("gpus.json` lists no GPU"), "{}", output.stderr);
     let bench = Bench::new(&[json!([{"slow-memory": -3}])]);
-    let ran = bench.run(&[]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("GPU 0: `slow-memory` is -3"), "{}", ran.stderr);
+    let output = bench.run(&[]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("GPU 0: `slow-memory` is -3"), "{}", output.stderr);
     std::fs::write(bench.file(), "{}").unwrap();
     assert!(bench.run(&[]).stderr.contains("is not a list of simulated GPUs"));
 }

@@ -15,8 +15,9 @@ impl Node {
     fn with_gpus(gpus: u32) -> Self {
         let node = Self { folder: tempfile::tempdir().unwrap(), bench: Bench::new(&[json!([])]) };
         let count = gpus.to_string();
-        let made = run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);
-        assert_eq!(made.code, 0, "{}", made.stderr);
+        let created =
+            run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);
+        assert_eq!(created.code, 0, "{}", created.stderr);
         node
     }
 
@@ -26,8 +27,8 @@ impl Node {
 
     fn inject(&self, args: &[&str]) {
         let dir = self.dir();
-        let ran = run(&[&["simulate", "inject", &dir], args].concat());
-        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+        let output = run(&[&["simulate", "inject", &dir], args].concat());
+        assert_eq!(output.code, 0, "{args:?}: {}", output.stderr);
     }
 
     fn diag(&self, more: &[&str]) -> Ran {
@@ -36,8 +37,8 @@ impl Node {
     }
 
     fn json(&self, more: &[&str]) -> (i32, Value) {
-        let ran = self.diag(&[&["--output", "json"], more].concat());
-        (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+        let output = self.diag(&[&["--output", "json"], more].concat());
+        (output.code, serde_json::from_str(&output.stdout).unwrap())
     }
 }
 
@@ -47,19 +48,19 @@ fn a_gpu_off_the_bus_fails_and_the_others_are_tested() {
     node.inject(&["lost", "--gpu", "2"]);
     let (code, report) = node.json(&["--gpu", "2"]);
     assert_eq!((code, &report["gpus"][0]["grade"]), (1, &json!("fail")), "{report:#}");
-    let (first, why) = grade(&report, 0, "allocate");
-    assert_eq!((first, why), ("fail", "it fell off the bus: NVML_ERROR_GPU_IS_LOST"));
+    let (first, reason) = grade(&report, 0, "allocate");
+    assert_eq!((first, reason), ("fail", "it fell off the bus: NVML_ERROR_GPU_IS_LOST"));
     assert_eq!(report["gpus"][0]["uuid"], Value::Null);
     assert!(report["gpus"][0]["remedy"].as_str().unwrap().contains("reboot"), "{report:#}");
-    let ran = node.diag(&[]);
-    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    let output = node.diag(&[]);
+    assert_eq!(output.code, 1, "{}{}", output.stdout, output.stderr);
     for part in [
         "GPU 2 without a UUID: fail",
         "no test was run: it fell off the bus",
         "what to do: take the node out of service and reboot it",
         "FAIL (2 pass, 1 fail), INCOMPLETE  level 1",
     ] {
-        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+        assert!(output.stdout.contains(part), "{part}: {}", output.stdout);
     }
 }
 
@@ -72,8 +73,8 @@ fn a_pending_reset_is_not_a_pass() {
     node.inject(&["xid", "48", "--gpu", "1"]);
     let (code, report) = node.json(&["--gpu", "1"]);
     assert_eq!(code, 1, "{report:#}");
-    let (watched, why) = grade(&report, 0, "watched");
-    assert!(watched == "fail" && why.starts_with("before the tests: "), "{why}");
+    let (watched, reason) = grade(&report, 0, "watched");
+    assert!(watched == "fail" && reason.starts_with("before the tests: "), "{reason}");
     assert!(report["gpus"][0]["remedy"].as_str().unwrap().starts_with("reset-gpu"), "{report:#}");
     let (code, report) = node.json(&["--gpu", "0"]);
     assert_eq!(code, 0, "the other GPU is healthy: {report:#}");

@@ -1,14 +1,14 @@
 //! `farrier login`, `farrier fleet` and the maintenance commands for the log, against a running
 //! server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "what is skipped is said")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
 mod commands;
 mod connection;
 mod isolation;
-mod keep;
-mod people;
+mod log_maintenance;
 mod schemathesis;
 #[path = "../support/mod.rs"]
 mod support;
-mod town;
+mod test_fleet;
+mod users;

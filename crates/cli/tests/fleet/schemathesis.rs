@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::town::Town;
+use crate::test_fleet::TestFleet;
 
 /// Pinned, because the requests it generates are part of the test.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
@@ -21,10 +21,10 @@ fn schemathesis() -> Option<PathBuf> {
     let folder = profile.parent().unwrap().join("python-schemathesis");
     match install(&folder) {
         Ok(()) => Some(folder.join("bin/schemathesis")),
-        Err(why) => {
+        Err(reason) => {
             let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!on_ci, "schemathesis is needed on CI: {why}");
-            eprintln!("SKIPPED: schemathesis cannot be installed: {why}");
+            assert!(!on_ci, "schemathesis is needed on CI: {reason}");
+            eprintln!("SKIPPED: schemathesis cannot be installed: {reason}");
             None
         }
     }
@@ -34,13 +34,13 @@ fn install(folder: &Path) -> Result<(), String> {
     let lock = File::create(folder.with_extension("lock")).map_err(|err| err.to_string())?;
     lock.lock().map_err(|err| err.to_string())?;
     let marker = folder.join("installed");
-    if fs::read_to_string(&marker).is_ok_and(|found| found == SCHEMATHESIS) {
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == SCHEMATHESIS) {
         return Ok(());
     }
     let step = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().map_err(|err| err.to_string())?;
-        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if output.status.success() { Ok(()) } else { Err(why) }
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(stderr) }
     };
     step(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
     let pip = folder.join("bin/python");
@@ -49,33 +49,33 @@ fn install(folder: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn whatever_is_thought_of_the_server_answers_as_its_document_says() {
+fn the_server_conforms_to_its_openapi_document() {
     let Some(schemathesis) = schemathesis() else { return };
-    let town = Town::plain();
-    town.find("gpu-1", 1);
+    let fleet = TestFleet::plain();
+    fleet.report_finding("gpu-1", 1);
     for role in ["admin", "viewer"] {
-        let made = town.person(&["robot", "--role", role]);
-        let token = made["token"].as_str().unwrap();
+        let created = fleet.add_user(&["robot", "--role", role]);
+        let token = created["token"].as_str().unwrap();
         // Use the name of an existing node, so that not every request is for an unknown one.
-        let config = town.path("schemathesis.toml");
+        let config = fleet.path("schemathesis.toml");
         fs::write(&config, "[parameters]\n\"path.node\" = \"gpu-1\"\n").unwrap();
-        let document = format!("{}/api/v1/openapi.json", town.url());
+        let document = format!("{}/api/v1/openapi.json", fleet.url());
         let mut command = Command::new(&schemathesis);
         command.arg("--config-file").arg(&config).args(["run", &document]);
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
         // A stream never ends, and a retired node would be unknown to later requests.
         command.args(["--exclude-path-regex", "stream|retire", "--checks", CHECKS]);
         command.args(["--phases", "coverage,fuzzing", "--max-examples", "15", "--seed", "7"]);
-        command.current_dir(town.path("")).env("NO_COLOR", "1").stdin(Stdio::null());
+        command.current_dir(fleet.path("")).env("NO_COLOR", "1").stdin(Stdio::null());
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             output.status.success(),
-            "{role}: {said}{}",
+            "{role}: {stdout}{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    let whole = town.text("server");
-    let told = crate::support::run(&["server", "verify-log", &whole, "--replay"]);
-    assert_eq!(told.code, 0, "{}", told.stdout);
+    let dir = fleet.path_text("server");
+    let verified = crate::support::run(&["server", "verify-log", &dir, "--replay"]);
+    assert_eq!(verified.code, 0, "{}", verified.stdout);
 }

@@ -1,29 +1,30 @@
-//! The help of the binary and of every verb below it, found in the help itself: a new verb is in the file without a change here.
+//! The help of the binary and of every subcommand. Subcommands are read from the help itself, so a
+//! new one needs no change here.
 
-use crate::play::{Stage, settle};
+use crate::case::{CaseEnv, compare_or_bless};
 
 #[test]
 fn help() {
-    let mut told = String::new();
-    let verbs = walk(&[], &mut told);
-    assert!(verbs > 50, "only {verbs} verbs were found in the help");
-    settle("help.txt", &told);
+    let mut output = String::new();
+    let commands = append_help(&[], &mut output);
+    assert!(commands > 50, "only {commands} commands in the help");
+    compare_or_bless("help.txt", &output);
 }
 
-/// Prints the help of a verb and of all below it; gives how many there are.
-fn walk(verb: &[&str], told: &mut String) -> usize {
-    let words = [verb, &["--help"]].concat();
-    let block = Stage::checkout().run(&words.join(" "));
-    let below: Vec<String> = subcommands(&block).map(str::to_owned).collect();
-    if !told.is_empty() {
-        told.push('\n');
+/// Appends the help of a command and all its subcommands; returns their number.
+fn append_help(verb: &[&str], output: &mut String) -> usize {
+    let args = [verb, &["--help"]].concat();
+    let block = CaseEnv::checkout().run(&args.join(" "));
+    let subcommands: Vec<String> = subcommand_names(&block).map(str::to_owned).collect();
+    if !output.is_empty() {
+        output.push('\n');
     }
-    told.push_str(&block);
-    1 + below.iter().map(|name| walk(&[verb, &[name]].concat(), told)).sum::<usize>()
+    output.push_str(&block);
+    1 + subcommands.iter().map(|name| append_help(&[verb, &[name]].concat(), output)).sum::<usize>()
 }
 
-/// The names below `Commands:`, up to an empty line. A line that goes on is indented further.
-fn subcommands(help: &str) -> impl Iterator<Item = &str> {
+/// The names below `Commands:`, up to an empty line. Continuation lines are indented further.
+fn subcommand_names(help: &str) -> impl Iterator<Item = &str> {
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     list.take_while(|line| !line.is_empty())
         .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))

@@ -1,65 +1,62 @@
-//! What every command prints, committed: a change of a word, a key or an exit code shows as a difference here.
+//! The committed output of every command: a changed word, key or exit code shows as a difference.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier --test golden` writes what is printed now into `cases/`; read the difference.
+//! `FARRIER_BLESS=1 cargo test -p farrier --test golden` writes the new output to `cases/`; review
+//! the difference.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod day;
-mod fleet;
+mod case;
+mod fleet_server;
 mod help;
-mod play;
 mod scenario;
+mod scenario_log;
 #[path = "../support/mod.rs"]
 mod support;
 mod volatile;
 
-use fleet::Fleet;
-use play::{Stage, play};
+use case::{CaseEnv, run_case};
+use fleet_server::FleetServer;
 
-/// One test a case file, and the list of them.
+/// One test per case file, and their list.
 macro_rules! cases {
-    ($($name:ident on $stage:expr;)*) => {
+    ($($name:ident in $env:expr;)*) => {
         $(
             #[test]
             fn $name() {
-                play(stringify!($name), &$stage);
+                run_case(stringify!($name), &$env);
             }
         )*
 
-        /// Case files that a test plays.
-        const PLAYED: &[&str] = &[$(stringify!($name)),*];
+        /// Case files with a test above.
+        const CASES: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
 cases! {
-    agent on Stage::with_config();
-    check on Stage::checkout();
-    decode on Stage::checkout();
-    diag on Stage::folder();
-    facts on Stage::checkout();
-    fleet_asks on Fleet::stage();
-    fleet_events on Fleet::stage();
-    fleet_explain on Fleet::stage();
-    fleet_nodes on Fleet::stage();
-    lint on Stage::checkout();
-    plan on Stage::checkout();
-    server on Fleet::unserved();
-    simulate on Stage::folder();
-    status on Stage::checkout();
-    top on Stage::folder();
-    tune on Stage::folder();
+    agent in CaseEnv::with_config();
+    check in CaseEnv::checkout();
+    decode in CaseEnv::checkout();
+    diag in CaseEnv::folder();
+    facts in CaseEnv::checkout();
+    fleet_asks in FleetServer::environment();
+    fleet_events in FleetServer::environment();
+    fleet_explain in FleetServer::environment();
+    fleet_nodes in FleetServer::environment();
+    lint in CaseEnv::checkout();
+    plan in CaseEnv::checkout();
+    server in FleetServer::environment_without_server();
+    simulate in CaseEnv::folder();
+    status in CaseEnv::checkout();
+    top in CaseEnv::folder();
+    tune in CaseEnv::folder();
 }
 
-/// Files that a test of another form writes.
+/// Files of tests without a case file.
 const OTHERS: &[&str] = &["help", "metrics", "openapi"];
 
 #[test]
-fn every_case_is_played() {
-    for path in play::files() {
+fn every_case_file_has_a_test() {
+    for path in case::files() {
         let name = path.file_stem().unwrap().to_str().unwrap();
-        assert!(
-            PLAYED.contains(&name) || OTHERS.contains(&name),
-            "nobody plays {}",
-            path.display()
-        );
+        assert!(CASES.contains(&name) || OTHERS.contains(&name), "no test for {}", path.display());
     }
 }

@@ -1,7 +1,8 @@
-//! A fleet's day, written to a log at times of its own: as many reasons as there are, each on a node that is named after it.
+//! A log of a fleet that shows every reason, each on a node named after it.
 //!
-//! Everything is decided by the server's own `Core`, with a clock that only this file moves. What waits for time waits for a day, so that
-//! a server that is started on the log makes no further decision while a test reads it.
+//! The server's own [`farrier_server::state_machine::StateMachine`] decides, with a clock that only
+//! this file advances. Timeouts are a day long, so that a server started on the log makes no
+//! further decision while a test reads it.
 
 use std::path::Path;
 
@@ -12,35 +13,35 @@ use farrier_fleet::fleet::{
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use crate::day::{Day, Fault, id, inventory};
+use crate::scenario_log::{Fault, ScenarioLog, id, inventory};
 
 const START: &str = "2026-11-15T22:00:00Z";
 /// The last entry.
 const END: &str = "2026-11-15T23:59:50Z";
 const DAY_S: u32 = 86_400;
 
-/// Plays the scenario into a server's folder; gives the number of the last entry.
-pub(crate) fn play(dir: &Path) -> u64 {
-    let mut day = Day::begin(dir, START.parse().unwrap());
-    day.server(Event::PolicySet { policy: Box::new(policy()) });
-    joining(&mut day);
-    in_service(&mut day);
-    out_of_service(&mut day);
-    repairs(&mut day);
-    repairs_that_wait(&mut day);
-    back(&mut day);
-    held(&mut day);
-    requested_orders(&mut day);
-    shared_causes(&mut day);
-    failing_orders(&mut day);
-    frozen(&mut day);
-    rest(&mut day);
-    day.now = END.parse().unwrap();
-    day.server(Event::Tick);
-    day.end()
+/// Writes the scenario into a server's data directory; returns the number of the last entry.
+pub(crate) fn write(dir: &Path) -> u64 {
+    let mut log = ScenarioLog::create(dir, START.parse().unwrap());
+    log.append(Event::PolicySet { policy: Box::new(policy()) });
+    joining(&mut log);
+    in_service(&mut log);
+    out_of_service(&mut log);
+    repairs(&mut log);
+    deferred_repairs(&mut log);
+    returning(&mut log);
+    held(&mut log);
+    requested_orders(&mut log);
+    common_causes(&mut log);
+    failing_orders(&mut log);
+    frozen(&mut log);
+    other_events(&mut log);
+    log.now = END.parse().unwrap();
+    log.append(Event::Tick);
+    log.finish()
 }
 
-/// Pools for each way to be treated. Waits are a day where nothing else is said.
+/// One pool per kind of treatment. Timeouts are a day unless stated otherwise.
 fn policy() -> Policy {
     let pool = |more: Value| {
         let mut pool = json!({
@@ -59,10 +60,10 @@ fn policy() -> Policy {
             "empty": pool(json!({ "cordon_joining": true })),
             "manual": pool(json!({ "autonomy": "quarantine" })),
             "night": pool(json!({ "repair_windows": [{ "days": ["sat"], "from": "22:00", "hours": 6 }] })),
-            "once": pool(json!({ "tries": 1, "settle_s": 0 })),
+            "once": pool(json!({ "max_attempts": 1, "settle_s": 0 })),
             "watch": pool(json!({ "autonomy": "observe" })),
         },
-        "blame": { "nodes": 3, "share": 0.5, "window_s": 300 },
+        "common_cause": { "nodes": 3, "share": 0.5, "window_s": 300 },
         "lemon": { "days": 28, "quarantines": 2 },
         "services": { "host.fabric-manager": "nvidia-fabricmanager.service" },
     }))
@@ -71,192 +72,195 @@ fn policy() -> Policy {
     policy
 }
 
-/// Nodes that have not been in service.
-fn joining(day: &mut Day) {
-    day.enrol("new-silent", "");
-    day.enrol("new-proving", "");
-    day.seen("new-proving", "boot-1");
-    day.enrol("new-cordoned-first", "pool:empty");
-    day.seen("new-cordoned-first", "boot-1");
-    day.enrol("new-quarantined", "");
-    day.seen("new-quarantined", "boot-1");
-    day.find("new-quarantined", &[Fault::Lost]);
-    day.enrol("new-not-passed", "");
-    day.seen("new-not-passed", "boot-1");
-    day.failed("new-not-passed", "two GPUs are missing");
-    day.enrol("new-observed", "pool:watch");
-    day.seen("new-observed", "boot-1");
-    day.find("new-observed", &[Fault::Lost]);
+/// Nodes that were never in service.
+fn joining(log: &mut ScenarioLog) {
+    log.enrol("new-no-inventory", "");
+    log.enrol("new-verifying", "");
+    log.report_inventory("new-verifying", "boot-1");
+    log.enrol("new-cordoned-first", "pool:empty");
+    log.report_inventory("new-cordoned-first", "boot-1");
+    log.enrol("new-quarantined", "");
+    log.report_inventory("new-quarantined", "boot-1");
+    log.report_findings("new-quarantined", &[Fault::Lost]);
+    log.enrol("new-verification-failed", "");
+    log.report_inventory("new-verification-failed", "boot-1");
+    log.fail_order("new-verification-failed", "two GPUs are missing");
+    log.enrol("new-observed", "pool:watch");
+    log.report_inventory("new-observed", "boot-1");
+    log.report_findings("new-observed", &[Fault::Lost]);
 }
 
-/// Nodes that have work, some with a doubt.
-fn in_service(day: &mut Day) {
-    day.serving("serves", "tenant:lab site:north rack:r1 leaf:l1");
-    day.serving("serves-advised", "");
-    day.find("serves-advised", &[Fault::Advice]);
-    day.serving("doubt", "");
-    day.find("doubt", &[Fault::Doubt]);
-    day.serving("doubt-over", "");
-    day.find("doubt-over", &[Fault::Doubt]);
-    day.clear("doubt-over");
-    day.serving("silent", "");
-    let since = day.now;
-    day.server(Event::HeartbeatLost { node: id("silent"), since });
-    day.serving("heard-again", "");
-    let since = day.now;
-    day.server(Event::HeartbeatLost { node: id("heard-again"), since });
-    day.said(Event::HeartbeatRestored { node: id("heard-again") });
-    day.serving("unreadable", "");
-    day.server(Event::ReportsUnreadable { node: id("unreadable") });
-    day.serving("readable-again", "");
-    day.server(Event::ReportsUnreadable { node: id("readable-again") });
-    day.server(Event::ReportsReadable { node: id("readable-again") });
-    day.serving("gpus-not-read", "");
-    let inventory = NodeInventory { gpus: None, ..inventory("gpus-not-read", "boot-1") };
-    day.said(Event::InventoryReported { node: id("gpus-not-read"), inventory });
-    day.serving("proof-asked", "");
-    day.ask(OperatorRequest::Verify { node: id("proof-asked"), level: VerificationLevel::V2 });
+/// Nodes in service, some of them suspect.
+fn in_service(log: &mut ScenarioLog) {
+    log.add_in_service("healthy", "tenant:lab site:north rack:r1 leaf:l1");
+    log.add_in_service("healthy-with-advice", "");
+    log.report_findings("healthy-with-advice", &[Fault::Advice]);
+    log.add_in_service("suspect", "");
+    log.report_findings("suspect", &[Fault::Warning]);
+    log.add_in_service("suspect-cleared", "");
+    log.report_findings("suspect-cleared", &[Fault::Warning]);
+    log.clear_findings("suspect-cleared");
+    log.add_in_service("heartbeat-lost", "");
+    let since = log.now;
+    log.append(Event::HeartbeatLost { node: id("heartbeat-lost"), since });
+    log.add_in_service("heartbeat-restored", "");
+    let since = log.now;
+    log.append(Event::HeartbeatLost { node: id("heartbeat-restored"), since });
+    log.report(Event::HeartbeatRestored { node: id("heartbeat-restored") });
+    log.add_in_service("unreadable", "");
+    log.append(Event::ReportsUnreadable { node: id("unreadable") });
+    log.add_in_service("readable-again", "");
+    log.append(Event::ReportsUnreadable { node: id("readable-again") });
+    log.append(Event::ReportsReadable { node: id("readable-again") });
+    log.add_in_service("gpus-unreadable", "");
+    let inventory = NodeInventory { gpus: None, ..inventory("gpus-unreadable", "boot-1") };
+    log.report(Event::InventoryReported { node: id("gpus-unreadable"), inventory });
+    log.add_in_service("verify-requested", "");
+    log.request(OperatorRequest::Verify {
+        node: id("verify-requested"),
+        level: VerificationLevel::V2,
+    });
     // The pool only observes.
-    day.serving("observed", "pool:watch");
-    day.find("observed", &[Fault::Lost]);
-    // Of one NVLink domain one node may be out.
-    for name in ["budget-taken", "budget-waits", "budget-serves"] {
-        day.serving(name, "nvlink:n1 tenant:lab");
+    log.add_in_service("observed", "pool:watch");
+    log.report_findings("observed", &[Fault::Lost]);
+    // The disruption budget lets one node of the NVLink domain be out of service.
+    for name in ["budget-used", "budget-waits", "budget-in-service"] {
+        log.add_in_service(name, "nvlink:n1 tenant:lab");
     }
-    day.find("budget-taken", &[Fault::Lost]);
-    day.find("budget-waits", &[Fault::Lost]);
-    day.enrol("budget-joins", "nvlink:n1 tenant:lab");
-    day.seen("budget-joins", "boot-1");
-    day.find("budget-joins", &[Fault::Lost]);
+    log.report_findings("budget-used", &[Fault::Lost]);
+    log.report_findings("budget-waits", &[Fault::Lost]);
+    log.enrol("budget-joins", "nvlink:n1 tenant:lab");
+    log.report_inventory("budget-joins", "boot-1");
+    log.report_findings("budget-joins", &[Fault::Lost]);
 }
 
-/// Nodes that were taken out, and are emptied.
-fn out_of_service(day: &mut Day) {
-    day.serving("quarantined", "");
-    day.find("quarantined", &[Fault::Lost]);
-    day.serving("quarantined-for-many", "");
-    day.find("quarantined-for-many", &[Fault::Memory, Fault::Lost, Fault::Link]);
-    day.serving("draining", "");
-    day.find("draining", &[Fault::Lost]);
-    day.obey_until("draining", |what| matches!(what, OrderKind::Drain { .. }));
-    day.answer("draining", OrderStatus::Accepted);
-    day.serving("not-passed-in-service", "");
-    day.ask(OperatorRequest::Verify {
-        node: id("not-passed-in-service"),
+/// Quarantined nodes, which are cordoned and drained.
+fn out_of_service(log: &mut ScenarioLog) {
+    log.add_in_service("quarantined", "");
+    log.report_findings("quarantined", &[Fault::Lost]);
+    log.add_in_service("quarantined-for-many", "");
+    log.report_findings("quarantined-for-many", &[Fault::Memory, Fault::Lost, Fault::Link]);
+    log.add_in_service("draining", "");
+    log.report_findings("draining", &[Fault::Lost]);
+    log.execute_orders_until("draining", |order| matches!(order, OrderKind::Drain { .. }));
+    log.report_status("draining", OrderStatus::Accepted);
+    log.add_in_service("verification-failed-in-service", "");
+    log.request(OperatorRequest::Verify {
+        node: id("verification-failed-in-service"),
         level: VerificationLevel::V0,
     });
-    day.failed("not-passed-in-service", "the driver on disk is another");
+    log.fail_order("verification-failed-in-service", "the driver on disk has another version");
     // Its heartbeats ended, and the timeout passed.
-    day.serving("silent-for-long", "pool:edge");
-    let since = day.now;
-    day.server(Event::HeartbeatLost { node: id("silent-for-long"), since });
-    day.wait(200);
-    day.server(Event::Tick);
-    day.drained("drained-anew", "", &[Fault::Part]);
-    day.said(Event::CordonObserved { node: id("drained-anew"), cordon: Cordon::None });
+    log.add_in_service("heartbeat-timeout", "pool:edge");
+    let since = log.now;
+    log.append(Event::HeartbeatLost { node: id("heartbeat-timeout"), since });
+    log.advance(200);
+    log.append(Event::Tick);
+    log.add_drained("drained-again", "", &[Fault::Part]);
+    log.report(Event::CordonObserved { node: id("drained-again"), cordon: Cordon::None });
 }
 
-/// Nodes that are being mended.
-fn repairs(day: &mut Day) {
-    day.drained("rebooting", "", &[Fault::Lost]);
-    day.drained("resetting", "", &[Fault::Memory]);
-    day.answer("resetting", OrderStatus::Accepted);
-    day.drained("restarting-service", "", &[Fault::Service]);
-    day.drained("needs-part", "", &[Fault::Part]);
-    day.drained("needs-look", "", &[Fault::Link]);
-    // What could be ordered was, and the fault is still there.
-    day.drained("did-not-help", "pool:once", &[Fault::Memory]);
-    day.obey("did-not-help");
-    // A reboot for one fault, and then another fault.
-    day.drained("rebooted-for-another", "pool:once", &[Fault::Lost]);
-    day.done("rebooted-for-another");
-    day.clear("rebooted-for-another");
-    day.find("rebooted-for-another", &[Fault::Firmware]);
-    day.obey("rebooted-for-another");
-    day.drained("lemon", "", &[Fault::Lost]);
-    day.done("lemon");
-    day.clear("lemon");
-    day.obey("lemon");
-    assert_eq!(day.phase("lemon"), NodePhase::InService);
-    day.find("lemon", &[Fault::Lost]);
-    day.obey("lemon");
-    day.drained("not-passed-after-repair", "", &[Fault::Lost]);
-    day.done("not-passed-after-repair");
-    day.clear("not-passed-after-repair");
-    day.obey_until("not-passed-after-repair", |what| {
-        *what == OrderKind::Verify { level: VerificationLevel::V1 }
+/// Nodes in repair.
+fn repairs(log: &mut ScenarioLog) {
+    log.add_drained("rebooting", "", &[Fault::Lost]);
+    log.add_drained("resetting", "", &[Fault::Memory]);
+    log.report_status("resetting", OrderStatus::Accepted);
+    log.add_drained("restarting-service", "", &[Fault::Service]);
+    log.add_drained("needs-part", "", &[Fault::Part]);
+    log.add_drained("needs-investigation", "", &[Fault::Link]);
+    // All automatic repairs ran, and the fault persists.
+    log.add_drained("repair-failed", "pool:once", &[Fault::Memory]);
+    log.execute_orders("repair-failed");
+    // A reboot for one fault, followed by another fault.
+    log.add_drained("rebooted-for-other-fault", "pool:once", &[Fault::Lost]);
+    log.complete_order("rebooted-for-other-fault");
+    log.clear_findings("rebooted-for-other-fault");
+    log.report_findings("rebooted-for-other-fault", &[Fault::Firmware]);
+    log.execute_orders("rebooted-for-other-fault");
+    log.add_drained("lemon", "", &[Fault::Lost]);
+    log.complete_order("lemon");
+    log.clear_findings("lemon");
+    log.execute_orders("lemon");
+    assert_eq!(log.phase("lemon"), NodePhase::InService);
+    log.report_findings("lemon", &[Fault::Lost]);
+    log.execute_orders("lemon");
+    log.add_drained("verification-failed-after-repair", "", &[Fault::Lost]);
+    log.complete_order("verification-failed-after-repair");
+    log.clear_findings("verification-failed-after-repair");
+    log.execute_orders_until("verification-failed-after-repair", |order| {
+        *order == OrderKind::Verify { level: VerificationLevel::V1 }
     });
-    day.failed("not-passed-after-repair", "a GPU is missing");
+    log.fail_order("verification-failed-after-repair", "a GPU is missing");
 }
 
-/// Repairs that should be ordered and are not.
-fn repairs_that_wait(day: &mut Day) {
-    day.drained("waits-for-approval", "pool:careful", &[Fault::Lost]);
-    day.drained("approved", "pool:careful", &[Fault::Lost]);
-    day.ask(OperatorRequest::Approve { node: id("approved") });
-    day.drained("waits-for-window", "pool:night", &[Fault::Lost]);
-    day.drained("left-to-people", "pool:manual", &[Fault::Lost]);
+/// Repairs that are due, and deferred.
+fn deferred_repairs(log: &mut ScenarioLog) {
+    log.add_drained("waits-for-approval", "pool:careful", &[Fault::Lost]);
+    log.add_drained("approved", "pool:careful", &[Fault::Lost]);
+    log.request(OperatorRequest::Approve { node: id("approved") });
+    log.add_drained("waits-for-window", "pool:night", &[Fault::Lost]);
+    log.add_drained("left-to-operators", "pool:manual", &[Fault::Lost]);
 }
 
-/// Nodes on their way back.
-fn back(day: &mut Day) {
-    day.drained("mended", "", &[Fault::Lost]);
-    day.done("mended");
-    day.clear("mended");
-    day.drained("returned", "rack:r1", &[Fault::Lost]);
-    day.done("returned");
-    day.clear("returned");
-    day.obey("returned");
-    assert_eq!(day.phase("returned"), NodePhase::InService);
-    day.serving("cleared-by-itself", "");
-    day.find("cleared-by-itself", &[Fault::Lost]);
-    day.done("cleared-by-itself");
-    day.clear("cleared-by-itself");
-    day.drained("repaired-by-hand", "", &[Fault::Part]);
-    let what = "a new GPU".to_owned();
-    day.ask(OperatorRequest::Repaired { node: id("repaired-by-hand"), repair: what });
-    day.drained("unfit-again", "pool:once", &[Fault::Lost]);
-    day.done("unfit-again");
-    // An uncordon that is on its way when something is found.
-    day.drained("uncordon-withdrawn", "", &[Fault::Lost]);
-    day.done("uncordon-withdrawn");
-    day.clear("uncordon-withdrawn");
-    day.obey_until("uncordon-withdrawn", |what| *what == OrderKind::Uncordon);
-    day.find("uncordon-withdrawn", &[Fault::Lost]);
-    day.serving("fit-but-cordoned", "");
-    day.find("fit-but-cordoned", &[Fault::Lost]);
-    day.obey_until("fit-but-cordoned", |what| *what == OrderKind::Reboot);
-    day.done("fit-but-cordoned");
-    day.clear("fit-but-cordoned");
-    day.cordoned_by_others("fit-but-cordoned");
-    day.obey("fit-but-cordoned");
+/// Nodes that return to service.
+fn returning(log: &mut ScenarioLog) {
+    log.add_drained("repaired", "", &[Fault::Lost]);
+    log.complete_order("repaired");
+    log.clear_findings("repaired");
+    log.add_drained("returned", "rack:r1", &[Fault::Lost]);
+    log.complete_order("returned");
+    log.clear_findings("returned");
+    log.execute_orders("returned");
+    assert_eq!(log.phase("returned"), NodePhase::InService);
+    log.add_in_service("findings-cleared", "");
+    log.report_findings("findings-cleared", &[Fault::Lost]);
+    log.complete_order("findings-cleared");
+    log.clear_findings("findings-cleared");
+    log.add_drained("repaired-by-hand", "", &[Fault::Part]);
+    let repair = "a new GPU".to_owned();
+    log.request(OperatorRequest::Repaired { node: id("repaired-by-hand"), repair });
+    log.add_drained("fault-persists", "pool:once", &[Fault::Lost]);
+    log.complete_order("fault-persists");
+    // A finding arrives while the uncordon is pending.
+    log.add_drained("uncordon-cancelled", "", &[Fault::Lost]);
+    log.complete_order("uncordon-cancelled");
+    log.clear_findings("uncordon-cancelled");
+    log.execute_orders_until("uncordon-cancelled", |order| *order == OrderKind::Uncordon);
+    log.report_findings("uncordon-cancelled", &[Fault::Lost]);
+    log.add_in_service("healthy-but-cordoned", "");
+    log.report_findings("healthy-but-cordoned", &[Fault::Lost]);
+    log.execute_orders_until("healthy-but-cordoned", |order| *order == OrderKind::Reboot);
+    log.complete_order("healthy-but-cordoned");
+    log.clear_findings("healthy-but-cordoned");
+    log.cordon_externally("healthy-but-cordoned");
+    log.execute_orders("healthy-but-cordoned");
 }
 
-/// Nodes that somebody keeps out.
-fn held(day: &mut Day) {
-    day.serving("held", "");
-    day.hold("held", "a look at the cable");
-    day.done("held");
-    day.serving("held-not-cordoned", "pool:watch");
-    day.hold("held-not-cordoned", "a look at the fan");
-    day.serving("released", "");
-    day.hold("released", "a look");
-    day.done("released");
-    day.ask(OperatorRequest::Release { node: id("released") });
-    day.serving("cordoned-by-others", "");
-    day.cordoned_by_others("cordoned-by-others");
-    // The order is withdrawn.
-    day.drained("held-before-reboot", "", &[Fault::Lost]);
-    day.hold("held-before-reboot", "let it be");
-    day.serving("revoked", "");
-    let what = AccessChange::CertificateRevoked { node: id("revoked") };
-    let at = day.now;
-    // Number 0 is of no access store: the server that is started on the log has another one.
-    day.server(Event::AccessChanged { number: 0, at, change: what });
+/// Nodes that an operator or another tool keeps out of service.
+fn held(log: &mut ScenarioLog) {
+    log.add_in_service("held", "");
+    log.hold("held", "check the cable");
+    log.complete_order("held");
+    log.add_in_service("held-not-cordoned", "pool:watch");
+    log.hold("held-not-cordoned", "check the fan");
+    log.add_in_service("released", "");
+    log.hold("released", "check the cable");
+    log.complete_order("released");
+    log.request(OperatorRequest::Release { node: id("released") });
+    log.add_in_service("cordoned-by-others", "");
+    log.cordon_externally("cordoned-by-others");
+    // The reboot order is cancelled.
+    log.add_drained("held-before-reboot", "", &[Fault::Lost]);
+    log.hold("held-before-reboot", "do not reboot");
+    log.add_in_service("revoked", "");
+    let change = AccessChange::CertificateRevoked { node: id("revoked") };
+    let at = log.now;
+    // No access store has a change 0: the server that is started on the log has a store of its own.
+    log.append(Event::AccessChanged { number: 0, at, change });
 }
 
-/// What people want done once.
-fn requested_orders(day: &mut Day) {
+/// Operator-requested orders.
+fn requested_orders(log: &mut ScenarioLog) {
     let diag = |name: &str| OperatorRequest::RunOrder {
         node: id(name),
         order: OrderKind::Diag { level: 2, minutes: 10 },
@@ -265,113 +269,113 @@ fn requested_orders(day: &mut Day) {
         node: id(name),
         order: OrderKind::Tune { profile: "training".to_owned() },
     };
-    day.serving("requested_order-at-work", "");
-    day.ask(diag("requested_order-at-work"));
+    log.add_in_service("requested-order-in-use", "");
+    log.request(diag("requested-order-in-use"));
     for name in [
-        "requested_order-ordered",
-        "requested_order-done",
-        "requested_order-failed",
-        "requested_order-refused",
+        "requested-order-issued",
+        "requested-order-done",
+        "requested-order-failed",
+        "requested-order-refused",
     ] {
-        day.serving(name, "");
-        day.hold(name, "a test");
-        day.done(name);
-        day.ask(if name == "requested_order-done" { tune(name) } else { diag(name) });
+        log.add_in_service(name, "");
+        log.hold(name, "a test");
+        log.complete_order(name);
+        log.request(if name == "requested-order-done" { tune(name) } else { diag(name) });
     }
-    day.answer(
-        "requested_order-done",
-        OrderStatus::Done { evidence: "13 settings are as wanted".to_owned() },
+    log.report_status(
+        "requested-order-done",
+        OrderStatus::Done { evidence: "13 settings match the profile".to_owned() },
     );
-    day.failed("requested_order-failed", "hbm-read: 3.1 of 4.4 TB/s");
-    day.answer(
-        "requested_order-refused",
-        OrderStatus::Refused { reason: "something runs on GPU 3".to_owned() },
+    log.fail_order("requested-order-failed", "hbm-read: 3.1 of 4.4 TB/s");
+    log.report_status(
+        "requested-order-refused",
+        OrderStatus::Refused { reason: "GPU 3 is in use".to_owned() },
     );
 }
 
-/// What several nodes of one place show.
-fn shared_causes(day: &mut Day) {
+/// Symptoms that several nodes of a failure domain share.
+fn common_causes(log: &mut ScenarioLog) {
     for name in ["rack-1", "rack-2", "rack-3", "rack-4"] {
-        day.serving(name, "rack:domain_faults");
+        log.add_in_service(name, "rack:faulty");
     }
-    // The first two are taken out before anybody knows.
+    // The first two are quarantined before the common cause is detected.
     for name in ["rack-1", "rack-2", "rack-3"] {
-        day.find(name, &[Fault::Network]);
+        log.report_findings(name, &[Fault::Network]);
     }
-    day.obey("rack-1");
+    log.execute_orders("rack-1");
     for name in ["dark-1", "dark-2", "dark-3"] {
-        day.serving(name, "pool:edge leaf:dark");
+        log.add_in_service(name, "pool:edge leaf:dark");
     }
-    let since = day.now;
+    let since = log.now;
     for name in ["dark-1", "dark-2", "dark-3"] {
-        day.server(Event::HeartbeatLost { node: id(name), since });
+        log.append(Event::HeartbeatLost { node: id(name), since });
     }
-    day.wait(200);
-    day.server(Event::Tick);
-    for name in ["absolved-1", "absolved-2", "absolved-3"] {
-        day.serving(name, "rack:absolved");
+    log.advance(200);
+    log.append(Event::Tick);
+    for name in ["fault-cleared-1", "fault-cleared-2", "fault-cleared-3"] {
+        log.add_in_service(name, "rack:fault-cleared");
     }
-    for name in ["absolved-1", "absolved-2", "absolved-3"] {
-        day.find(name, &[Fault::Link]);
+    for name in ["fault-cleared-1", "fault-cleared-2", "fault-cleared-3"] {
+        log.report_findings(name, &[Fault::Link]);
     }
-    for name in ["absolved-2", "absolved-3"] {
-        day.clear(name);
+    for name in ["fault-cleared-2", "fault-cleared-3"] {
+        log.clear_findings(name);
     }
 }
 
-/// Orders that fail, or are not answered.
-fn failing_orders(day: &mut Day) {
-    day.serving("cordon-failed", "pool:once");
-    day.find("cordon-failed", &[Fault::Lost]);
-    day.failed("cordon-failed", "the scheduler does not answer");
-    day.serving("cordon-failed-once", "");
-    day.find("cordon-failed-once", &[Fault::Lost]);
-    day.failed("cordon-failed-once", "the scheduler does not answer");
-    day.drained("reboot-failed", "pool:once", &[Fault::Lost]);
-    day.failed("reboot-failed", "`systemctl reboot` ended with code 1");
-    day.drained("reboot-refused", "", &[Fault::Lost]);
-    day.answer(
+/// Orders that fail or expire.
+fn failing_orders(log: &mut ScenarioLog) {
+    log.add_in_service("cordon-failed", "pool:once");
+    log.report_findings("cordon-failed", &[Fault::Lost]);
+    log.fail_order("cordon-failed", "the scheduler does not answer");
+    log.add_in_service("cordon-failed-once", "");
+    log.report_findings("cordon-failed-once", &[Fault::Lost]);
+    log.fail_order("cordon-failed-once", "the scheduler does not answer");
+    log.add_drained("reboot-failed", "pool:once", &[Fault::Lost]);
+    log.fail_order("reboot-failed", "`systemctl reboot` ended with code 1");
+    log.add_drained("reboot-refused", "", &[Fault::Lost]);
+    log.report_status(
         "reboot-refused",
-        OrderStatus::Refused { reason: "somebody is logged in".to_owned() },
+        OrderStatus::Refused { reason: "a user is logged in".to_owned() },
     );
-    day.serving("not-answered", "pool:brief");
-    day.find("not-answered", &[Fault::Lost]);
-    day.wait(100);
-    day.server(Event::Tick);
+    log.add_in_service("order-expired", "pool:brief");
+    log.report_findings("order-expired", &[Fault::Lost]);
+    log.advance(100);
+    log.append(Event::Tick);
 }
 
-/// Nothing may be changed there.
-fn frozen(day: &mut Day) {
-    let freeze = |day: &mut Day, domain: &str| {
-        let (domain, until) = (domain.parse().unwrap(), day.now + SignedDuration::from_hours(48));
-        day.ask(OperatorRequest::Freeze { domain, until, reason: "a deadline".to_owned() });
+/// A frozen rack.
+fn frozen(log: &mut ScenarioLog) {
+    let freeze = |log: &mut ScenarioLog, domain: &str| {
+        let (domain, until) = (domain.parse().unwrap(), log.now + SignedDuration::from_hours(48));
+        log.request(OperatorRequest::Freeze { domain, until, reason: "a deadline".to_owned() });
     };
-    day.drained("frozen-before-reboot", "rack:frozen", &[Fault::Lost]);
-    day.serving("frozen-requested_order", "rack:frozen");
-    day.hold("frozen-requested_order", "settings");
-    day.done("frozen-requested_order");
-    freeze(day, "rack:frozen");
-    day.drained("frozen", "rack:frozen", &[Fault::Lost]);
-    let what = OrderKind::Tune { profile: "training".to_owned() };
-    day.ask(OperatorRequest::RunOrder { node: id("frozen-requested_order"), order: what });
-    freeze(day, "pool:empty");
-    day.ask(OperatorRequest::Unfreeze { domain: "pool:empty".parse().unwrap() });
+    log.add_drained("frozen-before-reboot", "rack:frozen", &[Fault::Lost]);
+    log.add_in_service("frozen-requested-order", "rack:frozen");
+    log.hold("frozen-requested-order", "settings");
+    log.complete_order("frozen-requested-order");
+    freeze(log, "rack:frozen");
+    log.add_drained("frozen", "rack:frozen", &[Fault::Lost]);
+    let tune = OrderKind::Tune { profile: "training".to_owned() };
+    log.request(OperatorRequest::RunOrder { node: id("frozen-requested-order"), order: tune });
+    freeze(log, "pool:empty");
+    log.request(OperatorRequest::Unfreeze { domain: "pool:empty".parse().unwrap() });
 }
 
-/// What leaves no reason, and is in the log all the same.
-fn rest(day: &mut Day) {
-    day.serving("moved", "rack:r1");
-    let mut place = Location::in_pool("train".parse().unwrap());
-    place.rack = Some("r2".parse().unwrap());
-    day.server(Event::LocationChanged { node: id("moved"), location: place });
-    day.serving("over-quota", "");
-    day.server(Event::QuotaExceeded { node: id("over-quota") });
-    day.server(Event::QuotaRestored { node: id("over-quota") });
-    day.said(Event::OrderGenerationObserved { node: id("over-quota"), generation: 40 });
+/// Events without a reason.
+fn other_events(log: &mut ScenarioLog) {
+    log.add_in_service("location-changed", "rack:r1");
+    let mut location = Location::in_pool("train".parse().unwrap());
+    location.rack = Some("r2".parse().unwrap());
+    log.append(Event::LocationChanged { node: id("location-changed"), location });
+    log.add_in_service("over-quota", "");
+    log.append(Event::QuotaExceeded { node: id("over-quota") });
+    log.append(Event::QuotaRestored { node: id("over-quota") });
+    log.report(Event::OrderGenerationObserved { node: id("over-quota"), generation: 40 });
     let record = Record { journal: "k".to_owned(), number: 1 };
-    let open = vec![Fault::Doubt.finding("resynced", 1, day.now)];
-    day.serving("resynced", "");
-    day.said(Event::FindingsSnapshot { node: id("resynced"), record, open });
-    day.serving("retired", "");
-    day.server(Event::Retired { node: id("retired"), reason: "sold".to_owned() });
+    let open = vec![Fault::Warning.finding("findings-snapshot", 1, log.now)];
+    log.add_in_service("findings-snapshot", "");
+    log.report(Event::FindingsSnapshot { node: id("findings-snapshot"), record, open });
+    log.add_in_service("retired", "");
+    log.append(Event::Retired { node: id("retired"), reason: "sold".to_owned() });
 }

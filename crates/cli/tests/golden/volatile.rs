@@ -1,18 +1,18 @@
-//! What differs from run to run, and is replaced before anything is compared. All of it, and nothing else.
+//! Replaces values that differ between runs before outputs are compared, and nothing else.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use regex_lite::{Captures, Regex};
 
-/// Everything that happens in a case happens on this day, by a clock that the case sets: other times are those of a real clock.
+/// The day of every case, by a clock that the case sets. Other times come from the real clock.
 const DAY: &str = "2026-11-15T";
 
-/// A kind of value that differs.
+/// A kind of volatile value.
 struct Kind {
     pattern: Regex,
     replace: fn(&Captures<'_>) -> String,
-    /// Whether its length differs too, so that columns beside it move.
+    /// Whether its length differs too, which shifts table columns.
     moves_columns: bool,
 }
 
@@ -24,51 +24,53 @@ impl Kind {
 
 static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     vec![
-        // A moment of a real clock.
-        Kind::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", |found| {
-            if found[0].starts_with(DAY) { found[0].to_owned() } else { "<time>".to_owned() }
+        // A time of the real clock.
+        Kind::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", |captures| {
+            if captures[0].starts_with(DAY) { captures[0].to_owned() } else { "<time>".to_owned() }
         }),
-        // Digests of what holds a time or a key.
+        // Hashes over a time or a key.
         Kind::new(r"\b[0-9a-f]{64}\b", |_| "<hash>".to_owned()),
-        // Where a server listens.
+        // Port of a server.
         Kind::new(r"http://127\.0\.0\.1:\d+", |_| "http://127.0.0.1:<port>".to_owned()),
-        // What only its owner knows.
-        Kind::new(r"\b(fjoin|fperson)_[A-Za-z0-9_-]{43}", |found| {
-            format!("{}_<secret>", &found[1])
+        // Secret tokens.
+        Kind::new(r"\b(fjoin|fperson)_[A-Za-z0-9_-]{43}", |captures| {
+            format!("{}_<secret>", &captures[1])
         }),
-        // For how long a node stands as it does.
+        // How long a node has been in its phase.
         Kind {
             moves_columns: true,
             ..Kind::new(
-                r"(joining|in service|suspect|quarantined|in repair|verifying|held) +\d+[smhd] ",
-                |found| format!("{}  <age>  ", &found[1]),
+                r"(joining|in service|suspect|quarantined|repairing|verifying|held) +\d+[smhd] ",
+                |captures| format!("{}  <age>  ", &captures[1]),
             )
         },
-        // How long something took, and on which machine.
+        // Durations, and the host name.
         Kind::new(r#""took_s": [0-9.e-]+"#, |_| r#""took_s": <age>"#.to_owned()),
-        Kind::new(r"(  level \d), \d+ (?:s|min), ", |found| format!("{}, <age>, ", &found[1])),
-        Kind::new(r#"("took_s": <age>,\s+"host": )"[^"]*""#, |found| {
-            format!("{}<host>", &found[1])
+        Kind::new(r"(  level \d), \d+ (?:s|min), ", |captures| {
+            format!("{}, <age>, ", &captures[1])
         }),
-        // Entries that a server wrote while it ran: it also writes that time passed, and that it did not run.
+        Kind::new(r#"("took_s": <age>,\s+"host": )"[^"]*""#, |captures| {
+            format!("{}<host>", &captures[1])
+        }),
+        // Entries of the running server, which also logs ticks and its pauses.
         Kind::new(r"(?m)^ *\d+  <time>", |_| "<seq>  <time>".to_owned()),
         Kind::new(r#""seq":\d+,"batch":\d+,"at":"<time>""#, |_| {
             r#""seq":<seq>,"batch":<seq>,"at":"<time>""#.to_owned()
         }),
-        // The day of a real clock for which something is judged.
-        Kind::new(r#"("on": "|, for )\d{4}-\d\d-\d\d\b"#, |found| {
-            let is_of_case = found[0].ends_with(&DAY[..10]);
-            if is_of_case { found[0].to_owned() } else { format!("{}<day>", &found[1]) }
+        // The current day, by the real clock.
+        Kind::new(r#"("on": "|, for )\d{4}-\d\d-\d\d\b"#, |captures| {
+            let is_case_day = captures[0].ends_with(&DAY[..10]);
+            if is_case_day { captures[0].to_owned() } else { format!("{}<day>", &captures[1]) }
         }),
-        // Fractions that a processor or a library of mathematics may round otherwise.
-        Kind::new(r"\b\d+\.\d{9,}(?:e-?\d+)?\b", |found| {
-            let digits = format!("{:.8e}", found[0].parse::<f64>().unwrap());
+        // Fractions, which CPUs and math libraries may round differently.
+        Kind::new(r"\b\d+\.\d{9,}(?:e-?\d+)?\b", |captures| {
+            let digits = format!("{:.8e}", captures[0].parse::<f64>().unwrap());
             digits.parse::<f64>().unwrap().to_string()
         }),
     ]
 });
 
-/// The text without what differs. `folder` is where the command ran.
+/// Replaces volatile values. `folder` is the working directory of the command.
 pub(crate) fn replaced(text: &str, folder: Option<&Path>) -> String {
     let mut text = text.to_owned();
     if let Some(folder) = folder {
@@ -80,11 +82,11 @@ pub(crate) fn replaced(text: &str, folder: Option<&Path>) -> String {
         moves_columns |= kind.moves_columns && replaced != text;
         text = replaced;
     }
-    if moves_columns { narrowed(&text) } else { text }
+    if moves_columns { without_padding(&text) } else { text }
 }
 
-/// A table without the spaces that fill its columns.
-fn narrowed(text: &str) -> String {
+/// Removes the padding of table columns.
+fn without_padding(text: &str) -> String {
     static FILLED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\S) {2,}").unwrap());
     static RULE: LazyLock<Regex> = LazyLock::new(|| Regex::new("─{2,}").unwrap());
     let text = FILLED.replace_all(text, "$1  ");
@@ -92,14 +94,14 @@ fn narrowed(text: &str) -> String {
 }
 
 #[test]
-fn a_time_of_the_case_stays_and_one_of_a_clock_does_not() {
+fn times_of_the_case_stay_and_real_times_are_replaced() {
     let hash = "ab".repeat(32);
     let text = format!("2026-11-15T12:00:00Z 2026-11-16T12:00:00.123Z {hash} 0.1234567891234");
     assert_eq!(replaced(&text, None), "2026-11-15T12:00:00Z <time> <hash> 0.123456789");
     assert_eq!(replaced("in /tmp/x/node", Some(Path::new("/tmp/x"))), "in <dir>/node");
-    let entries = "     7  2026-11-15T22:00:00Z  moved\n  1103  2026-11-16T00:00:00Z  moved\n";
-    let told = "     7  2026-11-15T22:00:00Z  moved\n<seq>  <time>  moved\n";
-    assert_eq!(replaced(entries, None), told);
+    let entries = "     7  2026-11-15T22:00:00Z  phase-changed\n  1103  2026-11-16T00:00:00Z  phase-changed\n";
+    let expected = "     7  2026-11-15T22:00:00Z  phase-changed\n<seq>  <time>  phase-changed\n";
+    assert_eq!(replaced(entries, None), expected);
     let (row, other) = (" a    held      12d    -    train", " a    held      9m    -   train");
     assert_eq!(replaced(row, None), " a  held  <age>  -  train");
     assert_eq!(replaced(row, None), replaced(other, None));

@@ -1,4 +1,4 @@
-//! Lost GPUs, hung calls, driver changes: what is reported, and that the rest continues.
+//! Lost GPUs, hung calls and driver changes are reported, and other GPUs are still read.
 
 use std::fs;
 use std::time::Duration;

@@ -329,7 +329,7 @@ fn a_fifth_generation_link_has_more_counters() {
 }
 
 #[test]
-fn a_mig_gpu_reports_what_it_can() {
+fn a_mig_gpu_reports_the_supported_readings() {
     let world = TestNode::eight_h100();
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");

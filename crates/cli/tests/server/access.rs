@@ -12,16 +12,16 @@ use farrier_wire::proto::{AgentMessage, Hello, RenewRequest, agent_message};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::server::{TestServer, TestUser, found, until};
+use crate::server::{TestServer, TestUser, reports_finding, until};
 use crate::support::wait::wait_until;
 use crate::world::{Agent, World};
 
 /// Nodes renew after two thirds of the lifetime. The last third is long enough, even on a busy
 /// machine, to check that the old certificate is still valid.
-const LIFE: [&str; 4] = ["--certificate-life", "45s", "--report-interval", "1"];
+const SHORT_LIVED: [&str; 4] = ["--certificate-life", "45s", "--heartbeat-interval", "1"];
 
-/// Result of a request with this identity, or with none: `let in`, or the error.
-fn asks(server: &TestServer, identity: Option<&Path>) -> String {
+/// Result of a request with this identity, or without one: `admitted`, or the error.
+fn request_with(server: &TestServer, identity: Option<&Path>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fingerprint = client::fingerprint(&server.fingerprint()).unwrap();
     let tls = match identity {
@@ -37,14 +37,14 @@ fn asks(server: &TestServer, identity: Option<&Path>) -> String {
         match status.code() {
             // The caller was authenticated: the request has no valid key, or a renewal was too
             // recent.
-            tonic::Code::InvalidArgument | tonic::Code::ResourceExhausted => "let in".to_owned(),
+            tonic::Code::InvalidArgument | tonic::Code::ResourceExhausted => "admitted".to_owned(),
             code => format!("{code:?}: {}", status.message()),
         }
     })
 }
 
 /// Error for a node that opens a stream under another node's name.
-fn speaks_for(server: &TestServer, identity: &Path, other: &str) -> String {
+fn open_session_as(server: &TestServer, identity: &Path, other: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tls = Keep::new(identity, None).tls().unwrap();
     runtime.block_on(async {
@@ -61,7 +61,7 @@ fn certificate(identity: &Path) -> String {
     text.split("BEGIN CERTIFICATE").nth(1).unwrap().to_owned()
 }
 
-fn copied(world: &World, name: &str) -> std::path::PathBuf {
+fn copy_identity(world: &World, name: &str) -> std::path::PathBuf {
     let to = world.path(name);
     fs::DirBuilder::new().mode(0o700).create(&to).unwrap();
     for file in ["node.pem", "ca.pem"] {
@@ -92,21 +92,21 @@ fn in_service(ann: &TestUser, agent: &Agent<'_>) {
 }
 
 #[test]
-fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
+fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     let world = World::of(2);
     let (home, identity) = (world.path(""), world.path("identity"));
-    let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &LIFE);
+    let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &SHORT_LIVED);
     let ann = server.log_in("ann", "admin");
 
     // Without a certificate, every request is refused. A join token gives one, once.
-    assert_eq!(asks(&server, None), "Unauthenticated: a certificate of a node is asked for");
+    assert_eq!(request_with(&server, None), "Unauthenticated: a node certificate is required");
     let short = server.token(&["--pool", "train", "--expires", "1s"]);
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
-    let first = copied(&world, "first");
+    let first = copy_identity(&world, "first");
     let expired = Timestamp::now() + jiff::SignedDuration::from_secs(1);
-    until("the short token's end", || Timestamp::now() > expired);
+    until("the short-lived token expires", || Timestamp::now() > expired);
     for (node, token) in [("gpu-2", &token), ("gpu-2", &short)] {
         let refused = server.enrol(node, &world.text("other"), token);
         assert_eq!(refused.code, 2);
@@ -114,73 +114,75 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     }
 
     // With a certificate, the node has a session and gets orders, but only for itself.
-    assert_eq!(asks(&server, Some(&first)), "let in");
+    assert_eq!(request_with(&server, Some(&first)), "admitted");
     configure(&world, &server);
     let agent = world.agent();
     let status = connected(&agent);
     assert_eq!(status["server"]["node"], "gpu-1");
     let end: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
-    let refused = speaks_for(&server, &first, "gpu-2");
+    let refused = open_session_as(&server, &first, "gpu-2");
     assert_eq!(refused, "a node may only act for itself");
 
     // The node renews before the expiry, with a new key. Both certificates are valid until their
     // own expiry.
     until("the certificate is renewed", || certificate(&identity) != certificate(&first));
-    assert_eq!(asks(&server, Some(&first)), "let in");
-    let second = copied(&world, "second");
-    assert_eq!(asks(&server, Some(&second)), "let in");
+    assert_eq!(request_with(&server, Some(&first)), "admitted");
+    let second = copy_identity(&world, "second");
+    assert_eq!(request_with(&server, Some(&second)), "admitted");
     in_service(&ann, &agent);
-    until("the first one's end", || Timestamp::now() > end);
-    let refused = asks(&server, Some(&first));
+    until("the first certificate expires", || Timestamp::now() > end);
+    let refused = request_with(&server, Some(&first));
     assert!(refused.to_lowercase().contains("expired"), "{refused}");
     let status = connected(&agent);
     let next: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
-    assert!(next > end, "the agent goes on with the next one");
+    assert!(next > end, "the agent uses the renewed certificate");
 
     // From here on, certificates have the default lifetime.
-    let address = server.said("address=").unwrap();
+    let address = server.log_field("address=").unwrap();
     server.stop();
-    let server = TestServer::start_with(&home, &address, "server-2.log", &LIFE[2..]);
-    until("the agent has a certificate of weeks", || {
+    let server = TestServer::start_with(&home, &address, "server-2.log", &SHORT_LIVED[2..]);
+    until("the agent has a certificate with the default lifetime", || {
         let until = world.status().0["server"]["certificate_until"].clone();
-        let until = until.as_str().and_then(|it| it.parse::<Timestamp>().ok());
-        until.is_some_and(|it| it > next + jiff::SignedDuration::from_hours(24))
+        let until = until.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        until.is_some_and(|until| until > next + jiff::SignedDuration::from_hours(24))
     });
     connected(&agent);
-    revoked_and_enrolled_anew(&world, &server, &agent);
-    retired(&world, &server, &agent, &ann);
+    revoke_and_enrol_again(&world, &server, &agent);
+    retire(&world, &server, &agent, &ann);
     agent.stop();
     server.stop();
 }
 
-fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'_>) {
+fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>) {
     let identity = world.path("identity");
     assert_eq!(server.command(&["revoke", "gpu-1"]).code, 0);
-    until("the stream is cut", || server.log().contains("disconnected sessions of revoked certificates"));
+    until("the server ends the session", || {
+        server.log().contains("disconnected sessions of revoked certificates")
+    });
     assert_eq!(
-        asks(server, Some(&identity)),
+        request_with(server, Some(&identity)),
         "PermissionDenied: the certificate was revoked",
-        "nor is it renewed"
+        "a revoked certificate is not renewed"
     );
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
-    let why = &link(&status)["not-connected"]["why"];
-    assert_eq!(why, "server error: the certificate was revoked");
+    let reason = &link(&status)["not-connected"]["why"];
+    assert_eq!(reason, "server error: the certificate was revoked");
     // The agent keeps its findings and shows them locally.
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.lost");
-    let said = world.status_ran(&[]);
+    let output = world.status_ran(&[]);
     for part in
         ["NOT CONNECTED as gpu-1 since ", "the rest is queued", "until the node enrols again"]
     {
-        assert!(said.stdout.replace("\n        ", " ").contains(part), "{}", said.stdout);
+        assert!(output.stdout.replace("\n        ", " ").contains(part), "{}", output.stdout);
     }
-    assert!(!server.has(|it| found(it, "Xid 79")));
+    assert!(!server.has(|event| reports_finding(event, "Xid 79")));
 
     // A join token for this node brings it back: no finding is lost or duplicated.
     let token = server.token(&["--pool", "train", "--node", "gpu-1"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
-    until("what was found meanwhile is told", || server.has(|it| found(it, "Xid 79")));
+    until("the finding is reported", || server.has(|event| reports_finding(event, "Xid 79")));
     agent.until(|status| {
         !link(status)["connected"].is_null()
             && status["server"]["acknowledged"] == status["journal"]["seq"]
@@ -193,30 +195,30 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     }
     assert!(records.windows(2).all(|pair| pair[0] < pair[1]), "{records:?}");
     let joined = |event: &Event| matches!(event, Event::Enrolled { .. });
-    assert_eq!(server.entries().iter().filter(|it| joined(&it.event)).count(), 1);
+    assert_eq!(server.entries().iter().filter(|entry| joined(&entry.event)).count(), 1);
     assert_eq!(
-        asks(server, Some(&world.path("second"))).split(':').next(),
+        request_with(server, Some(&world.path("second"))).split(':').next(),
         Some("PermissionDenied")
     );
 }
 
-fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
-    let told = ann.fine(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
-    assert_eq!(told, "gpu-1 is removed from the fleet\n");
+fn retire(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
+    let output = ann.run_ok(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
+    assert_eq!(output, "gpu-1 is removed from the fleet\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
-    let why = link(&status)["not-connected"]["why"].as_str().unwrap();
-    assert!(why.contains("the node is not of the fleet: it was retired"), "{why}");
-    let gone = ann.run(&["fleet", "node", "gpu-1"]);
-    assert!(gone.stderr.contains("`gpu-1` is not a node of the fleet"), "{}", gone.stderr);
-    let refused = asks(server, Some(&world.path("identity")));
-    assert!(refused.starts_with("FailedPrecondition: "), "nor is it renewed: {refused}");
+    let reason = link(&status)["not-connected"]["why"].as_str().unwrap();
+    assert!(reason.contains("the node is not part of the fleet: it was retired"), "{reason}");
+    let unknown = ann.run(&["fleet", "node", "gpu-1"]);
+    assert!(unknown.stderr.contains("`gpu-1` is not a node of the fleet"), "{}", unknown.stderr);
+    let refused = request_with(server, Some(&world.path("identity")));
+    assert!(refused.starts_with("FailedPrecondition: "), "it is not renewed: {refused}");
     // The node returns. Its name is free again, and it reports its open findings.
     let enrolled =
         server.enrol("gpu-1", &world.text("identity"), &server.token(&["--pool", "train"]));
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
     connected(agent);
-    until("what is open is told", || {
-        ann.node("gpu-1")["findings"].as_array().is_some_and(|it| !it.is_empty())
+    until("the open findings are reported", || {
+        ann.node("gpu-1")["findings"].as_array().is_some_and(|findings| !findings.is_empty())
     });
     // Generations continue to increase, so the agent never refuses an order as stale.
     let mut orders = Vec::new();
@@ -226,6 +228,6 @@ fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser
         }
     }
     assert!(orders.windows(2).all(|pair| pair[0] < pair[1]), "{orders:?}");
-    let after = agent.log();
-    assert!(!after.contains("is not newer than order"), "{after}");
+    let log = agent.log();
+    assert!(!log.contains("is not newer than order"), "{log}");
 }

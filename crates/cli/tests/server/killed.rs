@@ -29,7 +29,7 @@ fn finding(id: u64) -> Finding {
         "id": id, "code": "gpu.xid", "detail": "Xid 63", "subject": { "gpu": "GPU-1" }, "kind": "fault",
         "severity": "warning", "text": "a row was remapped", "action": "ignore",
         "rule_action": "ignore", "action_by": "rule",
-        "evidence": [{ "check": { "text": "seen", "at": "2026-11-15T00:00:00Z" } }],
+        "evidence": [{ "check": { "text": "observed", "at": "2026-11-15T00:00:00Z" } }],
         "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z", "count": 1,
         "clears": "never",
     }))
@@ -44,7 +44,7 @@ struct Node {
 
 impl Node {
     /// Runs one stream until it breaks; `None` if the server was unreachable.
-    async fn talk(&self, url: &str) -> Option<()> {
+    async fn run_session(&self, url: &str) -> Option<()> {
         let mut agents = client::connect(&url.parse().unwrap(), client::no_tls()).await.ok()?;
         let (out, outbound) = mpsc::channel(64);
         let mut request = Request::new(ReceiverStream::new(outbound));
@@ -59,39 +59,39 @@ impl Node {
             journal: "j".to_owned(),
             ..proto::Hello::default()
         };
-        let say = |what| out.send(AgentMessage { what: Some(what) });
-        say(agent_message::What::Hello(hello)).await.ok()?;
+        let send = |what| out.send(AgentMessage { what: Some(what) });
+        send(agent_message::What::Hello(hello)).await.ok()?;
         let mut inbound = agents.session(request).await.ok()?.into_inner();
-        let said = |what| agent_message::What::Report(proto::Report { what: Some(what) });
+        let as_report = |what| agent_message::What::Report(proto::Report { what: Some(what) });
         while let Ok(Some(ServerMessage { what: Some(what) })) = inbound.message().await {
-            let known = match what {
+            let stored = match what {
                 server_message::What::Welcome(welcome) => welcome.acked_record,
                 server_message::What::Ack(ack) => Some(ack.record),
                 _ => continue,
             };
             let acked = self.acked.load(Ordering::SeqCst);
-            let known = known.unwrap_or_default();
+            let stored = stored.unwrap_or_default();
             assert!(
-                known >= acked,
-                "{}: {acked} was acknowledged, and {known} is there",
+                stored >= acked,
+                "{}: record {acked} was acknowledged, but the server has only {stored}",
                 self.name
             );
-            self.acked.store(known, Ordering::SeqCst);
-            let (record, next) = (known + 1, finding(known + 1));
-            let next = if known == 0 {
+            self.acked.store(stored, Ordering::SeqCst);
+            let (record, next) = (stored + 1, finding(stored + 1));
+            let next = if stored == 0 {
                 report::What::Open(convert::findings_message(record, [next]))
             } else {
                 let opened = vec![Change::Opened(next)];
-                report::What::Changes(convert::changes_message(record, known, opened).unwrap())
+                report::What::Changes(convert::changes_message(record, stored, opened).unwrap())
             };
-            say(said(next)).await.ok()?;
+            send(as_report(next)).await.ok()?;
         }
         Some(())
     }
 
-    async fn live(self, url: String) {
+    async fn run(self, url: String) {
         loop {
-            let _ = self.talk(&url).await;
+            let _ = self.run_session(&url).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -99,7 +99,7 @@ impl Node {
 
 /// Record numbers of a node, in log order.
 fn records(server: &TestServer, name: &str) -> Vec<u64> {
-    let of = |event: Event| match event {
+    let number = |event: Event| match event {
         Event::FindingsReported { node, record, .. }
         | Event::FindingsSnapshot { node, record, .. }
             if node.as_str() == name =>
@@ -108,11 +108,11 @@ fn records(server: &TestServer, name: &str) -> Vec<u64> {
         }
         _ => None,
     };
-    server.entries().into_iter().filter_map(|entry| of(entry.event)).collect()
+    server.entries().into_iter().filter_map(|entry| number(entry.event)).collect()
 }
 
 #[test]
-fn killed_over_and_over_it_has_what_it_acknowledged_once() {
+fn a_killed_server_keeps_every_acknowledged_record_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let start = |listen: &str, turn: u64| {
@@ -120,34 +120,34 @@ fn killed_over_and_over_it_has_what_it_acknowledged_once() {
         TestServer::start_with(Path::new(path), listen, &format!("server-{turn}.log"), &plain)
     };
     let mut server = start("127.0.0.1:0", 0);
-    let address = server.said("address=").unwrap();
+    let address = server.log_field("address=").unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let names: Vec<String> = (0..NODES).map(|number| format!("n{number}")).collect();
     let acked: Vec<Arc<AtomicU64>> = names.iter().map(|_| Arc::default()).collect();
-    let mut lives = Vec::new();
+    let mut nodes = Vec::new();
     for (name, acked) in names.iter().zip(&acked) {
         let node = Node { name: name.clone(), acked: Arc::clone(acked) };
-        lives.push(runtime.spawn(node.live(format!("http://{address}"))));
+        nodes.push(runtime.spawn(node.run(format!("http://{address}"))));
     }
-    let all = || acked.iter().map(|it| it.load(Ordering::SeqCst)).sum::<u64>();
+    let acked_total = || acked.iter().map(|count| count.load(Ordering::SeqCst)).sum::<u64>();
     for turn in 1..=KILLS {
         // Wait for more acknowledgements each time, so that the kill does not depend on the clock.
-        let enough = all() + 3 * turn;
-        crate::server::until("more is acknowledged", || all() >= enough);
+        let enough = acked_total() + 3 * turn;
+        crate::server::until("more records are acknowledged", || acked_total() >= enough);
         server.kill();
         server = start(&address, turn);
     }
-    let enough = all() + 10;
-    crate::server::until("it goes on", || all() >= enough);
-    assert!(lives.iter().all(|life| !life.is_finished()), "a node found that something was lost");
+    let enough = acked_total() + 10;
+    crate::server::until("the server continues", || acked_total() >= enough);
+    assert!(nodes.iter().all(|node| !node.is_finished()), "a node lost an acknowledged record");
     drop(runtime);
     server.kill();
     let server = start(&address, KILLS + 1);
     for (name, acked) in names.iter().zip(&acked) {
-        let (found, acked) = (records(&server, name), acked.load(Ordering::SeqCst));
-        let each_once: Vec<u64> = (1..=found.len() as u64).collect();
-        assert_eq!(found, each_once, "{name}");
-        assert!(found.len() as u64 >= acked, "{name}: {acked} were acknowledged");
+        let (stored, acked) = (records(&server, name), acked.load(Ordering::SeqCst));
+        let each_once: Vec<u64> = (1..=stored.len() as u64).collect();
+        assert_eq!(stored, each_once, "{name}");
+        assert!(stored.len() as u64 >= acked, "{name}: {acked} were acknowledged");
     }
     server.stop();
     let dir = path.join("server");

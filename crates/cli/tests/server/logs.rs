@@ -18,7 +18,7 @@ use crate::support::wait::wait_for;
 use crate::world::World;
 
 /// A server, an operator, and the configuration of an agent that executes orders.
-fn site(world: &World) -> (TestServer, TestUser) {
+fn start_server(world: &World) -> (TestServer, TestUser) {
     let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
@@ -47,10 +47,10 @@ fn with_programs(world: &World, command: &mut Command) {
     command.env("PATH", format!("{}:{path}", world.text("bin")));
 }
 
-fn fetch(world: &World, person: &TestUser, out: &str, more: &[&str]) -> Ran {
+fn fetch(world: &World, user: &TestUser, out: &str, more: &[&str]) -> Ran {
     let out = world.text(out);
-    let words = ["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"];
-    person.run(&[&words[..], more].concat())
+    let args = ["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"];
+    user.run(&[&args[..], more].concat())
 }
 
 fn unpack(world: &World, bundle: &str) -> std::path::PathBuf {
@@ -66,36 +66,37 @@ fn text(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
+fn the_log_bundle_has_the_requested_sources_and_no_secrets() {
     let world = World::of(1);
-    let (server, ann) = site(&world);
+    let (server, ann) = start_server(&world);
     program(
         &world,
         "nvidia-smi",
         // As with a lost GPU: prints the other GPUs and exits with an error.
         "echo \"NVSMI LOG $1, $LD_LIBRARY_PATH\"; echo 'HF_TOKEN=abc123'; exit 15",
     );
-    let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    let agent = world.agent_with(|command| with_programs(&world, command)).ready();
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.xid");
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 0, "{} {}\n{}", fetched.stdout, fetched.stderr, agent.log());
-    let cut_off = "nvidia-smi-q.txt: incomplete: `nvidia-smi` failed (exit 15)";
-    for part in ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed", cut_off]
+    let incomplete = "nvidia-smi-q.txt: incomplete: `nvidia-smi` failed (exit 15)";
+    for part in
+        ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed", incomplete]
     {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
-    let lacks = "missing  nvidia-bug-report.log: the monitored root is not this machine";
-    assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
+    let missing = "missing  nvidia-bug-report.log: the monitored root is not this machine";
+    assert!(fetched.stdout.contains(missing), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "only its owner may read it");
+    assert_eq!(mode & 0o777, 0o600, "only the owner may read the bundle");
     let folder = unpack(&world, "a.tar.gz");
     assert!(text(&folder, "kernel.log").contains("Xid (PCI:"));
     let smi = text(&folder, "nvidia-smi-q.txt");
     let library = world.text("node/lib");
     assert_eq!(smi, format!("NVSMI LOG -q, {library}\nHF_TOKEN=[redacted]\n"));
     let findings: Vec<Value> = serde_json::from_str(&text(&folder, "agent/findings.json")).unwrap();
-    assert!(findings.iter().any(|it| it["code"] == "gpu.xid"), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding["code"] == "gpu.xid"), "{findings:?}");
     assert!(text(&folder, "agent/journal.jsonl").contains("gpu.xid"));
     assert!(text(&folder, "agent/orders.jsonl").contains("collect-logs"));
     let manifest: Value = serde_json::from_str(&text(&folder, "manifest.json")).unwrap();
@@ -124,7 +125,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     assert_eq!(json["manifest"]["node"], "gpu-1");
     let same =
         fs::read(world.path("a.tar.gz")).unwrap() == fs::read(world.path("b.tar.gz")).unwrap();
-    assert!(same, "the same file");
+    assert!(same, "--last fetches the same bundle");
     // Viewers may not fetch logs.
     let viewer = server.log_in("vic", "viewer");
     for more in [&[][..], &["--last"]] {
@@ -138,9 +139,9 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
 }
 
 #[test]
-fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
+fn an_agent_killed_while_collecting_logs_sends_them_after_its_restart() {
     let world = World::of(1);
-    let (server, ann) = site(&world);
+    let (server, ann) = start_server(&world);
     let mark = world.text("mark");
     // Hangs the first time, as with an unresponsive driver.
     program(
@@ -150,14 +151,17 @@ fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
             "[ -e {mark} ] || {{ echo $$ > {mark}.new; mv {mark}.new {mark}; exec sleep 3600; }}\necho fine"
         ),
     );
-    let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    let agent = world.agent_with(|command| with_programs(&world, command)).ready();
     let fetched = std::thread::scope(|scope| {
         let fetch = scope.spawn(|| fetch(&world, &ann, "a.tar.gz", &[]));
-        until("the logs are being gathered", || Path::new(&mark).exists());
+        until("the node collects logs", || Path::new(&mark).exists());
         agent.kill();
         kill("-KILL", fs::read_to_string(&mark).unwrap().trim());
-        assert!(world.path("state/artifacts").read_dir().unwrap().count() > 0, "half a bundle");
-        let agent = world.agent_with(|it| with_programs(&world, it));
+        assert!(
+            world.path("state/artifacts").read_dir().unwrap().count() > 0,
+            "an incomplete bundle"
+        );
+        let agent = world.agent_with(|command| with_programs(&world, command));
         let fetched = fetch.join().unwrap();
         agent.stop();
         fetched
@@ -169,9 +173,9 @@ fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
 }
 
 #[test]
-fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
+fn an_interrupted_wait_leaves_no_output_file() {
     let world = World::of(1);
-    let (server, ann) = site(&world);
+    let (server, ann) = start_server(&world);
     // Hangs until the test has interrupted the command.
     let mark = world.text("mark");
     program(
@@ -179,45 +183,49 @@ fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
         "nvidia-smi",
         &format!("touch {mark}; while [ -e {mark} ]; do sleep 0.05; done"),
     );
-    let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    let agent = world.agent_with(|command| with_programs(&world, command)).ready();
     let out = world.text("a.tar.gz");
     let mut waiting = ann.spawn(&["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"]);
-    until("the logs are being gathered", || Path::new(&mark).exists());
+    until("the node collects logs", || Path::new(&mark).exists());
     // Like Ctrl-C, SIGKILL leaves no chance to clean up; some shells start tests with SIGINT
     // ignored.
     kill("-KILL", &waiting.id().to_string());
     assert!(!waiting.wait().unwrap().success());
     assert!(!Path::new(&out).exists());
     fs::remove_file(&mark).unwrap();
-    until("the logs are there", || fetch(&world, &ann, "a.tar.gz", &["--last"]).code == 0);
+    until("the logs arrive", || fetch(&world, &ann, "a.tar.gz", &["--last"]).code == 0);
     agent.stop();
     server.stop();
 }
 
 #[test]
-fn a_node_whose_disk_is_full_says_so_and_goes_on() {
+fn a_node_with_a_full_disk_reports_it_and_continues() {
     let world = World::of(1);
-    let (server, ann) = site(&world);
+    let (server, ann) = start_server(&world);
     // Exceeds the node's file size limit, and does not compress.
     program(&world, "nvidia-smi", "head -c 1000000 /dev/urandom | od -An -tx1 -v");
-    let words = world.words();
+    let args = world.words();
     let run = format!(
         "trap '' XFSZ; ulimit -f 1000; exec {} {}",
         env!("CARGO_BIN_EXE_farrier"),
-        words.join(" ")
+        args.join(" ")
     );
     let mut command = Command::new("sh");
     command.args(["-c", &run]);
-    let change = |it: &mut Command| with_programs(&world, it);
+    let change = |command: &mut Command| with_programs(&world, command);
     let command = crate::world::command_for(&mut command, &world.path("log"), change);
     let agent = world.spawn(command).ready();
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 2, "{}", fetched.stdout);
-    let why = "gpu-1 could not send its logs: failed to write";
-    assert!(fetched.stderr.contains(why), "{}", fetched.stderr);
+    let message = "gpu-1 could not send its logs: failed to write";
+    assert!(fetched.stderr.contains(message), "{}", fetched.stderr);
     assert!(fetched.stderr.contains("File too large"), "{}", fetched.stderr);
     assert!(!world.path("a.tar.gz").exists());
-    assert_eq!(fs::read_dir(world.path("state/artifacts")).unwrap().count(), 0, "no half");
+    assert_eq!(
+        fs::read_dir(world.path("state/artifacts")).unwrap().count(),
+        0,
+        "no incomplete bundle is left"
+    );
     program(&world, "nvidia-smi", "echo fine");
     assert_eq!(fetch(&world, &ann, "b.tar.gz", &[]).code, 0);
     agent.stop();
@@ -245,11 +253,11 @@ fn chunk(content: &[u8]) -> artifact_part::What {
 }
 
 #[test]
-fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
+fn uploads_are_validated_and_an_unreadable_bundle_is_reported() {
     let world = World::of(1);
     let plain = ["--plain", "train"];
     let server = TestServer::start_with(&world.path(""), "127.0.0.1:0", "server.log", &plain);
-    let url = format!("http://{}", server.said("address=").unwrap());
+    let url = format!("http://{}", server.log_field("address=").unwrap());
     let section =
         format!("[server]\nurl = {url:?}\n[orders]\nenabled = true\nscheduler = \"host\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
@@ -262,32 +270,32 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         "nvidia-smi",
         &format!("touch {mark}; while [ -e {mark} ]; do sleep 0.05; done"),
     );
-    let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    let agent = world.agent_with(|command| with_programs(&world, command)).ready();
     // Without TLS there is no enrolment: a node joins with its first session.
     until("the node has joined", || ann.run(&["fleet", "node", "gpu-1"]).code == 0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let try_send = |parts| runtime.block_on(send(&url, parts)).map_err(|status| status.code());
-    let garbage = b"this is no tar".as_slice();
+    let garbage = b"this is not a tar".as_slice();
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| fetch(&world, &ann, "a.tar.gz", &[]));
-        until("the logs are being gathered", || Path::new(&mark).exists());
+        until("the node collects logs", || Path::new(&mark).exists());
         // Stop the agent until the test has sent its artifacts, however long that takes.
         agent.signal("-STOP");
         let generation = wait_for(
             || "the order".to_owned(),
             || {
                 let order = &ann.node("gpu-1")["order"];
-                order["generation"].as_u64().filter(|_| order["what"] == "collect logs")
+                order["generation"].as_u64().filter(|_| order["text"] == "collect logs")
             },
         );
         let other = vec![header(generation + 1, garbage), chunk(garbage)];
-        assert_eq!(try_send(other), Err(FailedPrecondition), "no order asks for it");
-        for wrong in [
+        assert_eq!(try_send(other), Err(FailedPrecondition), "no order requests it");
+        for invalid in [
             vec![],
             vec![chunk(garbage)],
             vec![header(generation, b""), chunk(b"")],
             vec![header(generation, garbage)],
-            vec![header(generation, garbage), chunk(b"this is no TAR")],
+            vec![header(generation, garbage), chunk(b"this is not a TAR")],
             vec![header(generation, garbage), chunk(garbage), chunk(b"more")],
             vec![header(generation, garbage), header(generation, garbage)],
             vec![header(generation, &[0; 70_000]), chunk(&[0; 70_000])],
@@ -297,16 +305,17 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
                 sha256: vec![0; 32].into(),
             })],
         ] {
-            let tried = format!("{wrong:?}").chars().take(200).collect::<String>();
-            assert_eq!(try_send(wrong), Err(InvalidArgument), "{tried}");
+            let tried = format!("{invalid:?}").chars().take(200).collect::<String>();
+            assert_eq!(try_send(invalid), Err(InvalidArgument), "{tried}");
         }
-        let none = world.path("server/artifacts/node-gpu-1").read_dir().map_or(0, Iterator::count);
-        assert_eq!(none, 0, "nothing of that is kept");
+        let stored =
+            world.path("server/artifacts/node-gpu-1").read_dir().map_or(0, Iterator::count);
+        assert_eq!(stored, 0, "a refused artifact is stored");
         assert_eq!(try_send(vec![header(generation, garbage), chunk(garbage)]), Ok(()));
         // The agent's own status ends the order, and its bundle replaces this artifact.
         let last = fetch(&world, &ann, "garbage.tar.gz", &["--last"]);
         assert_eq!(last.code, 1, "{} {}", last.stdout, last.stderr);
-        assert!(last.stderr.contains("cannot be read as a bundle"), "{}", last.stderr);
+        assert!(last.stderr.contains("is not a readable log bundle"), "{}", last.stderr);
         fs::remove_file(&mark).unwrap();
         agent.signal("-CONT");
         fetching.join().unwrap()

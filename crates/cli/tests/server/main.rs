@@ -1,6 +1,6 @@
 //! `farrier server` with `farrier agent` on a simulated node: the real binaries, over TLS.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a measured time is shown")]
+#![allow(clippy::print_stderr, reason = "prints measured times")]
 
 mod access;
 #[path = "../support/kill.rs"]
@@ -23,16 +23,17 @@ use farrier_fleet::health::Finding;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 
-use server::{TestServer, found, until};
+use server::{TestServer, reports_finding, until};
 use support::run;
 use support::wait::wait_for;
 use world::World;
 
 /// Whether an event reports the finding: as a change of the agent's journal, or in the findings
 /// snapshot of the first session with that journal.
-fn reported(event: &Event, detail: &str) -> bool {
-    let is_open = |open: &[Finding]| open.iter().any(|it| it.detail.contains(detail));
-    found(event, detail) || matches!(event, Event::FindingsSnapshot { open, .. } if is_open(open))
+fn has_finding(event: &Event, detail: &str) -> bool {
+    let is_open = |open: &[Finding]| open.iter().any(|finding| finding.detail.contains(detail));
+    reports_finding(event, detail)
+        || matches!(event, Event::FindingsSnapshot { open, .. } if is_open(open))
 }
 
 fn open_log(world: &World) -> SqliteLog {
@@ -53,34 +54,42 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let secret = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &secret);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
-    let address = server.said("address=").unwrap();
+    let address = server.log_field("address=").unwrap();
     let section =
         format!("[server]\nurl = \"https://{address}\"\nidentity = {:?}\n", world.text("identity"));
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
     let checked = run(&["agent", "--check-config", "--config", &world.text("agent.toml")]);
     assert_eq!(checked.code, 0, "{}", checked.stderr);
     let agent = world.agent().ready();
-    until("the node says what it is", || {
+    until("the node reports its inventory", || {
         server.has(
-            |it| matches!(it, Event::InventoryReported { inventory, .. } if inventory.gpus.as_ref().is_some_and(|it| it.len() == 2)),
+            |event| matches!(event, Event::InventoryReported { inventory, .. } if inventory.gpus.as_ref().is_some_and(|gpus| gpus.len() == 2)),
         )
     });
     world.inject(&["xid", "79", "--gpu", "0"]);
-    until("the finding is in the server's log", || server.has(|it| found(it, "Xid 79")));
-    until("the node is quarantined", || {
-        server.has(|it| matches!(it, Event::PhaseChanged { to: NodePhase::Quarantined, .. }))
+    until("the finding is in the server's log", || {
+        server.has(|event| reports_finding(event, "Xid 79"))
     });
-    let all = server.entries();
-    let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
-    let moved =
-        |it: &&Entry| matches!(it.event, Event::PhaseChanged { to: NodePhase::Quarantined, .. });
-    assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
+    until("the node is quarantined", || {
+        server.has(|event| matches!(event, Event::PhaseChanged { to: NodePhase::Quarantined, .. }))
+    });
+    let entries = server.entries();
+    let finding_entry =
+        entries.iter().find(|entry| reports_finding(&entry.event, "Xid 79")).unwrap();
+    let quarantined = |entry: &&Entry| {
+        matches!(entry.event, Event::PhaseChanged { to: NodePhase::Quarantined, .. })
+    };
+    assert_eq!(
+        entries.iter().find(quarantined).unwrap().batch,
+        finding_entry.batch,
+        "decided in the batch of the finding"
+    );
     // After SIGKILL and a restart, the server continues without duplicates.
     server.kill();
     world.inject(&["xid", "79", "--gpu", "1"]);
     let server = TestServer::start(&world.path(""), &address, "server-2.log");
-    until("what was found meanwhile is there", || {
-        server.entries().iter().filter(|entry| found(&entry.event, "Xid 79")).count() >= 2
+    until("both findings are in the log", || {
+        server.entries().iter().filter(|entry| reports_finding(&entry.event, "Xid 79")).count() >= 2
     });
     let mut records: Vec<u64> = Vec::new();
     for entry in server.entries() {
@@ -93,17 +102,17 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     // The token itself is stored nowhere.
     for name in ["server/access", "server/log", "server-1.log", "server-2.log", "log"] {
         let bytes = fs::read(world.path(name)).unwrap();
-        assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{name}");
     }
     let revoked = server.command(&["revoke", "gpu-1"]);
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
-    until("the agent is told", || agent.log().contains("the certificate was revoked"));
+    until("the agent logs the revocation", || agent.log().contains("the certificate was revoked"));
     agent.stop();
     server.stop();
 }
 
 #[test]
-fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_is_there() {
+fn a_server_with_a_full_disk_exits_with_an_error_and_keeps_acknowledged_entries() {
     let world = World::of(4);
     let dir = world.text("server");
     // `ulimit -f` counts blocks of 512 bytes; the log reaches the limit after some commits.
@@ -114,12 +123,12 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &run]);
     let mut server = TestServer::spawn(&world.path(""), "full.log", &mut command);
-    let address = server.said("address=").unwrap();
+    let address = server.log_field("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
     let agent = world.agent().ready();
     let mut turn = 0;
-    let explain = || "the end of a server whose disk is full".to_owned();
+    let explain = || "the server exits when its disk is full".to_owned();
     let status = wait_for(explain, || {
         let (xid, gpu) =
             (["79", "48", "94", "63", "31", "13"][turn % 6], (turn / 6 % 4).to_string());
@@ -127,17 +136,17 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
         turn += 1;
         server.ended()
     });
-    let said = server.log();
-    assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("error: the log failed: failed to "), "{said}");
+    let output = server.log();
+    assert_eq!(status.code(), Some(2), "{output}");
+    assert!(output.contains("error: the log failed: failed to "), "{output}");
     assert!(verify(&open_log(&world)).unwrap().is_ok());
     let before = server.entries().len();
     let plain = ["--plain", "train"];
     let server = TestServer::start_with(&world.path(""), &address, "again.log", &plain);
     // A new finding, whatever was acknowledged before the server exited.
     world.inject(&["xid", "119", "--gpu", "1"]);
-    until("it goes on", || {
-        server.entries().len() > before && server.has(|it| reported(it, "Xid 79"))
+    until("the server continues", || {
+        server.entries().len() > before && server.has(|event| has_finding(event, "Xid 79"))
     });
     let numbers: Vec<u64> = server
         .entries()
@@ -153,38 +162,43 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
 }
 
 #[test]
-fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
-    let world = tempfile::tempdir().unwrap();
-    let dir = world.path().join("server").to_str().unwrap().to_owned();
-    let none = run(&["server", "token", "list", "--dir", &dir]);
-    assert!(none.stdout.starts_with("no token was made yet"), "{}", none.stdout);
+fn join_tokens_are_listed_and_revoked_and_plain_http_needs_loopback() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("server").to_str().unwrap().to_owned();
+    let empty = run(&["server", "token", "list", "--dir", &dir]);
+    assert!(empty.stdout.starts_with("no join tokens; "), "{}", empty.stdout);
     let create = ["server", "token", "create", "--dir", &dir, "--pool", "train", "--expires", "2h"];
-    let made = run(&create);
-    assert_eq!(made.code, 0, "{}", made.stderr);
-    let secret = made.stdout.lines().next().unwrap();
+    let created = run(&create);
+    assert_eq!(created.code, 0, "{}", created.stderr);
+    let secret = created.stdout.lines().next().unwrap();
     assert!(
-        made.stdout.contains("farrier agent enrol --server https://HOST:9443 --ca-fingerprint "),
+        created.stdout.contains("farrier agent enrol --server https://HOST:9443 --ca-fingerprint "),
         "{}",
-        made.stdout
+        created.stdout
     );
     run(&[&create[..], &["--node", "gpu-7"]].concat());
     let listed = run(&["server", "token", "list", "--dir", &dir]);
     let has = |listed: &str, row: &str| {
-        let lines = listed.lines().map(|it| it.split_whitespace().collect::<Vec<_>>().join(" "));
+        let lines =
+            listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.into_iter().any(|line| line.starts_with(row))
     };
-    assert!(has(&listed.stdout, "Token State Location Node Uses left Until"), "{}", listed.stdout);
+    assert!(
+        has(&listed.stdout, "Token State Location Node Uses left Expires"),
+        "{}",
+        listed.stdout
+    );
     assert!(has(&listed.stdout, "1 open pool train any 1 2"), "{}", listed.stdout);
     assert!(
         has(&listed.stdout, "2 open pool train gpu-7 1") && !listed.stdout.contains(secret),
         "{}",
         listed.stdout
     );
-    let placed = run(&[&create[..], &["--uses", "18", "--rack", "r1", "--nvlink", "n1"]].concat());
+    let located = run(&[&create[..], &["--uses", "18", "--rack", "r1", "--nvlink", "n1"]].concat());
     assert!(
-        placed.stdout.contains("18 nodes in pool train, rack r1, NVLink domain n1."),
+        located.stdout.contains("18 nodes in pool train, rack r1, NVLink domain n1."),
         "{}",
-        placed.stdout
+        located.stdout
     );
     let listed = run(&["server", "token", "list", "--dir", &dir]);
     let row = "3 open pool train, rack r1, NVLink domain n1 any 18";
@@ -194,7 +208,12 @@ fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
     assert!(listed.stdout.contains("\"state\":\"revoked\""), "{}", listed.stdout);
     assert_eq!(run(&["server", "token", "revoke", "9", "--dir", &dir]).code, 2);
     assert_eq!(run(&["server", "revoke", "nobody", "--dir", &dir]).code, 2);
-    let wide = run(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", "0.0.0.0:0"]);
-    assert_eq!(wide.code, 2);
-    assert!(wide.stderr.contains("without TLS the server listens there only"), "{}", wide.stderr);
+    let refused =
+        run(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("is not a loopback address, which a server without TLS requires"),
+        "{}",
+        refused.stderr
+    );
 }

@@ -4,17 +4,17 @@ use std::fs;
 
 use farrier_fleet::fleet::Event;
 
-use crate::reported;
+use crate::has_finding;
 use crate::server::{TestServer, until};
 use crate::world::World;
 
 /// The agent's back-off is an hour, so anything that arrives sooner did not wait for it.
 #[test]
-fn a_fatal_finding_found_while_the_server_is_away_does_not_wait_for_the_back_off() {
+fn a_fatal_finding_ends_the_reconnect_back_off() {
     let world = World::of(2);
     let plain = ["--plain", "train"];
     let server = TestServer::start_with(&world.path(""), "127.0.0.1:0", "server-1.log", &plain);
-    let address = server.said("address=").unwrap();
+    let address = server.log_field("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
     let agent = world
@@ -23,15 +23,17 @@ fn a_fatal_finding_found_while_the_server_is_away_does_not_wait_for_the_back_off
         })
         .ready();
     // From here on the server has the findings snapshot, and a finding arrives as a journal change.
-    until("the findings are known", || {
-        server.has(|it| matches!(it, Event::FindingsSnapshot { .. }))
+    until("the server has the findings snapshot", || {
+        server.has(|event| matches!(event, Event::FindingsSnapshot { .. }))
     });
     server.kill();
     agent.until(|status| !status["server"]["link"]["not-connected"].is_null());
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until(|status| status["findings"].to_string().contains("Xid 79"));
     let server = TestServer::start_with(&world.path(""), &address, "server-2.log", &plain);
-    until("the finding is in the server's log", || server.has(|it| reported(it, "Xid 79")));
+    until("the finding is in the server's log", || {
+        server.has(|event| has_finding(event, "Xid 79"))
+    });
     agent.stop();
     server.stop();
 }

@@ -13,8 +13,9 @@ fn check(node: &TestNode, more: &[&str]) -> Ran {
     run(&args)
 }
 
-fn report(ran: &Ran) -> Value {
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
+fn report(output: &Ran) -> Value {
+    serde_json::from_str(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr))
 }
 
 /// Codes of the items that are not ok.
@@ -49,9 +50,9 @@ fn live_faults_fail_the_check_and_its_capture() {
     }
     let folder = node.path().join("capture");
     let folder = folder.to_str().unwrap();
-    let ran = check(&node, &["--output", "json", "--capture", folder]);
-    let now = report(&ran);
-    assert_eq!(ran.code, 1);
+    let output = check(&node, &["--output", "json", "--capture", folder]);
+    let now = report(&output);
+    assert_eq!(output.code, 1);
     for (_, code, verdict) in cases {
         let items = now["items"].as_array().unwrap();
         let item = items.iter().find(|item| item["code"] == code);
@@ -71,8 +72,8 @@ fn hung_call_is_reported_and_other_gpus_are_checked() {
     let node = TestNode::eight_h100();
     node.inject(&["--gpu", "1", "ecc", "--uncorrected", "3"]);
     node.inject(&["--gpu", "3", "hang", "nvmlDeviceGetHandleByIndex_v2", "forever"]);
-    let ran = check(&node, &["--output", "json", "--nvml-deadline", "3"]);
-    let report = report(&ran);
+    let output = check(&node, &["--output", "json", "--nvml-deadline", "3"]);
+    let report = report(&output);
     let item = |code: &str| {
         let items = report["items"].as_array().unwrap();
         let item = items.iter().find(|item| item["code"] == code);

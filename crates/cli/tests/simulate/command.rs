@@ -97,12 +97,12 @@ fn invalid_arguments_fail_with_a_hint() {
         (vec!["--sku", "T4", "--gpus", "17"], "1 to 16"),
         (vec!["--sku", "T4", "--driver", "newest"], "not a driver version"),
     ] {
-        let ran = node(&args);
-        assert_eq!(ran.code, 2, "{args:?}");
+        let output = node(&args);
+        assert_eq!(output.code, 2, "{args:?}");
         assert!(
-            ran.stderr.contains(expected) && ran.stderr.contains("hint: "),
+            output.stderr.contains(expected) && output.stderr.contains("hint: "),
             "{args:?}: {}",
-            ran.stderr
+            output.stderr
         );
     }
     let absent = run(&["simulate", "show", dir]);
@@ -120,9 +120,9 @@ fn invalid_arguments_fail_with_a_hint() {
     ] {
         let mut command = vec!["simulate", "inject", dir];
         command.extend(&args);
-        let ran = run(&command);
-        assert_eq!(ran.code, 2, "{args:?}");
-        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
+        let output = run(&command);
+        assert_eq!(output.code, 2, "{args:?}");
+        assert!(output.stderr.contains(expected), "{args:?}: {}", output.stderr);
     }
 }
 
@@ -168,9 +168,9 @@ fn unknown_nvml_function_fails_with_a_suggestion() {
     for (args, expected) in cases {
         let mut command = vec!["simulate", "inject", &dir];
         command.extend(args);
-        let ran = run(&command);
-        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
+        let output = run(&command);
+        assert_eq!(output.code, 2, "{args:?}: {}", output.stdout);
+        assert!(output.stderr.contains(expected), "{args:?}: {}", output.stderr);
     }
     for args in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
         node.inject(&args);

@@ -25,19 +25,19 @@ fn diag(node: &TestNode, more: &[&str]) -> Ran {
 #[test]
 fn busy_gpu_is_skipped_without_force() {
     let node = TestNode::new("H100-SXM5-80GB", 2, "580.95.05");
-    let ran = diag(&node, &["--gpu", "1", "--output", "json"]);
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = diag(&node, &["--gpu", "1", "--output", "json"]);
+    assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(report["gpus"][0]["part"], "H100-SXM5-80GB");
     assert_eq!(report["driver"], "580.95.05");
     node.inject(&["--gpu", "1", "process", "4711"]);
-    let ran = diag(&node, &["--gpu", "1"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("GPU 1 is in use by process 4711"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: tests use all GPU memory"), "{}", ran.stderr);
-    let ran = diag(&node, &["--gpu", "1", "--force"]);
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains("note: GPU 1 is in use by process 4711"), "{}", ran.stdout);
+    let output = diag(&node, &["--gpu", "1"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("GPU 1 is in use by process 4711"), "{}", output.stderr);
+    assert!(output.stderr.contains("hint: tests use all GPU memory"), "{}", output.stderr);
+    let output = diag(&node, &["--gpu", "1", "--force"]);
+    assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    assert!(output.stdout.contains("note: GPU 1 is in use by process 4711"), "{}", output.stdout);
     // The other GPU is idle.
     assert_eq!(diag(&node, &["--gpu", "0"]).code, 0);
 }
@@ -45,19 +45,27 @@ fn busy_gpu_is_skipped_without_force() {
 #[test]
 fn missing_cuda_library_is_an_error() {
     let node = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
-    let ran = diag(&node, &["real"]);
-    assert_eq!(ran.code, 2, "{}", ran.stdout);
-    assert!(ran.stdout.contains("not run") && !ran.stdout.contains("pass"), "{}", ran.stdout);
-    assert!(ran.stderr.contains("nothing was tested: CUDA's driver library"), "{}", ran.stderr);
+    let output = diag(&node, &["real"]);
+    assert_eq!(output.code, 2, "{}", output.stdout);
+    assert!(
+        output.stdout.contains("not run") && !output.stdout.contains("pass"),
+        "{}",
+        output.stdout
+    );
+    assert!(
+        output.stderr.contains("nothing was tested: CUDA's driver library"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
 fn lost_gpu_fails_and_other_gpus_are_tested() {
     let node = TestNode::new("H100-SXM5-80GB", 2, "580.95.05");
     node.inject(&["--gpu", "0", "lost"]);
-    let ran = diag(&node, &["--output", "json"]);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = diag(&node, &["--output", "json"]);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(report["gpus"][0]["grade"], "fail", "{report:#}");
     assert_eq!(report["gpus"][1]["grade"], "pass");
-    assert_eq!(ran.code, 1, "a missing GPU is not a pass");
+    assert_eq!(output.code, 1, "a missing GPU is not a pass");
 }

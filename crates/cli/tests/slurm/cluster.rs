@@ -39,25 +39,25 @@ fn missing() -> Option<String> {
 impl Cluster {
     /// Starts a cluster; `None`, with a message, if that is impossible here.
     pub(crate) fn start() -> Option<Self> {
-        if let Some(why) = missing() {
-            skipped(&why);
+        if let Some(reason) = missing() {
+            skipped(&reason);
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
         // munge requires that no other user can write to any directory above its socket, and jobs
         // of users need to enter this one.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut cluster = Self { folder, daemons: Vec::new(), ports: Ports::take() };
+        let mut cluster = Self { folder, daemons: Vec::new(), ports: Ports::reserve() };
         cluster.write();
-        cluster.daemon("munged", &cluster.munge_words());
+        cluster.daemon("munged", &cluster.munge_args());
         cluster.wait("munge's socket", |cluster| cluster.path("munge/socket").exists());
         cluster.daemon("slurmctld", &["-D".to_owned()]);
         for number in 1..=NODES {
             cluster.daemon("slurmd", &["-D".to_owned(), "-N".to_owned(), format!("node{number}")]);
         }
         cluster.wait("idle nodes", |cluster| {
-            let told = cluster.run("sinfo", &["--noheader", "--Node", "--format=%N %t"]);
-            told.lines().filter(|line| line.ends_with(" idle")).count() == usize::from(NODES)
+            let nodes = cluster.run("sinfo", &["--noheader", "--Node", "--format=%N %t"]);
+            nodes.lines().filter(|line| line.ends_with(" idle")).count() == usize::from(NODES)
         });
         Some(cluster)
     }
@@ -72,9 +72,13 @@ impl Cluster {
     }
 
     /// Output of a Slurm program, even if it fails.
-    pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
-        let ran = self.command(program).args(words).output().unwrap();
-        format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr))
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        let output = self.command(program).args(args).output().unwrap();
+        format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
     }
 
     /// `scontrol show node`.
@@ -110,10 +114,10 @@ impl Cluster {
         fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
         let (script, log) =
             (script.display().to_string(), self.path("job.log").display().to_string());
-        let usual = ["--parsable", "--gres=gpu:1", "--output", &log];
-        let id = self.run("sbatch", &[&usual, more, &[&script]].concat()).trim().to_owned();
+        let default_args = ["--parsable", "--gres=gpu:1", "--output", &log];
+        let id = self.run("sbatch", &[&default_args, more, &[&script]].concat()).trim().to_owned();
         assert!(id.parse::<u32>().is_ok(), "{id}");
-        self.wait("a job that runs", |cluster| cluster.job(&id).contains("JobState=RUNNING"));
+        self.wait("running job", |cluster| cluster.job(&id).contains("JobState=RUNNING"));
         assert!(self.job(&id).contains(&format!("NodeList={node}")), "{}", self.job(&id));
         id
     }
@@ -127,13 +131,13 @@ impl Cluster {
     }
 
     /// Waits for a node state that satisfies the predicate; returns the output of `scontrol`.
-    pub(crate) fn until_node(&self, node: &str, holds: impl Fn(&str) -> bool) -> String {
-        self.wait("node that is so", |cluster| holds(&cluster.node(node)));
+    pub(crate) fn until_node(&self, node: &str, condition: impl Fn(&str) -> bool) -> String {
+        self.wait("node in the expected state", |cluster| condition(&cluster.node(node)));
         self.node(node)
     }
 
-    pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        wait_until(|| format!("no {what}:\n{}", self.logs()), || holds(self));
+    pub(crate) fn wait(&self, expected: &str, condition: impl Fn(&Self) -> bool) {
+        wait_until(|| format!("no {expected}:\n{}", self.logs()), || condition(self));
     }
 
     fn logs(&self) -> String {
@@ -157,22 +161,22 @@ impl Cluster {
         command
     }
 
-    fn daemon(&mut self, program: &str, words: &[String]) {
+    fn daemon(&mut self, program: &str, args: &[String]) {
         let log = self.path(&format!("log/{program}-{}", self.daemons.len()));
         let log = fs::File::create(log).unwrap();
         let mut command = self.command(program);
-        command.args(words).stdout(log.try_clone().unwrap()).stderr(log);
+        command.args(args).stdout(log.try_clone().unwrap()).stderr(log);
         self.daemons.push(command.spawn().unwrap());
     }
 
-    fn munge_words(&self) -> Vec<String> {
+    fn munge_args(&self) -> Vec<String> {
         let at = |name: &str| self.path(&format!("munge/{name}")).display().to_string();
-        let mut words = vec!["--foreground".to_owned(), "--force".to_owned()];
+        let mut args = vec!["--foreground".to_owned(), "--force".to_owned()];
         for (flag, name) in [("key", "key"), ("pid", "pid"), ("seed", "seed")] {
-            words.push(format!("--{flag}-file={}", at(name)));
+            args.push(format!("--{flag}-file={}", at(name)));
         }
-        words.push(format!("--socket={}", at("socket")));
-        words
+        args.push(format!("--socket={}", at("socket")));
+        args
     }
 
     fn write(&self) {
@@ -210,7 +214,8 @@ impl Cluster {
     /// cgroup.conf(5)); the v1 plugin looks for no mount until a controller is requested.
     fn cgroup_conf(&self) -> String {
         let version = self.run("slurmd", &["-V"]);
-        let mut numbers = version.split([' ', '.']).filter_map(|it| it.trim().parse::<u32>().ok());
+        let mut numbers =
+            version.split([' ', '.']).filter_map(|part| part.trim().parse::<u32>().ok());
         let is_new = (numbers.next(), numbers.next()) >= (Some(23), Some(11));
         format!("CgroupPlugin={}\n", if is_new { "disabled" } else { "cgroup/v1" })
     }
@@ -261,7 +266,7 @@ struct Ports {
 }
 
 impl Ports {
-    fn take() -> Self {
+    fn reserve() -> Self {
         let blocks = (20_000..30_000).step_by(usize::from(NODES) + 1);
         let mut free = blocks.filter_map(|first| {
             let path = std::env::temp_dir().join(format!("farrier-test-slurm-{first}.lock"));
@@ -279,7 +284,7 @@ impl Drop for Cluster {
         // Jobs have processes of their own: cancel them.
         let jobs = self.run("squeue", &["--noheader", "--format=%i"]);
         let jobs: Vec<&str> =
-            jobs.split_whitespace().filter(|it| it.parse::<u32>().is_ok()).collect();
+            jobs.split_whitespace().filter(|id| id.parse::<u32>().is_ok()).collect();
         if !jobs.is_empty() {
             self.run("scancel", &[&["--signal=KILL", "--full"][..], &jobs].concat());
             self.run("scancel", &jobs);

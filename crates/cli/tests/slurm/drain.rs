@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
-fn desk(world: &World, cluster: &Cluster) -> OrdersProcess {
+fn executor(world: &World, cluster: &Cluster) -> OrdersProcess {
     let environment = cluster.environment();
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
@@ -27,7 +27,7 @@ fn boot(world: &World) -> String {
 }
 
 #[test]
-fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
+fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let Some(cluster) = Cluster::start() else { return };
     let world = World::of(2);
     let orders = "[orders]\nscheduler = \"auto\"\nslurm_node = \"node1\"\nsettle_s = 60\n";
@@ -37,7 +37,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     world.inject(&["--gpu", "1", "xid", "79"]);
     agent.until_found("gpu.lost");
 
-    let mut orders = desk(&world, &cluster);
+    let mut orders = executor(&world, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
     assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
@@ -50,24 +50,24 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     );
     assert_eq!(orders.cordon(), json!("by-farrier"));
     let before = boot(&world);
-    let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
+    let reason = orders.not_done(&order(2, json!("reboot"), Some(&before)));
     assert!(
-        why.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
-        "{why}"
+        reason.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
+        "{reason}"
     );
 
     // The job cannot finish on a lost GPU: it is requeued elsewhere.
     let evidence = orders.done(&order(3, json!({ "drain": { "wait_s": 1 } }), None));
     assert_eq!(evidence, format!("no job runs on the node (Slurm); requeued: {job}"));
-    let moved = cluster.job(&job);
-    assert!(moved.contains("Restarts=1") && !moved.contains("NodeList=node1"), "{moved}");
+    let requeued = cluster.job(&job);
+    assert!(requeued.contains("Restarts=1") && !requeued.contains("NodeList=node1"), "{requeued}");
 
     orders.say(&json!({ "order": order(4, json!("reboot"), Some(&before)) }));
     while orders.hear().is_some() {}
     assert!(orders.ended().success());
     agent.kill();
     let agent = world.agent();
-    let mut orders = desk(&world, &cluster);
+    let mut orders = executor(&world, &cluster);
     orders.done(&order(5, json!({ "verify": { "level": "v0" } }), None));
     orders.done(&order(6, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(7, json!("uncordon"), Some(&boot(&world))));
@@ -77,23 +77,23 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
 }
 
 #[test]
-fn what_others_have_drained_stays_drained() {
+fn nodes_drained_by_others_stay_drained() {
     let Some(cluster) = Cluster::start() else { return };
     let world = World::of(1);
     let configured = |node: &str| {
         let orders = format!("[orders]\nscheduler = \"slurm\"\nslurm_node = \"{node}\"\n");
         fs::write(world.path("agent.toml"), world.config(&orders)).unwrap();
-        desk(&world, &cluster)
+        executor(&world, &cluster)
     };
     // Drained by another owner: farrier neither overwrites the reason nor resumes the node.
     cluster.drain("node2", "bad disk");
     let mut orders = configured("node2");
     let external = json!({ "external": { "owner": "root", "reason": "bad disk" } });
     assert_eq!(orders.cordon(), external);
-    for (generation, what) in [(1, "cordon"), (2, "uncordon")] {
-        let why = orders.not_done(&order(generation, json!(what), None));
+    for (generation, kind) in [(1, "cordon"), (2, "uncordon")] {
+        let reason = orders.not_done(&order(generation, json!(kind), None));
         assert_eq!(
-            why,
+            reason,
             "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk"
         );
     }
@@ -104,8 +104,8 @@ fn what_others_have_drained_stays_drained() {
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
     cluster.drain("node3", "farrier: and the disk, do not resume");
-    let why = orders.not_done(&order(4, json!("uncordon"), None));
-    assert!(why.contains("do not resume"), "{why}");
+    let reason = orders.not_done(&order(4, json!("uncordon"), None));
+    assert!(reason.contains("do not resume"), "{reason}");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("do not resume"), "{node}");
 
@@ -114,10 +114,10 @@ fn what_others_have_drained_stays_drained() {
     assert!(orders.ended().success());
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
-    let why = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
+    let reason = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
     assert!(
-        why.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")),
-        "{why}"
+        reason.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")),
+        "{reason}"
     );
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
@@ -125,6 +125,6 @@ fn what_others_have_drained_stays_drained() {
     assert!(orders.ended().success());
     let mut orders = configured("node9");
     assert_eq!(orders.cordon(), json!("unknown"));
-    let why = orders.not_done(&hopeless_order(7, json!("cordon"), None));
-    assert!(why.contains("not found"), "{why}");
+    let reason = orders.not_done(&hopeless_order(7, json!("cordon"), None));
+    assert!(reason.contains("not found"), "{reason}");
 }

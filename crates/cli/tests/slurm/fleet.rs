@@ -12,12 +12,12 @@ use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
 
 /// A Slurm node with an enrolled agent that executes orders.
-struct Member {
+struct SlurmNode {
     name: &'static str,
     world: World,
 }
 
-impl Member {
+impl SlurmNode {
     fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
         // A seed per node, so that GPUs differ.
         let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
@@ -56,7 +56,8 @@ impl Member {
 /// A disruption budget that allows all of these few nodes out, a short drain timeout, and no
 /// autonomous repairs in pool `lab`.
 fn policy(ann: &TestUser, folder: &World) {
-    let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
+    let mut policy: Value =
+        serde_json::from_str(&ann.run_ok(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
         policy["disruption_budgets"][kind]["share"] = json!(1.0);
     }
@@ -65,144 +66,157 @@ fn policy(ann: &TestUser, folder: &World) {
     policy["pools"]["lab"]["autonomy"] = json!("quarantine");
     let file = folder.path("policy.json");
     fs::write(&file, policy.to_string()).unwrap();
-    ann.fine(&["fleet", "policy", "set", file.to_str().unwrap()]);
+    ann.run_ok(&["fleet", "policy", "set", file.to_str().unwrap()]);
 }
 
 #[test]
-fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
+fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let Some(cluster) = Cluster::start() else { return };
     let home = World::of(1);
-    let often = ["--report-interval", "1"];
-    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
+    let interval = ["--heartbeat-interval", "1"];
+    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &interval);
     policy(&server.log_in("ann", "admin"), &home);
     let bob = server.log_in("bob", "operator");
-    let members = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
-        .map(|(name, pool)| Member::enrol(name, pool, &server));
-    let [one, two, three] = &members;
-    let [mut first, second, third] = members.each_ref().map(|member| member.agent(&cluster));
-    for member in &members {
-        member.until(&bob, "in-service");
+    let slurm_nodes = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
+        .map(|(name, pool)| SlurmNode::enrol(name, pool, &server));
+    let [node1, node2, node3] = &slurm_nodes;
+    let [mut first, second, third] =
+        slurm_nodes.each_ref().map(|slurm_node| slurm_node.agent(&cluster));
+    for slurm_node in &slurm_nodes {
+        slurm_node.until(&bob, "in-service");
     }
 
     // An administrator drains node2 while it is healthy. A job runs on node1 when its GPU falls off
     // the bus.
     cluster.drain("node2", "bad disk");
     let job = cluster.start_ending_job("node1");
-    one.lose_gpu();
+    node1.lose_gpu();
     let node = cluster.until_node("node1", |node| node.contains("+DRAIN"));
     // The Xid of the kernel log or NVML's error, whichever reaches the server first.
-    let is_told = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
+    let has_reason = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
         node.contains(&format!("Reason=farrier: fatal {code} on GPU 1 at 0000:43:00.0"))
     });
-    assert!(is_told, "{node}");
-    assert!(node.contains(" [root@"), "who did it is told: {node}");
-    three.lose_gpu();
-    moved_and_ended(&cluster, &job);
+    assert!(has_reason, "{node}");
+    assert!(node.contains(" [root@"), "Slurm records the user: {node}");
+    node3.lose_gpu();
+    requeued_and_completed(&cluster, &job);
 
     // A node drained by another owner is held, and left alone whatever happens to it.
-    let held = two.until(&bob, "held");
-    assert_eq!(held["why"]["reason"]["text"], "it is cordoned by root: bad disk");
-    two.lose_gpu();
+    let held = node2.until(&bob, "held");
+    assert_eq!(held["rationale"]["reason"]["text"], "cordoned by root: bad disk");
+    node2.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
-    until("the second's fault is known", || findings("node2") >= Some(1));
+    until("node2 reports its finding", || findings("node2") >= Some(1));
 
     // The drained node is rebooted, which ends its agent; a service manager would restart it.
     assert!(first.ended().success());
-    first = one.agent(&cluster);
+    first = node1.agent(&cluster);
 
     // Farrier drained node3, but the policy leaves its repair to people. An administrator replaces
     // the drain reason.
-    let waits = three.until(&bob, "in-repair");
-    let unblocked_by = waits["deferred"]["unblocked_by"]["text"].as_str().unwrap();
-    assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
+    let waiting = node3.until(&bob, "repairing");
+    let unblocked_by = waiting["deferred"]["unblocked_by"]["text"].as_str().unwrap();
+    assert_eq!(
+        unblocked_by,
+        "an operator repairs the node and reports it (`farrier fleet repaired`)"
+    );
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
-    for (member, agent) in [(two, second), (three, third)] {
+    for (slurm_node, agent) in [(node2, second), (node3, third)] {
         // A manual reboot, which also ends the agent.
         agent.kill();
-        member.world.inject(&["reboot"]);
+        slurm_node.world.inject(&["reboot"]);
     }
-    let (second, third) = (two.agent(&cluster), three.agent(&cluster));
-    let told = bob.fine(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
-    assert!(told.starts_with("node3 is recorded as repaired: its agent resets"), "{told}");
+    let (second, third) = (node2.agent(&cluster), node3.agent(&cluster));
+    let output = bob.run_ok(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);
+    assert!(output.starts_with("node3 is recorded as repaired: its agent resets"), "{output}");
 
     // Verified, node1 returns to service: farrier's drain is gone.
-    let back = one.until(&bob, "in-service");
-    assert_eq!(back["why"]["reason"]["text"], "it passed what its pool asks for");
-    assert_eq!(passed(&back), ["v0", "v1"]);
+    let returned = node1.until(&bob, "in-service");
+    assert_eq!(returned["rationale"]["reason"]["text"], "passed all required verifications");
+    assert_eq!(passed(&returned), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
-    // External drains stay, though both nodes are fit and farrier drained node3 at first.
-    let fit = three.until(&bob, "held");
-    assert_eq!(fit["why"]["reason"]["text"], "it is fit, and cordoned by root: its PSU, too");
-    assert_eq!(passed(&fit), ["v0", "v1"]);
-    until("the second's fault is over", || findings("node2") == Some(0));
+    // External drains stay, though both nodes are healthy and farrier drained node3 at first.
+    let verified = node3.until(&bob, "held");
+    assert_eq!(
+        verified["rationale"]["reason"]["text"],
+        "healthy, but cordoned by root: its PSU, too"
+    );
+    assert_eq!(passed(&verified), ["v0", "v1"]);
+    until("the finding of node2 clears", || findings("node2") == Some(0));
     for (name, reason) in [("node2", "bad disk"), ("node3", "its PSU, too")] {
         let node = cluster.node(name);
         assert!(node.contains("+DRAIN"), "{node}");
         assert!(node.contains(&format!("Reason={reason} [root@")), "{node}");
     }
-    told_by_the_log(&bob);
+    check_log(&bob);
     for agent in [first, second, third] {
         agent.stop();
     }
-    let whole = run(&["server", "verify-log", &server.dir(), "--replay"]);
-    assert_eq!(whole.code, 0, "{}{}", whole.stdout, whole.stderr);
-    assert!(whole.stdout.contains("every decision reproduced"), "{}", whole.stdout);
+    let verified = run(&["server", "verify-log", &server.dir(), "--replay"]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    assert!(verified.stdout.contains("every decision reproduced"), "{}", verified.stdout);
     server.stop();
 }
 
 /// The job is requeued on the only node left, and completes there.
-fn moved_and_ended(cluster: &Cluster, job: &str) {
-    cluster.wait("job that was moved", |cluster| {
+fn requeued_and_completed(cluster: &Cluster, job: &str) {
+    cluster.wait("requeued job", |cluster| {
         cluster.release(job);
         let job = cluster.job(job);
         job.contains("Restarts=1") && job.contains("JobState=RUNNING")
     });
-    let moved = cluster.job(job);
-    assert!(moved.contains(" NodeList=node4"), "{moved}");
+    let requeued = cluster.job(job);
+    assert!(requeued.contains(" NodeList=node4"), "{requeued}");
     fs::write(cluster.path("job.may-end"), "").unwrap();
-    cluster.wait("job that ended", |it| it.job(job).contains("JobState=COMPLETED"));
+    cluster.wait("completed job", |cluster| cluster.job(job).contains("JobState=COMPLETED"));
 }
 
 /// Verification levels that the node has passed.
 fn passed(node: &Value) -> Vec<&str> {
-    let proven = node["proven"].as_array().unwrap().iter();
-    proven.filter(|it| it["passed"] == true).filter_map(|it| it["level"].as_str()).collect()
+    let verifications = node["verifications"].as_array().unwrap().iter();
+    verifications
+        .filter(|result| result["passed"] == true)
+        .filter_map(|result| result["level"].as_str())
+        .collect()
 }
 
 /// The log has each order and decision once, in order.
-fn told_by_the_log(bob: &TestUser) {
-    let told = |node: &str| {
-        let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
-        let steps = all.lines().filter(|it| it.contains("  moved  ") || it.contains("  ordered  "));
-        // `node1 is quarantined: ...`, `node1 order 4: drain, waiting up to 1 s`.
+fn check_log(bob: &TestUser) {
+    let steps = |node: &str| {
+        let events = bob.run_ok(&["fleet", "events", "--node", node, "--limit", "200"]);
+        let decisions = events
+            .lines()
+            .filter(|line| line.contains("  phase-changed  ") || line.contains("  order-issued  "));
+        // `node1 is quarantined: ...`, `node1 order 4 issued: drain, waiting up to 1 s`.
         let step = |line: &str| {
             let text = line.split_once(&format!("{node} ")).unwrap().1;
             let ends: &[char] = if text.starts_with("is ") { &[':'] } else { &[',', '(', '['] };
             text.split(ends).next().unwrap().trim().to_owned()
         };
-        steps.map(step).collect::<Vec<_>>()
+        decisions.map(step).collect::<Vec<_>>()
     };
-    let joined = ["order 1: verify V0", "order 2: verify V1", "is in service"];
-    let cared = ["is quarantined", "order 3: cordon", "order 4: drain", "is in repair"];
-    let back = [
-        "order 5: reboot",
+    let joined = ["order 1 issued: verify V0", "order 2 issued: verify V1", "is in service"];
+    let quarantined =
+        ["is quarantined", "order 3 issued: cordon", "order 4 issued: drain", "is repairing"];
+    let repaired = [
+        "order 5 issued: reboot",
         "is verifying",
-        "order 6: verify V0",
-        "order 7: verify V1",
-        "order 8: uncordon",
+        "order 6 issued: verify V0",
+        "order 7 issued: verify V1",
+        "order 8 issued: uncordon",
         "is in service",
     ];
-    assert_eq!(told("node1"), [&joined[..], &cared, &back].concat());
-    assert_eq!(told("node2"), [&joined[..], &["is held"]].concat());
-    let fit = [
+    assert_eq!(steps("node1"), [&joined[..], &quarantined, &repaired].concat());
+    assert_eq!(steps("node2"), [&joined[..], &["is held"]].concat());
+    let held = [
         "is verifying",
-        "order 5: acknowledge the repair",
-        "order 6: verify V0",
-        "order 7: verify V1",
+        "order 5 issued: acknowledge the repair",
+        "order 6 issued: verify V0",
+        "order 7 issued: verify V1",
         "is held",
     ];
-    assert_eq!(told("node3"), [&joined[..], &cared, &fit].concat());
+    assert_eq!(steps("node3"), [&joined[..], &quarantined, &held].concat());
 }

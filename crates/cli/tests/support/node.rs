@@ -72,15 +72,15 @@ impl NodeFiles {
     }
 
     /// Arguments that check this node.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn args(&self) -> Vec<String> {
         let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
-        let mut words = vec!["--root".to_owned(), text(self.root())];
-        words.extend(["--on".to_owned(), "2026-11-15".to_owned()]);
+        let mut args = vec!["--root".to_owned(), text(self.root())];
+        args.extend(["--on".to_owned(), "2026-11-15".to_owned()]);
         let nvml = self.path("nvml.json");
         if nvml.exists() {
-            words.extend(["--nvml".to_owned(), text(nvml)]);
+            args.extend(["--nvml".to_owned(), text(nvml)]);
         }
-        words
+        args
     }
 
     pub(crate) fn write(&self, path: &str, text: impl AsRef<[u8]>) {

@@ -101,25 +101,25 @@ impl OrdersProcess {
         self.say(&json!({ "order": order }));
         loop {
             let line = self.hear().expect("the process has ended");
-            let status = &line["order-status"];
-            if status["generation"] == order["generation"] && status["answer"] != "accepted" {
-                return status["answer"].clone();
+            let update = &line["order-status"];
+            if update["generation"] == order["generation"] && update["answer"] != "accepted" {
+                return update["answer"].clone();
             }
         }
     }
 
     /// Sends an order that must succeed and returns the evidence.
     pub(crate) fn done(&mut self, order: &Value) -> String {
-        let answer = self.carry(order);
-        let evidence = answer["done"]["evidence"].as_str();
-        evidence.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+        let status = self.carry(order);
+        let evidence = status["done"]["evidence"].as_str();
+        evidence.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// Sends an order that must fail or be refused and returns the reason.
     pub(crate) fn not_done(&mut self, order: &Value) -> String {
-        let answer = self.carry(order);
-        let reason = answer["failed"]["reason"].as_str().or(answer["refused"]["reason"].as_str());
-        reason.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+        let status = self.carry(order);
+        let reason = status["failed"]["reason"].as_str().or(status["refused"]["reason"].as_str());
+        reason.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// The node's cordon state.

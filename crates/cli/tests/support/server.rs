@@ -22,8 +22,8 @@ pub(crate) struct TestServer {
 
 /// Waits until the condition is true.
 #[track_caller]
-pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
-    wait_until(|| what.to_owned(), condition);
+pub(crate) fn until(expected: &str, condition: impl FnMut() -> bool) {
+    wait_until(|| expected.to_owned(), condition);
 }
 
 impl TestServer {
@@ -49,13 +49,13 @@ impl TestServer {
             if server.ended().is_some() && server.log().contains("failed to listen") {
                 server.child = command.spawn().unwrap();
             }
-            server.said("fingerprint=").is_some()
+            server.log_field("fingerprint=").is_some()
         });
         server
     }
 
     /// A field in the server's log output.
-    pub(crate) fn said(&self, field: &str) -> Option<String> {
+    pub(crate) fn log_field(&self, field: &str) -> Option<String> {
         let text = self.log();
         let value = text.split(field).nth(1)?;
         value.split_whitespace().next().map(str::to_owned)
@@ -66,11 +66,11 @@ impl TestServer {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("https://{}", self.said("address=").unwrap())
+        format!("https://{}", self.log_field("address=").unwrap())
     }
 
     pub(crate) fn fingerprint(&self) -> String {
-        self.said("fingerprint=").unwrap()
+        self.log_field("fingerprint=").unwrap()
     }
 
     /// Runs a `farrier server` command on this server's folder.
@@ -111,7 +111,7 @@ impl TestServer {
         let created: Value = serde_json::from_str(&output.stdout).unwrap();
         let user = TestUser { config: self.folder.join(format!("config-{name}")) };
         let token = created["token"].as_str().unwrap();
-        user.fine(&[&["login"], args, &["--token", token]].concat());
+        user.run_ok(&[&["login"], args, &["--token", token]].concat());
         user
     }
 
@@ -171,21 +171,22 @@ impl TestUser {
     }
 
     /// Runs a command that must succeed.
-    pub(crate) fn fine(&self, args: &[&str]) -> String {
-        let ran = self.run(args);
-        assert_eq!(ran.code, 0, "{args:?}: {} {}", ran.stdout, ran.stderr);
-        ran.stdout
+    pub(crate) fn run_ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.code, 0, "{args:?}: {} {}", output.stdout, output.stderr);
+        output.stdout
     }
 
     /// The server's view of a node, as JSON.
     pub(crate) fn node(&self, node: &str) -> Value {
-        let ran = self.run(&["fleet", "node", node, "--output", "json"]);
-        serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
+        let output = self.run(&["fleet", "node", node, "--output", "json"]);
+        serde_json::from_str(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr))
     }
 }
 
 /// Whether the event reports a finding with this detail.
-pub(crate) fn found(event: &Event, detail: &str) -> bool {
+pub(crate) fn reports_finding(event: &Event, detail: &str) -> bool {
     match event {
         Event::FindingsReported { changes, .. } => {
             changes.iter().any(|change| change.finding().detail.contains(detail))

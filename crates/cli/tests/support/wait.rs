@@ -17,8 +17,8 @@ pub(crate) fn wait_for<T>(
 ) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = poll() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(start.elapsed() < TEST_TIMEOUT, "timed out: {}", explain());
         std::thread::sleep(POLL_INTERVAL);

@@ -2,22 +2,26 @@
 
 use crate::support::farrier;
 use crate::terminal::Terminal;
-use crate::town::Town;
+use crate::test_fleet::TestFleet;
 
 #[test]
 fn fleet_pages_and_a_server_outage() {
-    let mut town = Town::with_tls();
-    town.log_in("ann", "viewer");
-    town.find("gpu-2", 1);
-    let ran = town.run(&["top", "--server", "--once"]);
-    assert_eq!(ran.code, 1, "one is not in service: {}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains("gpu-1") && ran.stdout.contains("3 nodes"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("1 (fatal)"), "{}", ran.stdout);
-    let json = town.run(&["top", "--server", "--once", "--output", "json"]);
+    let mut fleet = TestFleet::with_tls();
+    fleet.log_in("ann", "viewer");
+    fleet.report_finding("gpu-2", 1);
+    let output = fleet.run(&["top", "--server", "--once"]);
+    assert_eq!(output.code, 1, "a node is not in service: {}{}", output.stdout, output.stderr);
+    assert!(
+        output.stdout.contains("gpu-1") && output.stdout.contains("3 nodes"),
+        "{}",
+        output.stdout
+    );
+    assert!(output.stdout.contains("1 (fatal)"), "{}", output.stdout);
+    let json = fleet.run(&["top", "--server", "--once", "--output", "json"]);
     assert_eq!(json.stdout.lines().count(), 3, "{}", json.stdout);
 
     let args = ["top", "--server", "--interval", "0.2"];
-    let config = town.path("config");
+    let config = fleet.path("config");
     let mut terminal = Terminal::run_with(&args, (100, 24), |command| {
         command.env("XDG_CONFIG_HOME", config);
     });
@@ -34,19 +38,19 @@ fn fleet_pages_and_a_server_outage() {
     assert!(text.contains("the GPU has fallen off the bus"), "{text}");
     assert!(text.contains("8 × NVIDIA H200") && text.contains("580.95.05"), "{text}");
     terminal.keys("\x1b");
-    terminal.until("back", |text| text.contains("phase"));
-    town.stop();
+    terminal.until("the node list", |text| text.contains("phase"));
+    fleet.stop();
     terminal.until("outdated nodes are removed", |text| {
         text.contains("no answer for") && text.contains("no node data")
     });
-    let ran = town.run(&["top", "--server", "--once"]);
-    assert_eq!(ran.code, 1, "the server does not answer: {}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains("no answer from `"), "{}", ran.stdout);
-    let ran = town.run(&["top", "--server", "--once", "--output", "json"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
-    assert!(ran.stderr.contains("warning: no answer from `"), "{}", ran.stderr);
-    town.start("server");
-    terminal.until("it is back", |text| !text.contains("no answer for"));
+    let output = fleet.run(&["top", "--server", "--once"]);
+    assert_eq!(output.code, 1, "the server does not answer: {}{}", output.stdout, output.stderr);
+    assert!(output.stdout.contains("no answer from `"), "{}", output.stdout);
+    let output = fleet.run(&["top", "--server", "--once", "--output", "json"]);
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""));
+    assert!(output.stderr.contains("warning: no answer from `"), "{}", output.stderr);
+    fleet.start("server");
+    terminal.until("the server answers again", |text| !text.contains("no answer for"));
     terminal.keys("q");
     assert!(terminal.ended().success());
 }

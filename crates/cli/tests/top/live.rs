@@ -60,11 +60,11 @@ fn keys_sort_filter_open_freeze_and_quit() {
     terminal.keys("q");
     assert!(terminal.ended().success());
     // It exits with its parent; init may reap it later, so a zombie counts as gone.
-    let lives = |probe: &u32| {
+    let is_running = |probe: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
     };
-    wait_until(|| "the probe is left behind".to_owned(), || !probes.iter().any(lives));
+    wait_until(|| "the probe is left behind".to_owned(), || !probes.iter().any(is_running));
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn ctrl_z_suspends_and_restores_the_terminal() {
     terminal.keys("\x1a");
     terminal.is_restored();
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    assert!(state.contains(") T "), "it is stopped: {state}");
+    assert!(state.contains(") T "), "the process is stopped: {state}");
     kill("-CONT", &pid);
-    terminal.until("it is back", |_| terminal.is_raw());
+    terminal.until("the view resumes", |_| terminal.is_raw());
     node.inject(&["power", "444", "--gpu", "0"]);
     terminal.until_shown("444/700W");
     terminal.keys("q");
@@ -143,12 +143,12 @@ fn unchanged_cells_are_not_rewritten() {
     // Sparklines fill and processes appear in the first seconds.
     for _ in 0..6 {
         let before = second(&terminal.text());
-        terminal.until("a second goes by", |text| second(text) != before);
+        terminal.until("the clock advances", |text| second(text) != before);
     }
     let from = terminal.written();
     for _ in 0..3 {
         let before = second(&terminal.text());
-        terminal.until("a second goes by", |text| second(text) != before);
+        terminal.until("the clock advances", |text| second(text) != before);
     }
     let bytes = (terminal.written() - from) / 3;
     assert!(bytes < 400, "{bytes} bytes per second while only the clock changes");
@@ -168,7 +168,7 @@ fn lost_gpus_and_nvml_hangs_are_shown() {
     // Until a new child answers there is an outage; then the call is a finding.
     let hangs = "A call into the driver has not returned";
     let text =
-        terminal.until("it hangs", |text| text.contains("no answer for") || text.contains(hangs));
+        terminal.until("NVML hangs", |text| text.contains("no answer for") || text.contains(hangs));
     if !text.contains(hangs) {
         assert!(text.replace('\n', " ").contains("nvmlDeviceGetPowerUsage of GPU 0"), "{text}");
         assert!(text.contains("try: "), "{text}");
@@ -197,13 +197,15 @@ fn driver_unload_and_reload() {
     let text = terminal.until_shown("no answer for");
     assert!(text.contains("DRIVER_NOT_LOADED") && text.contains("farrier check"), "{text}");
     node.inject(&["clear"]);
-    terminal.until("it is back", |text| !text.contains("no answer for") && text.contains("/700W"));
+    terminal.until("the driver answers again", |text| {
+        !text.contains("no answer for") && text.contains("/700W")
+    });
 }
 
 #[test]
-fn without_a_terminal_it_hints_at_once() {
+fn without_a_terminal_a_hint_suggests_once() {
     let node = SimulatedNode::with_gpus(1);
-    let ran = run(&borrowed(&node.args(&[])));
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("hint: use --once in a pipe"), "{}", ran.stderr);
+    let output = run(&borrowed(&node.args(&[])));
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("hint: use --once in a pipe"), "{}", output.stderr);
 }

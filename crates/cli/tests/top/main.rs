@@ -11,6 +11,6 @@ mod live;
 mod once;
 mod simulated_node;
 mod terminal;
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "../fleet/town.rs"]
-mod town;
+#[allow(dead_code, reason = "the fleet tests use the rest")]
+#[path = "../fleet/test_fleet.rs"]
+mod test_fleet;

@@ -20,17 +20,19 @@ fn a_table_without_escape_codes_and_json() {
     let node = SimulatedNode::with_gpus(2);
     node.inject(&["throttle", "sw-power-cap", "--gpu", "1"]);
     node.inject(&["activity", "--nvlink-tx", "60e9", "--nvlink-rx", "60e9", "--gpu", "1"]);
-    let ran = once(&node, &[]);
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(!ran.stdout.contains('\x1b'));
+    let output = once(&node, &[]);
+    assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    assert!(!output.stdout.contains('\x1b'));
     for part in ["NVIDIA H100 80GB HBM3", "500/700W", "power cap", "Slurm job 7411", "120G"] {
-        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+        assert!(output.stdout.contains(part), "{part}: {}", output.stdout);
     }
-    assert!(ran.stdout.contains("GPU 1: the power limit of 700 W reduces the clocks, 500 W drawn"));
-    assert_eq!(ran.stderr, "");
+    assert!(
+        output.stdout.contains("GPU 1: the power limit of 700 W reduces the clocks, 500 W drawn")
+    );
+    assert_eq!(output.stderr, "");
 
-    let ran = once(&node, &["--output", "json"]);
-    let sample: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = once(&node, &["--output", "json"]);
+    let sample: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!((&sample["v"], &sample["teller"]), (&1.into(), &"nvml".into()));
     assert_eq!(sample["gpus"][1]["limit"]["kind"], "power-cap");
     assert_eq!(sample["gpus"][1]["readings"]["gpu.power_w"]["value"], 500.0);
@@ -44,17 +46,17 @@ fn a_missing_driver_or_library_is_reported_with_a_hint() {
     let node = SimulatedNode::with_gpus(1);
     let root = node.text("node/root");
     let args = ["top", "--once", "--nvml", "/nonexistent/libnvidia-ml.so.1", "--root", &root];
-    let ran = run(&args);
-    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains("no NVML library: "), "{}", ran.stdout);
-    assert!(ran.stdout.contains("try: farrier check"), "{}", ran.stdout);
-    assert!(ran.stdout.contains(", GPUs unknown, "), "{}", ran.stdout);
-    assert!(ran.stdout.contains("processes: unknown"), "{}", ran.stdout);
+    let output = run(&args);
+    assert_eq!(output.code, 1, "{}{}", output.stdout, output.stderr);
+    assert!(output.stdout.contains("no NVML library: "), "{}", output.stdout);
+    assert!(output.stdout.contains("try: farrier check"), "{}", output.stdout);
+    assert!(output.stdout.contains(", GPUs unknown, "), "{}", output.stdout);
+    assert!(output.stdout.contains("processes: unknown"), "{}", output.stdout);
 
     node.inject(&["driver-unloaded"]);
-    let ran = once(&node, &[]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("NVML_ERROR_DRIVER_NOT_LOADED"), "{}", ran.stdout);
+    let output = once(&node, &[]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("NVML_ERROR_DRIVER_NOT_LOADED"), "{}", output.stdout);
     let json: Value = serde_json::from_str(&once(&node, &["--output", "json"]).stdout).unwrap();
     assert_eq!(json["processes"], Value::Null);
     assert!(json["silence"]["since"].is_string(), "{json:#}");
@@ -64,9 +66,9 @@ fn a_missing_driver_or_library_is_reported_with_a_hint() {
 fn a_node_without_gpus() {
     let node = SimulatedNode::with_gpus(1);
     fs::remove_file(node.path("node/gpus/0.json")).unwrap();
-    let ran = once(&node, &[]);
-    assert_eq!(ran.code, 0, "{}", ran.stdout);
-    assert!(ran.stdout.contains("no NVIDIA GPU found"), "{}", ran.stdout);
+    let output = once(&node, &[]);
+    assert_eq!(output.code, 0, "{}", output.stdout);
+    assert!(output.stdout.contains("no NVIDIA GPU found"), "{}", output.stdout);
     let sample: Value = serde_json::from_str(&once(&node, &["--output", "json"]).stdout).unwrap();
     assert_eq!((&sample["gpus"], &sample["silence"]), (&Value::Array(Vec::new()), &Value::Null));
 }
@@ -75,8 +77,8 @@ fn a_node_without_gpus() {
 fn a_lost_gpu_is_a_row_and_a_finding_and_does_not_affect_others() {
     let node = SimulatedNode::with_gpus(3);
     node.inject(&["lost", "--gpu", "2"]);
-    let ran = once(&node, &["--output", "json"]);
-    let sample: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let output = once(&node, &["--output", "json"]);
+    let sample: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(sample["gpus"].as_array().unwrap().len(), 3, "{sample:#}");
     assert_eq!(sample["gpus"][2]["limit"]["kind"], "lost", "{sample:#}");
     assert_eq!(sample["not_seen"], Value::Array(Vec::new()));
@@ -89,9 +91,13 @@ fn a_lost_gpu_is_a_row_and_a_finding_and_does_not_affect_others() {
             assert!(reading["value"].is_number(), "GPU {gpu}, {signal}: {reading}");
         }
     }
-    let ran = once(&node, &["--ascii"]);
-    assert!(ran.stdout.contains("GPU 2: it fell off the bus"), "{}", ran.stdout);
-    assert!(ran.stdout.is_ascii() && ran.stdout.contains("GPU 2 > reboot-node"), "{}", ran.stdout);
+    let output = once(&node, &["--ascii"]);
+    assert!(output.stdout.contains("GPU 2: it fell off the bus"), "{}", output.stdout);
+    assert!(
+        output.stdout.is_ascii() && output.stdout.contains("GPU 2 > reboot-node"),
+        "{}",
+        output.stdout
+    );
 }
 
 #[test]
@@ -102,8 +108,8 @@ fn conflicting_flags_are_rejected() {
         &["top", "--interval", "0"],
         &["top", "--once", "--root", "/tmp"],
     ] {
-        let ran = run(args);
-        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
+        let output = run(args);
+        assert_eq!(output.code, 2, "{args:?}: {}", output.stdout);
     }
 }
 
@@ -179,7 +185,7 @@ fn values_findings_and_jobs_from_an_agent_until_it_exits() {
 fn a_missing_agent_is_reported() {
     let node = SimulatedNode::with_gpus(1);
     let args = agent_args(&node);
-    let ran = run(&[&borrowed(&args)[..], &["--once"]].concat());
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("no agent at `"), "{}", ran.stdout);
+    let output = run(&[&borrowed(&args)[..], &["--once"]].concat());
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("no agent at `"), "{}", output.stdout);
 }

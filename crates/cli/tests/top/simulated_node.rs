@@ -15,8 +15,8 @@ impl SimulatedNode {
         let node = Self { folder: tempfile::tempdir().unwrap() };
         let dir = node.text("node");
         let count = gpus.to_string();
-        let made = run(&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB", "--gpus", &count]);
-        assert_eq!(made.code, 0, "{}", made.stderr);
+        let created = run(&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB", "--gpus", &count]);
+        assert_eq!(created.code, 0, "{}", created.stderr);
         let job = "/system.slice/slurmstepd.scope/job_7411/step_0/user/task_0";
         for (gpu, pid) in [("0", "4000"), ("1", "4001")].into_iter().take(gpus as usize) {
             let process = ["process", pid, "--memory-mib", "40960", "--sm", "90"];
@@ -39,8 +39,8 @@ impl SimulatedNode {
 
     pub(crate) fn inject(&self, args: &[&str]) {
         let dir = self.text("node");
-        let ran = run(&[&["simulate", "inject", &dir], args].concat());
-        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+        let output = run(&[&["simulate", "inject", &dir], args].concat());
+        assert_eq!(output.code, 0, "{args:?}: {}", output.stderr);
     }
 
     /// Arguments of `farrier top` for this node through NVML.

@@ -162,16 +162,16 @@ impl Terminal {
 
     /// The PID of `farrier` itself: `setsid` may have forked.
     fn find_pid(&self) -> u32 {
-        let own = self.child.id();
+        let child = self.child.id();
         let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
         wait_for(
             || format!("`farrier` runs:\n{}", self.text()),
             || {
-                let path = format!("/proc/{own}/task/{own}/children");
+                let path = format!("/proc/{child}/task/{child}/children");
                 let children = std::fs::read_to_string(path).unwrap_or_default();
                 let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
                 let is_farrier = |pid: &u32| name(*pid).is_ok_and(|name| name.trim() == "farrier");
-                children.chain([own]).find(is_farrier)
+                children.chain([child]).find(is_farrier)
             },
         )
     }
@@ -183,11 +183,11 @@ impl Terminal {
     /// PIDs of its child processes.
     pub(crate) fn children(&self) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
-        let of_task = |task: std::fs::DirEntry| {
+        let children_of = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
         };
-        let all: Vec<String> = tasks.flatten().map(of_task).collect();
-        all.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+        let children: Vec<String> = tasks.flatten().map(children_of).collect();
+        children.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
     pub(crate) fn keys(&mut self, keys: &str) {
@@ -211,10 +211,10 @@ impl Terminal {
         self.screen.lock().unwrap().written
     }
 
-    /// Waits until the screen satisfies `holds`, and returns it.
-    pub(crate) fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
-        let explain = || format!("{what}\n{}", self.text());
-        wait_for(explain, || Some(self.text()).filter(|text| holds(text)))
+    /// Waits until the screen satisfies the condition, and returns it.
+    pub(crate) fn until(&self, expected: &str, condition: impl Fn(&str) -> bool) -> String {
+        let explain = || format!("{expected}\n{}", self.text());
+        wait_for(explain, || Some(self.text()).filter(|text| condition(text)))
     }
 
     pub(crate) fn until_shown(&self, text: &str) -> String {
@@ -224,7 +224,7 @@ impl Terminal {
     /// Waits for the exit; checks that the terminal is restored.
     pub(crate) fn ended(mut self) -> ExitStatus {
         let screen = Arc::clone(&self.screen);
-        let explain = || format!("its end:\n{}", screen.lock().unwrap().text());
+        let explain = || format!("the process exits:\n{}", screen.lock().unwrap().text());
         let status = wait_for(explain, || self.child.try_wait().unwrap());
         self.is_restored();
         status

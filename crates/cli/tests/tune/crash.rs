@@ -42,14 +42,14 @@ fn apply_continues_after_a_crash() {
         let before = node.state();
         assert_eq!(node.tune_with_failpoint(&["apply", "training", "--yes"], crash).code, -1);
         for args in [&["verify"][..], &["apply", "--yes"]] {
-            let ran = node.tune(args);
-            assert_eq!(ran.code, 2, "{crash}: {}", ran.stdout);
+            let output = node.tune(args);
+            assert_eq!(output.code, 2, "{crash}: {}", output.stdout);
             let expected = "the newest from `training`, whose apply was interrupted";
-            assert!(ran.stderr.contains(expected), "{crash}: {}", ran.stderr);
+            assert!(output.stderr.contains(expected), "{crash}: {}", output.stderr);
             assert!(
-                ran.stderr.contains("hint: revert with `farrier tune revert`"),
+                output.stderr.contains("hint: revert with `farrier tune revert`"),
                 "{}",
-                ran.stderr
+                output.stderr
             );
         }
         let applied = node.tune(&["apply", "training", "--yes"]);

@@ -21,19 +21,23 @@ fn without_a_terminal_apply_needs_yes() {
 
 #[test]
 fn unknown_profiles_and_settings_get_a_suggestion() {
-    let ran = run(&["tune", "show", "trainning"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("there is no profile `trainning`"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: did you mean `training`?"), "{}", ran.stderr);
-    let ran = run(&["tune", "show", "gaming"]);
-    assert!(ran.stderr.contains("hint: available: inference, shared, training"), "{}", ran.stderr);
+    let output = run(&["tune", "show", "trainning"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("there is no profile `trainning`"), "{}", output.stderr);
+    assert!(output.stderr.contains("hint: did you mean `training`?"), "{}", output.stderr);
+    let output = run(&["tune", "show", "gaming"]);
+    assert!(
+        output.stderr.contains("hint: available: inference, shared, training"),
+        "{}",
+        output.stderr
+    );
     let node = SimulatedNode::new();
-    let ran = node.tune(&["plan", "training", "--only", "gpu.powerlimit"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("did you mean `gpu.power-limit`?"), "{}", ran.stderr);
-    let ran = node.tune(&["plan", "training", "--only", "gpu.accounting"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("has no setting `gpu.accounting`"), "{}", ran.stderr);
+    let output = node.tune(&["plan", "training", "--only", "gpu.powerlimit"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("did you mean `gpu.power-limit`?"), "{}", output.stderr);
+    let output = node.tune(&["plan", "training", "--only", "gpu.accounting"]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("has no setting `gpu.accounting`"), "{}", output.stderr);
     assert_eq!(run(&["tune", "plan"]).code, 2);
 }
 
@@ -53,10 +57,10 @@ fn a_value_out_of_range_is_refused_with_the_range() {
     let node = SimulatedNode::new();
     let before = node.state();
     let profile = own(&node, &setting("gpu.power-limit", "900 W"));
-    let ran = node.tune(&["apply", "--profile", &profile, "--yes"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("refused"), "{}", ran.stdout);
-    let text = unwrap_lines(&ran.stdout);
+    let output = node.tune(&["apply", "--profile", &profile, "--yes"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("refused"), "{}", output.stdout);
+    let text = unwrap_lines(&output.stdout);
     assert!(text.contains("the card takes 200 W to 700 W"), "{text}");
     assert_eq!(node.state(), before);
 }
@@ -66,10 +70,10 @@ fn invalid_profile_files_are_rejected() {
     let node = SimulatedNode::new();
     let refused = |settings: &str| {
         let profile = own(&node, settings);
-        let ran = node.tune(&["plan", "--profile", &profile]);
-        assert_eq!(ran.code, 2, "{}", ran.stdout);
-        assert!(ran.stderr.contains("hint: "), "{}", ran.stderr);
-        ran.stderr
+        let output = node.tune(&["plan", "--profile", &profile]);
+        assert_eq!(output.code, 2, "{}", output.stdout);
+        assert!(output.stderr.contains("hint: "), "{}", output.stderr);
+        output.stderr
     };
     assert!(refused("colour = 1\n").contains("unknown field `colour`"));
     assert!(refused("[[setting]]\nname = \"gpu.ecc\"\n").contains("missing field"));
@@ -86,11 +90,11 @@ fn invalid_profile_files_are_rejected() {
 fn missing_permission_is_reported_per_step() {
     let node = SimulatedNode::mistuned();
     node.edit("node.json", |node| node["as_root"] = false.into());
-    let ran = node.tune(&["apply", "training", "--yes", "--only", "gpu.power-limit"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("NVML_ERROR_NO_PERMISSION"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("0 of 2 changes applied."), "{}", ran.stdout);
-    assert!(ran.stdout.contains("run it with sudo"), "{}", ran.stdout);
+    let output = node.tune(&["apply", "training", "--yes", "--only", "gpu.power-limit"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("NVML_ERROR_NO_PERMISSION"), "{}", output.stdout);
+    assert!(output.stdout.contains("0 of 2 changes applied."), "{}", output.stdout);
+    assert!(output.stdout.contains("run it with sudo"), "{}", output.stdout);
     // Nothing was changed, so there is nothing to revert.
     assert!(node.tune(&["revert", "--yes"]).stdout.contains("Nothing to revert"));
 }
@@ -102,10 +106,10 @@ fn a_gpu_that_refuses_does_not_stop_the_others() {
         0,
         Some(json!({ "call": "nvmlDeviceSetPowerManagementLimit", "effect": { "error": 3 } })),
     );
-    let ran = node.tune(&["apply", "training", "--yes", "--only", "gpu.power-limit"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("NVML_ERROR_NOT_SUPPORTED"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("1 of 2 changes applied."), "{}", ran.stdout);
+    let output = node.tune(&["apply", "training", "--yes", "--only", "gpu.power-limit"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("NVML_ERROR_NOT_SUPPORTED"), "{}", output.stdout);
+    assert!(output.stdout.contains("1 of 2 changes applied."), "{}", output.stdout);
 }
 
 #[test]
@@ -113,10 +117,10 @@ fn an_nvml_hang_leaves_a_consistent_journal() {
     let node = SimulatedNode::mistuned();
     let before = node.state();
     node.fault(1, Some(json!({ "call": "nvmlDeviceSetComputeMode", "effect": "hang-forever" })));
-    let ran = node.tune(&["apply", "training", "--yes", "--nvml-deadline", "1"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("NVML did not answer within 1 s"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("not done   host.memlock"), "{}", ran.stdout);
+    let output = node.tune(&["apply", "training", "--yes", "--nvml-deadline", "1"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("NVML did not answer within 1 s"), "{}", output.stdout);
+    assert!(output.stdout.contains("not done   host.memlock"), "{}", output.stdout);
     node.fault(1, None);
     assert_eq!(node.tune(&["revert", "--yes"]).code, 0);
     assert_eq!(node.state(), before);
@@ -127,30 +131,34 @@ fn a_lost_gpu_is_unknown() {
     let node = SimulatedNode::new();
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
     node.edit("gpus/1.json", |gpu| gpu["lost"] = true.into());
-    let ran = node.tune(&["verify", "training"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("unknown"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("GPU_IS_LOST"), "{}", ran.stdout);
+    let output = node.tune(&["verify", "training"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("unknown"), "{}", output.stdout);
+    assert!(output.stdout.contains("GPU_IS_LOST"), "{}", output.stdout);
 }
 
 #[test]
 fn without_nvml_the_gpus_are_unknown() {
     let node = SimulatedNode::new();
     let root = node.text("node/root");
-    let ran = run(&["tune", "verify", "training", "--root", &root]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("another root was given without a library"), "{}", ran.stdout);
-    let ran = run(&["tune", "verify", "training", "--root", &root, "--nvml", "/nonexistent.so"]);
-    assert!(ran.code == 1 && ran.stdout.contains("no NVML library"), "{}", ran.stdout);
+    let output = run(&["tune", "verify", "training", "--root", &root]);
+    assert_eq!(output.code, 1);
+    assert!(
+        output.stdout.contains("another root was given without a library"),
+        "{}",
+        output.stdout
+    );
+    let output = run(&["tune", "verify", "training", "--root", &root, "--nvml", "/nonexistent.so"]);
+    assert!(output.code == 1 && output.stdout.contains("no NVML library"), "{}", output.stdout);
 }
 
 #[test]
 fn host_settings_are_unknown_in_a_container() {
     let node = SimulatedNode::new();
     node.put(".dockerenv", "");
-    let ran = node.tune(&["apply", "training", "--yes"]);
-    assert_eq!(ran.code, 1);
-    let text = unwrap_lines(&ran.stdout);
+    let output = node.tune(&["apply", "training", "--yes"]);
+    assert_eq!(output.code, 1);
+    let text = unwrap_lines(&output.stdout);
     assert!(text.contains("unknown    host.memlock"), "{text}");
     assert!(text.contains("this is a container"), "{text}");
     assert!(text.contains("2 of 2 changes applied."), "the environment of its own jobs: {text}");
@@ -163,17 +171,17 @@ fn mig_blocks_settings() {
         gpu["mig"]["enabled"] = true.into();
         gpu["mig"]["pending"] = true.into();
     });
-    let ran = node.tune(&["plan", "shared"]);
-    let text = unwrap_lines(&ran.stdout);
+    let output = node.tune(&["plan", "shared"]);
+    let text = unwrap_lines(&output.stdout);
     assert!(text.contains("the card does not change it while MIG is on"), "{text}");
     assert!(text.contains("gpu.accounting, GPU 1: off → on"), "{text}");
-    let ran = node.tune(&["plan", "training", "--only", "gpu.mig"]);
-    assert!(ran.stdout.contains("gpu.mig, GPU 0: on → off"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("takes effect after a GPU reset"), "{}", ran.stdout);
+    let output = node.tune(&["plan", "training", "--only", "gpu.mig"]);
+    assert!(output.stdout.contains("gpu.mig, GPU 0: on → off"), "{}", output.stdout);
+    assert!(output.stdout.contains("takes effect after a GPU reset"), "{}", output.stdout);
     let profile = own(&node, &setting("gpu.mig-layout", "1g.10gb, 1g.10gb"));
-    let ran = node.tune(&["verify", "--profile", &profile]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("no instances → 1g.10gb, 1g.10gb"), "{}", ran.stdout);
+    let output = node.tune(&["verify", "--profile", &profile]);
+    assert_eq!(output.code, 1);
+    assert!(output.stdout.contains("no instances → 1g.10gb, 1g.10gb"), "{}", output.stdout);
 }
 
 #[test]
@@ -183,20 +191,20 @@ fn a_damaged_journal_is_rejected() {
     let before = node.state();
     fs::write(node.path("state/journal.jsonl"), "nonsense\n").unwrap();
     for args in [&["revert", "--yes"][..], &["revert", "--yes", "--force"]] {
-        let ran = node.tune(args);
-        assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains("line 1 of"), "{}", ran.stderr);
-        assert!(ran.stderr.contains("hint: repair the line"), "{}", ran.stderr);
+        let output = node.tune(args);
+        assert_eq!(output.code, 2);
+        assert!(output.stderr.contains("line 1 of"), "{}", output.stderr);
+        assert!(output.stderr.contains("hint: repair the line"), "{}", output.stderr);
     }
     assert_eq!(node.state(), before);
 }
 
 #[test]
 fn captures_and_missing_directories_are_rejected() {
-    let ran = run(&["tune", "plan", "training", "--root", "/nonexistent"]);
-    assert!(ran.code == 2 && ran.stderr.contains("is not a directory"), "{}", ran.stderr);
-    let ran = run(&["tune", "plan", "training", "--root", "docs/tour/node"]);
-    assert!(ran.code == 2 && ran.stderr.contains("is a capture"), "{}", ran.stderr);
+    let output = run(&["tune", "plan", "training", "--root", "/nonexistent"]);
+    assert!(output.code == 2 && output.stderr.contains("is not a directory"), "{}", output.stderr);
+    let output = run(&["tune", "plan", "training", "--root", "docs/tour/node"]);
+    assert!(output.code == 2 && output.stderr.contains("is a capture"), "{}", output.stderr);
 }
 
 #[test]
@@ -209,9 +217,9 @@ fn a_world_writable_journal_is_rejected() {
     assert_eq!(mode & 0o777, 0o600);
     fs::set_permissions(node.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
     for args in [&["revert", "--yes"][..], &["apply", "inference", "--yes"], &["verify"]] {
-        let ran = node.tune(args);
-        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains("is writable by other users"), "{}", ran.stderr);
+        let output = node.tune(args);
+        assert_eq!(output.code, 2, "{args:?}: {}", output.stdout);
+        assert!(output.stderr.contains("is writable by other users"), "{}", output.stderr);
     }
     assert_eq!(node.state(), before);
     fs::set_permissions(node.path("state"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -125,8 +125,8 @@ fn a_fully_refused_profile_does_not_become_the_nodes() {
     assert!(refused.stdout.contains(expected), "{}", refused.stdout);
     let none = node.tune(&["verify"]);
     assert!(none.code == 2 && none.stderr.contains("no profile is named"), "{}", none.stderr);
-    let given = node.tune(&["revert", "--yes"]);
-    assert!(given.stdout.contains("Nothing to revert."), "{}", given.stdout);
+    let reverted = node.tune(&["revert", "--yes"]);
+    assert!(reverted.stdout.contains("Nothing to revert."), "{}", reverted.stdout);
     assert_eq!(node.tune(&["apply", "training", "--yes"]).code, 0);
     let refused = node.tune(&own);
     assert!(refused.stdout.contains("`training` remains the profile"), "{}", refused.stdout);
@@ -219,8 +219,12 @@ fn drift_reporting_ends_only_after_a_complete_revert() {
     assert_eq!(unconfirmed.code, 2);
     assert!(unconfirmed.stdout.contains("Nothing to revert."), "{}", unconfirmed.stdout);
     assert!(node.path("state/applied.json").exists());
-    let given = node.tune(&["revert", "--yes"]);
-    assert!(given.code == 0 && given.stdout.contains("Drift from `ours`"), "{}", given.stdout);
+    let reverted = node.tune(&["revert", "--yes"]);
+    assert!(
+        reverted.code == 0 && reverted.stdout.contains("Drift from `ours`"),
+        "{}",
+        reverted.stdout
+    );
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn a_mode_that_needs_a_reset_is_reported_as_waiting() {
     assert_eq!(reverted.code, 0, "{}", reverted.stderr);
     let text = unwrap_lines(&reverted.stdout);
     assert!(text.contains("pending    ECC of GPU 0 (GPU-"), "{text}");
-    assert!(text.contains("set back to off: counts after a GPU reset"), "{text}");
+    assert!(text.contains("set back to off: takes effect after a GPU reset"), "{text}");
     assert!(text.contains("1 of 2 changes reverted."), "{text}");
 }
 
@@ -241,8 +245,12 @@ fn a_mode_that_needs_a_reset_is_reported_as_waiting() {
 fn json_output_does_not_ask() {
     let node = SimulatedNode::mistuned();
     let before = node.state();
-    let ran = node.tune(&["apply", "training", "--output", "json"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("--output json does not ask for confirmation"), "{}", ran.stderr);
+    let output = node.tune(&["apply", "training", "--output", "json"]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+    assert!(
+        output.stderr.contains("--output json does not ask for confirmation"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(node.state(), before);
 }

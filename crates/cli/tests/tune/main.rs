@@ -1,6 +1,6 @@
 //! `farrier tune` on a simulated node: NVML from its own library, files below its root.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -17,23 +17,23 @@ fn fits(text: &str) {
 
 #[test]
 fn list_output() {
-    let ran = narrow(&["tune", "list"]);
-    fits(&ran.stdout);
-    insta::assert_snapshot!("list", ran.stdout);
+    let output = narrow(&["tune", "list"]);
+    fits(&output.stdout);
+    insta::assert_snapshot!("list", output.stdout);
 }
 
 #[test]
 fn show_output() {
-    let ran = narrow(&["tune", "show", "training"]);
-    fits(&ran.stdout);
-    insta::assert_snapshot!("show_training", ran.stdout);
+    let output = narrow(&["tune", "show", "training"]);
+    fits(&output.stdout);
+    insta::assert_snapshot!("show_training", output.stdout);
 }
 
 #[test]
 fn plan_output() {
     let node = SimulatedNode::mistuned();
-    let ran = node.tune(&["plan", "training"]);
-    let text = node.plain(&ran.stdout.replace('\n', "\u{1}")).replace('\u{1}', "\n");
+    let output = node.tune(&["plan", "training"]);
+    let text = node.plain(&output.stdout.replace('\n', "\u{1}")).replace('\u{1}', "\n");
     // The headline contains the root, whose length varies.
     let (_, steps) = text.split_once("\n\n").unwrap();
     fits(steps);
@@ -48,10 +48,10 @@ fn help_describes_each_subcommand() {
         ("verify", "drifted"),
         ("revert", "Restore the previous values"),
     ] {
-        let ran = narrow(&["tune", verb, "--help"]);
-        assert_eq!(ran.code, 0);
-        fits(&ran.stdout);
-        let text = ran.stdout.replace('\n', " ");
+        let output = narrow(&["tune", verb, "--help"]);
+        assert_eq!(output.code, 0);
+        fits(&output.stdout);
+        let text = output.stdout.replace('\n', " ");
         assert!(text.contains(expected) && text.contains("Exit code 0"), "{text}");
         assert!(text.contains("--root"), "{text}");
     }
@@ -66,6 +66,6 @@ fn a_warning_is_printed_once() {
     std::os::unix::fs::symlink(&facts, &facts).unwrap();
     let root = folder.path().to_str().unwrap();
     let mut command = farrier(&["tune", "plan", "training", "--root", root]);
-    let ran: Ran = command.env("FARRIER_FACTS_DIR", &facts).output().unwrap().into();
-    assert_eq!(ran.stderr.matches("failed to list fact sets").count(), 1, "{}", ran.stderr);
+    let output: Ran = command.env("FARRIER_FACTS_DIR", &facts).output().unwrap().into();
+    assert_eq!(output.stderr.matches("failed to list fact sets").count(), 1, "{}", output.stderr);
 }

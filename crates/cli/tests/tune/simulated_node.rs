@@ -24,7 +24,7 @@ impl SimulatedNode {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let node = Self { folder };
         let directory = node.text("node");
-        let made = run(&[
+        let created = run(&[
             "simulate",
             "node",
             &directory,
@@ -35,7 +35,7 @@ impl SimulatedNode {
             "--driver",
             "580.95.05",
         ]);
-        assert_eq!(made.code, 0, "{}", made.stderr);
+        assert_eq!(created.code, 0, "{}", created.stderr);
         node
     }
 

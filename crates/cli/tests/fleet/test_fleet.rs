@@ -1,5 +1,5 @@
-//! A server in this process, with TLS or plain, with a few nodes; and the binary with a login of
-//! its own.
+//! A server in this process, with or without TLS, with three nodes; and the binary with its own
+//! login.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
 
-pub(crate) struct Town {
+pub(crate) struct TestFleet {
     folder: TempDir,
     runtime: Runtime,
     running: Option<Running>,
@@ -35,14 +35,14 @@ fn finding(id: u64) -> Finding {
         "id": id, "code": "gpu.xid", "detail": "Xid 79", "subject": { "gpu": "GPU-1" }, "kind": "fault",
         "severity": "fatal", "text": "the GPU has fallen off the bus", "action": "reboot-node",
         "rule_action": "reboot-node", "action_by": "rule",
-        "evidence": [{ "check": { "text": "seen", "at": "2026-11-15T00:00:00Z" } }],
+        "evidence": [{ "check": { "text": "observed", "at": "2026-11-15T00:00:00Z" } }],
         "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z", "count": 1,
         "clears": "a reboot",
     }))
     .unwrap()
 }
 
-impl Town {
+impl TestFleet {
     pub(crate) fn with_tls() -> Self {
         Self::open(false)
     }
@@ -55,14 +55,14 @@ impl Town {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::new().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut town = Self { folder, runtime, running: None, is_plain, address };
-        town.start("server");
+        let mut fleet = Self { folder, runtime, running: None, is_plain, address };
+        fleet.start("server");
         for (name, pool, rack) in
             [("gpu-1", "train", "r1"), ("gpu-2", "train", "r2"), ("gpu-3", "serve", "r2")]
         {
-            let mut place = Location::in_pool(pool.parse().unwrap());
-            place.rack = Some(rack.parse().unwrap());
-            town.take(Event::Enrolled { node: node(name), location: place });
+            let mut location = Location::in_pool(pool.parse().unwrap());
+            location.rack = Some(rack.parse().unwrap());
+            fleet.submit(Event::Enrolled { node: node(name), location });
             let gpu = GpuInventory {
                 uuid: GpuUuid(format!("GPU-{name}")),
                 name: Some("NVIDIA H200".to_owned()),
@@ -76,9 +76,9 @@ impl Town {
                 gpus: Some(vec![gpu; 8]),
                 ..NodeInventory::default()
             };
-            town.take(Event::InventoryReported { node: node(name), inventory });
+            fleet.submit(Event::InventoryReported { node: node(name), inventory });
         }
-        town
+        fleet
     }
 
     /// Starts a server on a data directory, at the same address as before.
@@ -91,7 +91,7 @@ impl Town {
         };
         // A child process that another test forked may still hold the port of the previous server.
         let running = wait_for(
-            || "the server starts".to_owned(),
+            || "the port is free".to_owned(),
             || match self.runtime.block_on(run::start(options.clone())) {
                 Ok(running) => Some(running),
                 Err(ServerError::Listen { .. }) => None,
@@ -116,77 +116,86 @@ impl Town {
         self.runtime.spawn(task)
     }
 
-    pub(crate) fn running(&self) -> &Running {
+    pub(crate) fn server(&self) -> &Running {
         self.running.as_ref().unwrap()
     }
 
     pub(crate) fn url(&self) -> String {
         let scheme = if self.is_plain { "http" } else { "https" };
-        format!("{scheme}://{}", self.running().address())
+        format!("{scheme}://{}", self.server().address())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub(crate) fn text(&self, name: &str) -> String {
+    pub(crate) fn path_text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn take(&self, event: Event) {
-        let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.runtime.block_on(self.running().controller().submit(by, event)).unwrap();
+    pub(crate) fn submit(&self, event: Event) {
+        let actor = event.node().cloned().map_or(Actor::Server, Actor::Node);
+        self.runtime.block_on(self.server().controller().submit(actor, event)).unwrap();
     }
 
-    pub(crate) fn find(&self, name: &str, number: u64) {
+    /// Reports a fatal finding, as the journal record with this number.
+    pub(crate) fn report_finding(&self, name: &str, number: u64) {
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
-        self.take(Event::FindingsReported { node: node(name), record, changes });
+        self.submit(Event::FindingsReported { node: node(name), record, changes });
     }
 
     pub(crate) fn state(&self) -> Vec<u8> {
-        let look = self.running().controller().read(|state| serde_json::to_vec(state).unwrap());
-        self.runtime.block_on(look).unwrap()
+        let state = self.server().controller().read(|state| serde_json::to_vec(state).unwrap());
+        self.runtime.block_on(state).unwrap()
     }
 
     /// Creates a user token with the command line of the server.
-    pub(crate) fn person(&self, words: &[&str]) -> Value {
-        let dir = self.text("server");
-        let all =
-            [&["server", "user", "add"], words, &["--dir", &dir, "--output", "json"]].concat();
-        let made = run(&all);
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        serde_json::from_str(&made.stdout).unwrap()
+    pub(crate) fn add_user(&self, args: &[&str]) -> Value {
+        let dir = self.path_text("server");
+        let args =
+            [&["server", "user", "add"], args, &["--dir", &dir, "--output", "json"]].concat();
+        let created = run(&args);
+        assert_eq!(created.code, 0, "{}", created.stderr);
+        serde_json::from_str(&created.stdout).unwrap()
     }
 
     /// The binary, with the login of this server.
-    pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = farrier(words);
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", self.path("config")).env("COLUMNS", "140");
         command
     }
 
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        self.command(words).output().unwrap().into()
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        self.command(args).output().unwrap().into()
     }
 
     /// Runs the binary and asserts success.
-    pub(crate) fn fine(&self, words: &[&str]) -> String {
-        let ran = self.run(words);
-        assert_eq!(ran.code, 0, "{words:?}: {} {}", ran.stdout, ran.stderr);
-        ran.stdout
+    pub(crate) fn run_ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.code, 0, "{args:?}: {} {}", output.stdout, output.stderr);
+        output.stdout
     }
 
     pub(crate) fn log_in(&self, name: &str, role: &str) {
-        let made = self.person(&[name, "--role", role]);
-        let token = made["token"].as_str().unwrap();
-        let fingerprint = made["ca_fingerprint"].as_str().unwrap();
+        let created = self.add_user(&[name, "--role", role]);
+        let token = created["token"].as_str().unwrap();
+        let fingerprint = created["ca_fingerprint"].as_str().unwrap();
         let url = self.url();
-        self.fine(&["login", "--server", &url, "--ca-fingerprint", fingerprint, "--token", token]);
+        self.run_ok(&[
+            "login",
+            "--server",
+            &url,
+            "--ca-fingerprint",
+            fingerprint,
+            "--token",
+            token,
+        ]);
     }
 }
 
-impl Drop for Town {
+impl Drop for TestFleet {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             let _ = self.runtime.block_on(running.stop());
