@@ -43,8 +43,8 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("failed to use the folder `{}`", dir.display())]
-    Folder {
+    #[error("failed to use the data directory `{}`", dir.display())]
+    DataDir {
         dir: PathBuf,
         #[source]
         err: io::Error,
@@ -52,7 +52,7 @@ pub enum ServerError {
     /// Other users can read or change the files.
     #[error(transparent)]
     Modes(#[from] LooseModes),
-    #[error("another server uses the folder `{}`", .0.display())]
+    #[error("another server uses the data directory `{}`", .0.display())]
     InUse(PathBuf),
     /// Everything acknowledged before is durable.
     #[error("the log failed")]
@@ -136,7 +136,7 @@ pub fn log_path(dir: &Path) -> PathBuf {
 
 /// Creates the server's folder for this user only, and checks the modes of the files in it.
 pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
-    let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
+    let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     let stores = STORES.map(|name| dir.join(name));
     let stores = stores.iter().map(|path| (path.as_path(), FileKind::Store));
@@ -294,7 +294,7 @@ fn configure_tls(
 
 fn open_artifacts(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
     let opened = ArtifactStore::open(dir, jiff::Timestamp::now());
-    opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
+    opened.map(Arc::new).map_err(|err| ServerError::DataDir { dir: dir.to_owned(), err })
 }
 
 fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
@@ -458,7 +458,7 @@ impl Drop for FolderLock {
 
 /// Locks the folder. A second server in the same folder would fence the first.
 pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
-    let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
+    let failed = |err| ServerError::DataDir { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
     let lock = lock.map_err(failed)?;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use tempfile::TempDir;
 
-use crate::fleet::FleetServer;
+use crate::fleet_server::FleetServer;
 use crate::support::{Ran, farrier};
 use crate::volatile;
 

@@ -72,7 +72,7 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self, RoleError> {
         let role = Self::ALL.into_iter().find(|role| role.as_str() == text);
-        found.ok_or_else(|| RoleError(text.chars().take(32).collect()))
+        role.ok_or_else(|| RoleError(text.chars().take(32).collect()))
     }
 }
 

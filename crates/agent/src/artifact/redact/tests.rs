@@ -273,18 +273,18 @@ docker run -p 8080:80 -u 1000 nvcr.io/nvidia/pytorch:25.01-py3
 #[test]
 fn redaction_stops_when_keep_going_returns_false() {
     // Many lines, and one line of the same length.
-    for text in ["a token\n".repeat(ASK_BYTES / 2), "a token ".repeat(ASK_BYTES / 2)] {
-        let asked = Cell::new(0);
-        let until = |most: usize| {
-            asked.set(0);
+    for text in ["a token\n".repeat(CHECK_BYTES / 2), "a token ".repeat(CHECK_BYTES / 2)] {
+        let checks = Cell::new(0);
+        let until = |limit: usize| {
+            checks.set(0);
             redact(text.as_bytes(), &|| {
-                asked.set(asked.get() + 1);
-                asked.get() < most
+                checks.set(checks.get() + 1);
+                checks.get() < limit
             })
         };
         assert_eq!(until(3), None);
-        assert_eq!(asked.get(), 3);
+        assert_eq!(checks.get(), 3);
         assert_eq!(until(usize::MAX), Some((text.clone().into_bytes(), 0)));
-        assert_eq!(asked.get(), text.len() / ASK_BYTES);
+        assert_eq!(checks.get(), text.len() / CHECK_BYTES);
     }
 }
