@@ -233,7 +233,7 @@ fn a_mode_that_needs_a_reset_is_reported_as_waiting() {
     assert_eq!(reverted.code, 0, "{}", reverted.stderr);
     let text = unwrap_lines(&reverted.stdout);
     assert!(text.contains("waits      ECC of GPU 0 (GPU-"), "{text}");
-    assert!(text.contains("set back to off: counts after a GPU reset"), "{text}");
+    assert!(text.contains("set back to off: takes effect after a GPU reset"), "{text}");
     assert!(text.contains("1 of 2 changes reverted."), "{text}");
 }
 
