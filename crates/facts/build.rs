@@ -1,12 +1,12 @@
-//! Packs `data/` into JSON, one document a kind, that the crate embeds.
+//! Packs `data/` into embedded JSON, one document per kind of fact.
 //!
-//! People edit TOML, one folder a kind; the program reads JSON, because parsing TOML at every start
-//! would take longer than the whole answer. Only the shape is changed here: every check is made by
-//! the same typed reader that reads an installed set.
+//! People edit TOML, one folder per kind. The program embeds JSON because parsing TOML at every
+//! start would take longer than the query itself. The build script only converts: the typed parser
+//! that reads installed sets also validates this data.
 
 use std::path::{Path, PathBuf};
 
-/// One folder of `data/` a kind of fact.
+/// Each kind is a folder of `data/`.
 const KINDS: [&str; 8] =
     ["gpus", "drivers", "cuda", "frameworks", "xids", "advisories", "settings", "diag"];
 
@@ -25,7 +25,7 @@ fn main() {
         }
         write(kind, &merged.into());
     }
-    // A profile is a file of its own, as a person's own is.
+    // Profiles are not merged: each file is one profile, like a user's own profile file.
     write("tune", &files(&data.join("tune")).iter().map(|file| read(file)).collect());
 }
 
@@ -36,7 +36,7 @@ fn write(kind: &str, value: &serde_json::Value) {
         .expect("OUT_DIR is writable");
 }
 
-/// Arrays of the same name in several files of a folder are one array.
+/// Concatenates arrays of the same name from different files of a folder.
 fn merge(
     merged: &mut serde_json::Map<String, serde_json::Value>,
     table: String,
@@ -49,7 +49,9 @@ fn merge(
             merged.insert(table, value);
         }
         (Some(Array(present)), Array(more)) => present.extend(more),
-        (Some(_), _) => panic!("{}: table `{table}` stands in another file too", file.display()),
+        (Some(_), _) => {
+            panic!("{}: table `{table}` is already defined in another file", file.display())
+        }
     }
 }
 

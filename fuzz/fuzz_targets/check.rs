@@ -1,4 +1,4 @@
-//! Any request is judged or refused, and any bytes are a set or refused.
+//! `check` accepts or rejects any request, and `FactSet` accepts or rejects any bytes.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -18,8 +18,8 @@ fuzz_target!(|input: (&str, &str, Option<&str>, Option<&str>, Option<&str>)| {
         ..Request::default()
     };
     let set = FactSet::embedded();
-    if let Ok(query) = Query::read(set, &request, date(2026, 11, 15)) {
+    if let Ok(query) = Query::parse(set, &request, date(2026, 11, 15)) {
         assert!(!check(set, &query).reasons.is_empty());
     }
-    let _ = FactSet::checked(gpu.as_bytes());
+    let _ = FactSet::parse_validated(gpu.as_bytes());
 });

@@ -1,4 +1,4 @@
-//! Any bytes, cut anywhere, give the same events as in one piece.
+//! Decoding a log in chunks gives the same events as decoding it at once.
 #![no_main]
 
 use farrier_facts::FactSet;

@@ -1,4 +1,4 @@
-//! Any text in any language is read to its end.
+//! `lint` handles any text in any language.
 #![no_main]
 
 use farrier_facts::FactSet;

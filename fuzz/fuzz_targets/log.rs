@@ -1,4 +1,4 @@
-//! No entries of a log make its reader panic: a line of JSON each, as they stand in the log.
+//! No sequence of log entries makes replay panic. The input has one JSON entry per line.
 #![no_main]
 
 use farrier_fleet::fleet::Entry;

@@ -1,5 +1,5 @@
-//! Any model config in any parallelism config is planned, searched or rejected, and any table of runs
-//! is scored or rejected, without panics. Plans are finite.
+//! Any model config is planned, searched or rejected in any layout, and any table of runs is scored
+//! or rejected. Planned values are finite.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -14,13 +14,13 @@ use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
 /// Picks an element by any number.
-fn one<T: Copy>(all: &[T], number: u8) -> T {
+fn pick<T: Copy>(all: &[T], number: u8) -> T {
     all[usize::from(number) % all.len()]
 }
 
-/// A fixed value, or `None` to search.
+/// A fixed value, or `None` to leave the axis free.
 fn fixed(number: u16) -> Option<u32> {
-    // The highest bit leaves it unset.
+    // The highest bit leaves the axis free.
     (number < 1 << 15).then(|| u32::from(number))
 }
 
@@ -35,7 +35,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     }
     let model = match config::parse(text) {
         Ok(read) => read.model,
-        Err(_) => one(&builtin::all().iter().collect::<Vec<_>>(), kinds[0]).model(),
+        Err(_) => pick(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
     };
     let [dp, tp, pp, vp, cp, ep, micro_batch, gpus] = numbers;
     let recompute_modes = [
@@ -53,23 +53,23 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         vp: u32::from(vp),
         cp: u32::from(cp),
         ep: u32::from(ep),
-        sharding: one(&Sharding::ALL, kinds[2]),
-        recompute: one(&recompute_modes, kinds[3]),
-        schedule: one(&Schedule::ALL, kinds[4]),
+        sharding: pick(&Sharding::ALL, kinds[2]),
+        recompute: pick(&recompute_modes, kinds[3]),
+        schedule: pick(&Schedule::ALL, kinds[4]),
         reduce_bytes: kinds[5],
         moment_bytes: kinds[6],
         ..ParallelConfig::data_parallel(u32::from(dp), u32::from(micro_batch))
     };
-    let part = one(&plannable(facts), kinds[7]);
-    let run = TrainingRun {
+    let gpu_id = pick(&plannable(facts), kinds[7]);
+    let run = Run {
         model,
-        gpu: Accelerator::by_name(facts, part).expect("a part of the facts"),
+        gpu: Accelerator::named(facts, gpu_id).expect("the GPU is in the facts"),
         seq_len,
         global_batch,
-        precision: one(&Precision::ALL, kinds[8]),
-        parallelism,
-        task: one(&[TrainingTask::Full, TrainingTask::Lora], kinds[9]),
-        framework: one(&Framework::ALL, kinds[9] / 2),
+        precision: pick(&Precision::ALL, kinds[8]),
+        layout,
+        task: pick(&[Task::Full, Task::Lora], kinds[9]),
+        stack: pick(&Stack::ALL, kinds[9] / 2),
         fused_experts: false,
     };
     if check::check(&run).is_ok() {
@@ -92,9 +92,9 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         framework: (!is_free(kinds[9])).then_some(run.framework),
     };
     let gpus = u32::from(gpus);
-    let quick = search::quick(planner, &run, gpus, &constraints);
-    let Ok(found) = search::search(planner, &run, gpus, &constraints) else {
-        assert!(quick.is_none(), "a quick search found a config that the full search did not");
+    let quick = search::quick(planner, &run, gpus, &axes);
+    let Ok(found) = search::search(planner, &run, gpus, &axes) else {
+        assert!(quick.is_none(), "a quick result implies a full search result");
         return;
     };
     assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
@@ -102,7 +102,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     constraints.apply(&mut best, found.best[0].parallelism);
     let plan = plan::plan(planner, &best, None, None);
     for launcher in [Launcher::Torchrun, Launcher::Slurm] {
-        // A script or an error.
+        // May fail.
         let _ = emit(&plan, &best, launcher);
     }
 });

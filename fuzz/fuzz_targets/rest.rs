@@ -1,4 +1,5 @@
-//! No path, query, cursor or body makes the server panic. The input is a request in lines: method, path, query, and the body.
+//! No path, query, cursor or body makes the server panic. The input is a request in lines: method,
+//! path, query and body.
 #![no_main]
 
 use farrier_server::rest::reads;

@@ -1,4 +1,4 @@
-//! No bytes of an agent make the server panic, and none of a server the agent.
+//! No message from an agent makes the server panic, and no message from a server the agent.
 #![no_main]
 
 use farrier_wire::proto::{self, down, report, up};
@@ -14,9 +14,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = pem::read(pem::CERTIFICATE, text);
     }
-    if let Ok(asked) = proto::EnrolRequest::decode(bytes) {
-        let purpose = proof::Purpose::Enrol { node: &asked.node, token: &asked.token };
-        let _ = proof::proven(&asked.key.clone().unwrap_or_default(), purpose);
+    if let Ok(request) = proto::EnrolRequest::decode(bytes) {
+        let purpose = proof::Purpose::Enrol { node: &request.node, token: &request.token };
+        let _ = proof::proven(&request.key.clone().unwrap_or_default(), purpose);
     }
     if let Ok(proto::Down { what: Some(down::What::Order(order)) }) = proto::Down::decode(bytes)
         && let Ok(node) = "n".parse()
@@ -32,10 +32,10 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         Some(up::What::Report(proto::Report { what: Some(what) })) => match what {
-            report::What::Changes(it) => drop(form::changes(it)),
-            report::What::Open(it) => drop(form::open_findings(it)),
-            report::What::Makeup(it) => drop(form::makeup(it)),
-            report::What::Cordon(it) => drop(form::cordon(it)),
+            report::What::Changes(changes) => drop(form::changes(changes)),
+            report::What::Open(findings) => drop(form::open_findings(findings)),
+            report::What::Makeup(inventory) => drop(form::makeup(inventory)),
+            report::What::Cordon(cordon) => drop(form::cordon(cordon)),
             report::What::Heartbeat(_) => (),
         },
         Some(up::What::Answer(it)) => drop(form::answer(it)),

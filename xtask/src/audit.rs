@@ -1,13 +1,13 @@
-//! `cargo xtask audit`: what is in the dependency tree.
+//! `cargo xtask audit`: checks the dependency tree.
 //!
-//! The advisory database is not asked: it lives outside the package registry, and a build farm may
-//! not reach it.
+//! It does not query the advisory database, which is outside the package registry and may be
+//! unreachable from a build machine.
 
-use crate::shell::{cargo, has_cargo_command, say};
+use crate::shell::{cargo, has_cargo_command, print_status};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     if !has_cargo_command("deny") {
-        say("cargo-deny is not installed; installing it (some minutes)");
+        print_status("cargo-deny is not installed; installing it (takes some minutes)");
         cargo(&["install", "cargo-deny", "--locked"])?;
     }
     cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"])

@@ -1,11 +1,11 @@
-//! A kernel log of any size for the benchmark of `farrier decode`: mostly about other things.
+//! Generates a kernel log of any size for `bench facts`, mostly of unrelated lines.
 
 use std::io::{self, BufWriter, Write};
 
-/// One line in this many is the driver's: about what a busy GPU node logs.
+/// One line in this many is from the driver, about as on a busy GPU node.
 const DRIVER_EVERY: u64 = 1000;
 
-/// Lines that a node logs all day, with places for a number.
+/// Common log lines, with a placeholder for a number.
 const ORDINARY: [&str; 12] = [
     "systemd[1]: Started Session {} of User root.",
     "sshd[{}]: Accepted publickey for operator from 10.12.0.7 port 51514 ssh2: ED25519",
@@ -21,7 +21,7 @@ const ORDINARY: [&str; 12] = [
     "kernel: [{}.700113] nf_conntrack: table usage 41%",
 ];
 
-/// Lines of the driver, some of which are events.
+/// Driver lines, some of which are events.
 const DRIVER: [&str; 5] = [
     "kernel: [{}.101010] NVRM: GPU at PCI:0000:17:00: GPU-5d0f4b3a-0b6e-4f0e-9a67-0c9f1d6f1a11",
     "kernel: [{}.101011] NVRM: Xid (PCI:0000:17:00): 13, pid=4711, name=python3, Graphics SM Warp Exception on (GPC 9, TPC 5, SM 0): Out Of Range Address",
@@ -33,7 +33,7 @@ const DRIVER: [&str; 5] = [
 /// Writes at least `bytes` bytes of log. The same size gives the same log.
 pub(crate) fn write(out: impl Write, bytes: u64) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, out);
-    // A linear congruential generator with Knuth's constants: no need for good randomness here.
+    // A linear congruential generator with Knuth's constants: good randomness is not needed.
     let mut state = 42_u64;
     let mut number = || {
         state =

@@ -1,4 +1,5 @@
-//! `cargo xtask bench planner`: how far the planner is from published runs, and what it costs and misses beside llm-analysis.
+//! `cargo xtask bench planner`: error of the planner against published runs, and speed and error
+//! compared with llm-analysis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,35 +9,34 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::bench::{machine, today};
+use crate::bench_facts::{machine, today};
 use crate::bench_size::Size;
 use crate::python;
-use crate::shell::{command, root, say};
+use crate::shell::{command, print_status, root};
 
-/// The page that is kept in the repository.
+/// The committed scoreboard.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
-/// The peer.
 const PEER: &[&str] = &["llm-analysis==0.2.2"];
-/// The peer with what it imports. Its other dependencies, transformers and numpy among them, read models
-/// from a hub and take minutes to install; without them the same functions run.
+/// llm-analysis with only what it imports. Its other dependencies, such as transformers and numpy,
+/// read models from a hub and take minutes to install. The same functions run without them.
 const PEER_QUICK: &[&str] =
     &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
-/// Turns of each program.
+/// Rounds of each program.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
-/// Goals: an answer that a search can afford thousands of, and a search "at once".
+/// Budgets: a plan fast enough for thousands per search, and an instant search.
 const ANSWER_US_MAX: f64 = 50.0;
 const SEARCH_MS_MAX: f64 = 100.0;
 
-/// Writes the scoreboard and the page of measurements. A quick run writes neither: it compares.
+/// Writes the scoreboard and `bench/planner.md`. A quick run only compares the scoreboard.
 pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
     build(size)?;
     match size {
         Size::Full => write(&scoreboard(size)?)?,
         Size::Quick => compare(&fs::read_to_string(root().join(SCOREBOARD))?, size)?,
     }
-    beside(size)
+    compare_with_peer(size)
 }
 
 fn write(scoreboard: &str) -> anyhow::Result<()> {
@@ -44,27 +44,27 @@ fn write(scoreboard: &str) -> anyhow::Result<()> {
         .with_context(|| format!("failed to write `{SCOREBOARD}`"))?;
     let mut diff = command("git");
     diff.args(["diff", "--stat", "HEAD", "--", SCOREBOARD]);
-    let changed = printed(&mut diff, "git diff")?;
-    say(&match changed.trim() {
-        "" => format!("{SCOREBOARD} is what is committed"),
-        changed => format!("{SCOREBOARD} is not what is committed:\n{changed}"),
+    let changed = capture_stdout(&mut diff, "git diff")?;
+    print_status(&match changed.trim() {
+        "" => format!("{SCOREBOARD} matches the committed one"),
+        changed => format!("{SCOREBOARD} differs from the committed one:\n{changed}"),
     });
     Ok(())
 }
 
-/// Whether the scoreboard that is committed is the one that is printed now. Writes nothing.
+/// Checks that the committed scoreboard is up to date. Writes nothing.
 pub(crate) fn check() -> anyhow::Result<()> {
     build(Size::Full)?;
     let mut show = command("git");
     show.args(["show", &format!("HEAD:{SCOREBOARD}")]);
-    compare(&printed(&mut show, "git show")?, Size::Full)
+    compare(&capture_stdout(&mut show, "git show")?, Size::Full)
 }
 
-fn compare(kept: &str, size: Size) -> anyhow::Result<()> {
-    if kept != scoreboard(size)? {
-        bail!("`{SCOREBOARD}` is out of date; `cargo xtask bench planner` writes it");
+fn compare(committed: &str, size: Size) -> anyhow::Result<()> {
+    if committed != scoreboard(size)? {
+        bail!("`{SCOREBOARD}` is out of date; run `cargo xtask bench planner`");
     }
-    say(&format!("{SCOREBOARD} is up to date"));
+    print_status(&format!("{SCOREBOARD} is up to date"));
     Ok(())
 }
 
@@ -73,11 +73,11 @@ fn build(size: Size) -> anyhow::Result<()> {
 }
 
 fn scoreboard(size: Size) -> anyhow::Result<String> {
-    printed(&mut command(size.example("scoreboard")), "scoreboard")
+    capture_stdout(&mut command(size.example("scoreboard")), "scoreboard")
 }
 
-/// What a command prints.
-fn printed(command: &mut Command, name: &str) -> anyhow::Result<String> {
+/// Standard output of a command.
+fn capture_stdout(command: &mut Command, name: &str) -> anyhow::Result<String> {
     let output = command
         .stderr(Stdio::inherit())
         .output()
@@ -88,36 +88,37 @@ fn printed(command: &mut Command, name: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Numbers of one program by their names, one of each round.
+/// Values of one program by name, one per round.
 #[derive(Default)]
-struct Rounds(BTreeMap<String, Vec<f64>>);
+struct RoundTimings(BTreeMap<String, Vec<f64>>);
 
-impl Rounds {
-    /// Adds what a program printed: name and number on a line.
+impl RoundTimings {
+    /// Adds a program's output: one tab-separated name and number per line.
     fn add(&mut self, text: &str) -> anyhow::Result<()> {
         for line in text.lines() {
-            let (name, number) = line.split_once('\t').context("a line is a name and a number")?;
-            let number = number.parse().with_context(|| format!("`{number}` is no number"))?;
+            let (name, number) = line.split_once('\t').context("expected a name and a number")?;
+            let number = number.parse().with_context(|| format!("`{number}` is not a number"))?;
             self.0.entry(name.to_owned()).or_default().push(number);
         }
         Ok(())
     }
 
     fn median(&self, name: &str) -> anyhow::Result<f64> {
-        let mut found = self.0.get(name).with_context(|| format!("nothing says `{name}`"))?.clone();
+        let mut found =
+            self.0.get(name).with_context(|| format!("`{name}` was not measured"))?.clone();
         found.sort_by(f64::total_cmp);
         Ok(found[found.len() / 2])
     }
 
-    /// The rounds as they came, each divided.
+    /// All rounds, divided by `by`.
     fn each(&self, name: &str, by: f64) -> String {
         let found = self.0.get(name).into_iter().flatten();
         found.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Asks both the same, by turns, and writes `bench/planner.md`.
-fn beside(size: Size) -> anyhow::Result<()> {
+/// Asks both programs the same questions in turn and writes `bench/planner.md`.
+fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     let (name, packages) =
         size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));
     let python = python::environment(name, packages)?;
@@ -125,20 +126,20 @@ fn beside(size: Size) -> anyhow::Result<()> {
     fs::create_dir_all(&folder)?;
     let questions = folder.join("planner_questions.json");
     let own = || command(size.example("beside"));
-    fs::write(&questions, printed(own().arg("questions"), "beside questions")?)?;
-    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
+    fs::write(&questions, capture_stdout(own().arg("questions"), "beside questions")?)?;
+    let (mut ours, mut theirs) = (RoundTimings::default(), RoundTimings::default());
     let rounds = size.pick(ROUNDS, ROUNDS_QUICK);
     for round in 0..rounds {
-        say(&format!("--- round {} of {rounds}", round + 1));
-        ours.add(&printed(own().arg("time"), "beside time")?)?;
-        theirs.add(&printed(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
+        print_status(&format!("--- round {} of {rounds}", round + 1));
+        ours.add(&capture_stdout(own().arg("time"), "beside time")?)?;
+        theirs.add(&capture_stdout(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
     }
-    let errors = printed(&mut peer(&python, "table", &questions), "llm-analysis")?;
+    let errors = capture_stdout(&mut peer(&python, "table", &questions), "llm-analysis")?;
     size.publish("planner", &text(rounds, &ours, &theirs, &errors)?)?;
     let answer_us = ours.median("answer")?.max(ours.median("largest")?);
     let mut over = Vec::new();
     if answer_us > ANSWER_US_MAX {
-        over.push("an answer".to_owned());
+        over.push("a plan".to_owned());
     }
     if ours.median("search")? / 1e3 > SEARCH_MS_MAX {
         over.push("a search".to_owned());
@@ -152,41 +153,46 @@ fn peer(python: &Path, what: &str, questions: &Path) -> Command {
     peer
 }
 
-fn text(rounds: usize, ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::Result<String> {
+fn text(
+    rounds: usize,
+    ours: &RoundTimings,
+    theirs: &RoundTimings,
+    errors: &str,
+) -> anyhow::Result<String> {
     let mut text = String::new();
-    writeln!(text, "# The planner beside llm-analysis\n")?;
-    writeln!(text, "Made by `cargo xtask bench planner` on {}: {}.\n", today()?, machine()?)?;
+    writeln!(text, "# The planner compared with llm-analysis\n")?;
+    writeln!(text, "Generated by `cargo xtask bench planner` on {}: {}.\n", today()?, machine()?)?;
     writeln!(text, "## Speed\n")?;
     writeln!(
         text,
-        "{rounds} rounds of each program, by turns, each in a process of its own; medians of the rounds. An answer is of one of the \
-         runs below. Farrier's is a whole plan: time by phase with P10 and P90, bounds, the nearest published run, memory of each \
-         stage; that of llm-analysis is its `training()`, time and memory, with its log off.\n"
+        "{rounds} rounds of each program, interleaved, each in its own process; medians of the rounds. Each query is one of \
+         the runs below. Farrier computes a complete plan: time by phase with P10 and P90, bounds, the nearest published \
+         run, and memory of each stage. llm-analysis runs its `training()`, time and memory, with logging disabled.\n"
     )?;
-    writeln!(text, "| what | median | rounds | goal |\n|---|---|---|---|")?;
+    writeln!(text, "| what | median | rounds | budget |\n|---|---|---|---|")?;
     let mut row = |what: &str, median: f64, unit: &str, rounds: String, goal: &str| {
         writeln!(text, "| {what} | {median:.1} {unit} | {rounds} | {goal} |")
     };
     let answer = ours.median("answer")?;
     let search_ms = ours.median("search")? / 1e3;
-    row("Farrier, an answer", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
+    row("Farrier, a plan", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
     let largest = format!(
-        "Farrier, an answer about the split that it finds for Llama 3.1 405B, of {:.0} stages",
+        "Farrier, a plan for the layout it finds for Llama 3.1 405B, with {:.0} stages",
         ours.median("stages")?
     );
     row(&largest, ours.median("largest")?, "µs", ours.each("largest", 1.0), "50 µs")?;
     let search = format!(
-        "Farrier, search for Llama 3.1 405B on 16,384 H100 ({:.0} splits, of which {:.0} fit)",
+        "Farrier, search for Llama 3.1 405B on 16,384 H100 ({:.0} layouts, {:.0} of which fit)",
         ours.median("tried")?,
         ours.median("fit")?
     );
     row(&search, search_ms, "ms", ours.each("search", 1e3), "100 ms")?;
     let load_ms = ours.median("load")? / 1e3;
-    row("Farrier, what a process does once before", load_ms, "ms", ours.each("load", 1e3), "")?;
+    row("Farrier, one-time setup of a process", load_ms, "ms", ours.each("load", 1e3), "")?;
     let peer = theirs.median("answer")?;
-    row("llm-analysis 0.2.2, an answer", peer, "µs", theirs.each("answer", 1.0), "")?;
+    row("llm-analysis 0.2.2, an estimate", peer, "µs", theirs.each("answer", 1.0), "")?;
     let import_ms = theirs.median("import")? / 1e3;
-    row("llm-analysis 0.2.2, its import", import_ms, "ms", theirs.each("import", 1e3), "")?;
+    row("llm-analysis 0.2.2, import", import_ms, "ms", theirs.each("import", 1e3), "")?;
     writeln!(
         text,
         "\nllm-analysis does not search.\n\n## Errors\n\n{NOTES}\n{}",
@@ -196,9 +202,9 @@ fn text(rounds: usize, ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::
 }
 
 const NOTES: &str = "\
-Step time of dense runs that others published (`data/planner/published_training.csv`). Farrier's estimate of a row is by a fit that \
-no row of its group had part in; see [the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the share of the peak that \
-is reached as an input. Beside its default it is given constants, two of which are the best that there are for these very rows: \
-nothing is held out from it. It counts the feed-forward part as two products of 4 × hidden whatever its width, and no idle time of a \
-pipeline, no traffic and no optimizer in the time of a step; those are for the efficiency to say.
+Step time of published dense runs (`data/planner/published_training.csv`). Farrier estimates each row with a fit that \
+excludes the row's group; see [the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the achieved share of the \
+peak as an input. Besides its default it is given constants, two of which are the best possible for exactly these rows: \
+nothing is held out for it. It models the feed-forward part as two GEMMs of 4 × hidden whatever its width, and its step \
+time has no pipeline bubble, no communication and no optimizer; the efficiency has to cover these.
 ";

@@ -1,4 +1,4 @@
-//! Full or quick: how large a benchmark is, which build it measures and where its report goes.
+//! Full or quick benchmarks: sizes, build profile and report location.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use crate::python::target;
-use crate::shell::{cargo, root, say};
+use crate::shell::{cargo, print_status, root};
 
-/// How large a benchmark is.
+/// Size of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// The sizes that budgets are stated for, on a release build. The report is committed.
+    /// The sizes that the budgets refer to, with a release build. The report is committed.
     Full,
-    /// Every stage, small: it proves that the benchmark still works. Its numbers mean nothing.
+    /// All stages with small sizes, to check that the benchmark works. The figures are meaningless.
     Quick,
 }
 
 impl Size {
-    /// Splits `--quick` from the other words.
-    pub(crate) fn parse<'a>(words: &[&'a str]) -> (Self, Vec<&'a str>) {
-        let size = if words.contains(&"--quick") { Self::Quick } else { Self::Full };
-        (size, words.iter().copied().filter(|word| *word != "--quick").collect())
+    /// Splits `--quick` from the other arguments.
+    pub(crate) fn parse<'a>(args: &[&'a str]) -> (Self, Vec<&'a str>) {
+        let size = if args.contains(&"--quick") { Self::Quick } else { Self::Full };
+        (size, args.iter().copied().filter(|arg| *arg != "--quick").collect())
     }
 
     pub(crate) fn pick<T>(self, full: T, quick: T) -> T {
@@ -31,11 +31,11 @@ impl Size {
         }
     }
 
-    /// Builds what a benchmark runs.
+    /// Builds the programs of a benchmark.
     ///
-    /// A quick run uses the dev profile: `cargo xtask test` has built it already, and a cold release
-    /// build takes minutes that say nothing about whether the benchmark works. `--workspace` and
-    /// `--examples` resolve features as the tests do, so that nothing is compiled twice.
+    /// A quick run uses the dev profile, which `cargo xtask test` has already built; a cold release
+    /// build takes minutes. `--workspace` and `--examples` resolve features as the tests do, so
+    /// that nothing is compiled twice.
     pub(crate) fn build(self, release: &[&str]) -> anyhow::Result<()> {
         match self {
             Self::Full => cargo(&[&["build", "--release", "--locked"], release].concat()),
@@ -63,12 +63,12 @@ impl Size {
         self.folder().join("examples").join(name)
     }
 
-    /// Prints the report and writes it: to `bench/` when full, below `target/` when quick.
+    /// Prints the report and writes it to `bench/` (full) or `target/` (quick).
     pub(crate) fn publish(self, name: &str, report: &str) -> anyhow::Result<()> {
         let report = match self {
             Self::Full => report.to_owned(),
             Self::Quick => {
-                format!("A quick run of a dev build: these figures mean nothing.\n\n{report}")
+                format!("Quick run of a dev build: the figures are meaningless.\n\n{report}")
             }
         };
         let folder = self.pick(root().join("bench"), target().join("bench/quick"));
@@ -76,19 +76,19 @@ impl Size {
         fs::create_dir_all(&folder)
             .and_then(|()| fs::write(&file, &report))
             .with_context(|| format!("failed to write `{}`", file.display()))?;
-        say(&report);
-        say(&format!("--- written to {}", file.display()));
+        print_status(&report);
+        print_status(&format!("--- written to {}", file.display()));
         Ok(())
     }
 
-    /// Fails when something is over its budget. A quick run measures a dev build on a machine that
-    /// may be busy, so its figures are not judged.
+    /// Fails if something is over budget. Quick runs are exempt: they measure a dev build on a
+    /// machine that may be busy.
     pub(crate) fn judge(self, over: &[String]) -> anyhow::Result<()> {
         match self {
-            Self::Quick => say("--- quick: budgets are not judged"),
+            Self::Quick => print_status("--- quick: budgets are not enforced"),
             Self::Full if over.is_empty() => {}
             Self::Full => {
-                bail!("over budget: {}; is the machine busy with something else?", over.join(", "))
+                bail!("over budget: {} (is the machine busy?)", over.join(", "))
             }
         }
         Ok(())
@@ -100,13 +100,13 @@ mod tests {
     use super::Size;
 
     #[test]
-    fn quick_is_taken_from_anywhere_among_the_words() {
+    fn quick_flag_is_accepted_anywhere() {
         assert_eq!(Size::parse(&["burst", "--quick"]), (Size::Quick, vec!["burst"]));
         assert_eq!(Size::parse(&["burst"]), (Size::Full, vec!["burst"]));
     }
 
     #[test]
-    fn only_a_full_run_is_judged_by_its_budgets() {
+    fn budgets_apply_only_to_full_runs() {
         let over = ["restart".to_owned()];
         assert!(Size::Quick.judge(&over).is_ok());
         assert!(Size::Full.judge(&over).is_err());

@@ -1,5 +1,5 @@
-//! What `farrier top` costs beside nvitop and nvtop: each in a terminal of 80×24 that tmux keeps, once a second, on the same simulated node,
-//! one after the other in turns.
+//! Cost of `farrier top` compared with nvitop and nvtop. Each runs in an 80×24 tmux terminal with
+//! one refresh per second on the same simulated node, one after the other in several rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::bench::{machine, today};
 use crate::bench_agent::peers;
+use crate::bench_facts::{machine, today};
 use crate::bench_size::Size;
-use crate::needs;
-use crate::process::{Memory, Spent};
+use crate::process::{CpuTime, MemoryUsage};
 use crate::python::target;
-use crate::shell::{command, run, say};
+use crate::requirements;
+use crate::shell::{command, print_status, run};
 
-/// How the servers of tmux begin that are ours alone.
+/// Prefix of our tmux socket names.
 const SOCKET: &str = "farrier-bench-top";
 
-/// How often and how long.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct TopParams {
     rounds: usize,
-    /// Of each program in each round.
+    /// Per program and round.
     watch: Duration,
-    /// Until lines, processes and caches are there.
+    /// Until charts, processes and caches have filled.
     warm_up: Duration,
 }
 
-/// A minute of each program in all.
-const FULL: Sizes =
-    Sizes { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
-const QUICK: Sizes =
-    Sizes { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
+/// One minute per program in total.
+const FULL: TopParams =
+    TopParams { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
+const QUICK: TopParams =
+    TopParams { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
 
-/// Of one core, in milliseconds a second: one per cent.
+/// 1 % of a core.
 const BUDGET_MS_PER_S: f64 = 10.0;
 
-/// One that is measured.
+/// A measured program.
 struct Program {
     name: String,
     line: String,
@@ -47,27 +47,33 @@ struct Program {
     rss_mb: f64,
 }
 
-/// Measures and writes `bench/top.md`.
+/// Runs the benchmark and writes `bench/top.md`.
 pub(crate) fn run_all(size: Size) -> anyhow::Result<()> {
-    needs::tmux()?;
+    requirements::ensure_tmux()?;
     size.build(&["--quiet", "--package=farrier", "--package=farrier-nvml-sim"])?;
-    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
-    let node = make(&farrier)?;
+    let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
+    let node = create_node(&farrier)?;
     let mut programs = programs(&farrier, &node)?;
-    for round in 0..sizes.rounds {
+    for round in 0..params.rounds {
         for program in &mut programs {
-            say(&format!("--- round {} of {}: {}", round + 1, sizes.rounds, program.name));
-            measure(program, sizes)?;
+            print_status(&format!(
+                "--- round {} of {}: {}",
+                round + 1,
+                params.rounds,
+                program.name
+            ));
+            measure(program, params)?;
         }
     }
-    size.publish("top", &text(&programs, sizes)?)?;
+    size.publish("top", &text(&programs, params)?)?;
     let own = median(&programs[0].ms_per_s);
-    let over = (own > BUDGET_MS_PER_S).then(|| format!("`farrier top` takes {own:.1} ms a second"));
+    let over = (own > BUDGET_MS_PER_S)
+        .then(|| format!("`farrier top` takes {own:.1} ms of CPU per second"));
     size.judge(&over.into_iter().collect::<Vec<_>>())
 }
 
-/// A node of eight H100 with a job on all of them.
-fn make(farrier: &Path) -> anyhow::Result<PathBuf> {
+/// Creates a node with eight H100 and a job on all of them.
+fn create_node(farrier: &Path) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench/top");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -80,11 +86,11 @@ fn make(farrier: &Path) -> anyhow::Result<PathBuf> {
     for gpu in 0..8 {
         let (pid, gpu) = ((4000 + gpu).to_string(), gpu.to_string());
         let process = ["process", &pid, "--memory-mib", "69000", "--sm", "93", "--gpu", &gpu];
-        for words in [&process[..], &["utilisation", "97", "--gpu", &gpu]] {
+        for args in [&process[..], &["utilisation", "97", "--gpu", &gpu]] {
             let mut inject = command(farrier);
-            inject.args(["simulate", "inject"]).arg(&node).args(words).stdout(Stdio::null());
+            inject.args(["simulate", "inject"]).arg(&node).args(args).stdout(Stdio::null());
             if !inject.status()?.success() {
-                bail!("`farrier simulate inject {}` failed", words.join(" "));
+                bail!("`farrier simulate inject {}` failed", args.join(" "));
             }
         }
     }
@@ -108,22 +114,22 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
     let by_python =
         format!("LD_LIBRARY_PATH={library} exec {} -m nvitop --interval 1", python.display());
     let mut programs = vec![program("farrier top", own), program("nvitop 1.7.2", by_python)];
-    // Debian has it in `contrib`; one that is elsewhere can be named.
+    // In Debian's `contrib`. FARRIER_NVTOP can name another binary.
     let nvtop = std::env::var("FARRIER_NVTOP").unwrap_or_else(|_| "nvtop".to_owned());
     match command(&nvtop).arg("--version").output() {
         Ok(output) => {
             let version = String::from_utf8_lossy(&output.stdout).trim().replace("version ", "");
-            // Its delay is in tenths of a second.
+            // The delay is in tenths of a second.
             let line = format!("LD_LIBRARY_PATH={library} exec {nvtop} -d 10");
             programs.push(program(&version, line));
         }
-        Err(_) => say("warning: nvtop is not installed, and is left out"),
+        Err(_) => print_status("warning: nvtop is not installed; skipping it"),
     }
     Ok(programs)
 }
 
-fn measure(program: &mut Program, sizes: Sizes) -> anyhow::Result<()> {
-    // A server of tmux ends some time after its last session: each has its own.
+fn measure(program: &mut Program, params: TopParams) -> anyhow::Result<()> {
+    // A tmux server lingers after its last session, so each run has its own.
     let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
     let tmux = || {
         let mut tmux = command("tmux");
@@ -133,20 +139,20 @@ fn measure(program: &mut Program, sizes: Sizes) -> anyhow::Result<()> {
     let mut start = tmux();
     start.args(["new-session", "-d", "-s", "bench", "-x", "80", "-y", "24", &program.line]);
     start.env("TERM", "xterm-256color");
-    if !start.status().context("tmux is needed: `apt-get install tmux`")?.success() {
-        bail!("tmux did not start `{}`", program.line);
+    if !start.status().context("tmux is required: `apt-get install tmux`")?.success() {
+        bail!("tmux failed to start `{}`", program.line);
     }
-    std::thread::sleep(sizes.warm_up);
+    std::thread::sleep(params.warm_up);
     let output = tmux().args(["display-message", "-p", "-t", "bench", "#{pane_pid}"]).output()?;
     let pid: u32 = String::from_utf8_lossy(&output.stdout)
         .trim()
         .parse()
         .with_context(|| format!("`{}` has ended", program.name))?;
-    let before = Spent::by(pid, "child")?;
-    std::thread::sleep(sizes.watch);
-    let rates = Spent::by(pid, "child")?.rates_since(&before);
+    let before = CpuTime::measure(pid, "child")?;
+    std::thread::sleep(params.watch);
+    let rates = CpuTime::measure(pid, "child")?.rates_since(&before);
     program.ms_per_s.push(rates.values().sum());
-    program.rss_mb = program.rss_mb.max(Memory::of(pid)?.rss_mb());
+    program.rss_mb = program.rss_mb.max(MemoryUsage::of_process(pid)?.rss_mb());
     tmux().args(["kill-session", "-t", "bench"]).status()?;
     Ok(())
 }
@@ -157,43 +163,44 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn text(programs: &[Program], sizes: Sizes) -> anyhow::Result<String> {
-    let mut text = String::from("# What `farrier top` costs\n\n");
-    writeln!(text, "Made by `cargo xtask bench top` on {}: {}.", today()?, machine()?)?;
+fn text(programs: &[Program], params: TopParams) -> anyhow::Result<String> {
+    let mut text = String::from("# Cost of `farrier top`\n\n");
+    writeln!(text, "Generated by `cargo xtask bench top` on {}: {}.", today()?, machine()?)?;
     writeln!(
         text,
-        "A simulated node of eight H100 with a process on each; every program in a terminal of 80×24, once a second, {} rounds of {} s each, in \
-         turns. Processor time and memory are of each program with its children, of which `farrier top` has one, the probe.\n",
-        sizes.rounds,
-        sizes.watch.as_secs()
+        "A simulated node with eight H100 and a process on each. Every program runs in an 80×24 terminal with one refresh per \
+         second, {} interleaved rounds of {} s. CPU time and memory include child processes; `farrier top` has one, the \
+         probe.\n",
+        params.rounds,
+        params.watch.as_secs()
     )?;
     writeln!(
         text,
-        "| program | CPU, ms a second: median | rounds | × `farrier top` | RSS, MB | budget |"
+        "| program | CPU, ms per second: median | rounds | × `farrier top` | RSS, MB | budget |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|")?;
     let own = median(&programs[0].ms_per_s);
-    for (place, program) in programs.iter().enumerate() {
-        let rounds: Vec<String> = program.ms_per_s.iter().map(|it| format!("{it:.2}")).collect();
-        let middle = median(&program.ms_per_s);
-        let budget = if place == 0 {
+    for (index, program) in programs.iter().enumerate() {
+        let rounds: Vec<String> = program.ms_per_s.iter().map(|ms| format!("{ms:.2}")).collect();
+        let median_ms = median(&program.ms_per_s);
+        let budget = if index == 0 {
             format!("{BUDGET_MS_PER_S:.0} (1 % of a core)")
         } else {
             String::new()
         };
         writeln!(
             text,
-            "| {} | {middle:.2} | {} | {:.2} | {:.1} | {budget} |",
+            "| {} | {median_ms:.2} | {} | {:.2} | {:.1} | {budget} |",
             program.name,
             rounds.join(", "),
-            middle / own,
+            median_ms / own,
             program.rss_mb
         )?;
     }
     writeln!(
         text,
-        "\nThe simulated library answers from memory in the process of whoever calls it; what real calls cost, and at what pace the view makes them, is in \
-         [agent_h200.md](agent_h200.md) and [docs/top.md](../docs/top.md)."
+        "\nThe simulated library answers from memory within the calling process. For the cost of real calls, and how often the \
+         view makes them, see [agent_h200.md](agent_h200.md) and [docs/top.md](../docs/top.md)."
     )?;
     Ok(text)
 }

@@ -1,19 +1,19 @@
-//! The project's own commands: `cargo xtask test | audit | bench | kernels | picture`.
+//! Project tasks: `cargo xtask test | audit | bench | kernels | picture`.
 
 mod audit;
-mod bench;
 mod bench_agent;
+mod bench_facts;
 mod bench_fleet;
 mod bench_log;
 mod bench_planner;
 mod bench_size;
 mod bench_top;
 mod kernels;
-mod needs;
 mod own_text;
 mod picture;
 mod process;
 mod python;
+mod requirements;
 mod shell;
 mod test;
 
@@ -27,30 +27,35 @@ use bench_size::Size;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test              format, lints, every test, doc tests: what a change must pass
-  test python       of these, lints and tests of the Python package; they need no framework
-  test sentences    of these, that no code reads our own sentences back
-  test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
-  test gpu          the Python package on the GPU of this machine, with the torch of `python3`
+  test              format, lints, all tests and doc tests: what a change must pass
+  test python       only lints and tests of the Python package; needs no framework
+  test sentences    only the check that no code parses our own messages
+  test frameworks   the Python package with torch, JAX and Keras on each backend, on the CPU
+                    (installs 7 GB once)
+  test gpu          the Python package on this machine's GPU, with the torch of `python3`
   audit             cargo-deny: licences, bans and sources of the dependencies
-  bench facts       speed of check and decode, kept in bench/facts.md
-  bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
-  bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
-                    burst, findings, flood, steady, certified, restart: only that
-  bench planner     how far the planner is from published runs, kept in docs/planner_scoreboard.md, and its errors and speed beside
-                    llm-analysis, kept in bench/planner.md; `--check`: only whether the scoreboard is what is committed
-  bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md
-  bench all         all of these, one after the other
-                    --quick, after any of them: every stage with small sizes on the dev build, to see that the benchmark works;
-                    the report goes to target/bench/quick, and no budget is judged
-  kernels           the GPU kernels of `farrier diag` from their sources, with clang-14; only where a source was changed
-  picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
+  bench facts       speed of check and decode, written to bench/facts.md
+  bench agent       cost and latency of the agent on a simulated node, written to bench/agent.md
+  bench fleet       cost and latency of the server with a simulated fleet, written to
+                    bench/fleet.md (half an hour, 12 GB of memory); name scenarios to run only
+                    these: burst, findings, flood, steady, certified, restart
+  bench planner     error of the planner against published runs, written to
+                    docs/planner_scoreboard.md, and comparison with llm-analysis, written to
+                    bench/planner.md; with `--check` only checks the committed scoreboard
+  bench top         cost of `farrier top` compared with nvitop and nvtop, written to bench/top.md
+  bench all         all benchmarks, one after the other
+                    --quick, with any benchmark: all stages with small sizes on a dev build, to
+                    check that it works; the report goes to target/bench/quick and budgets are
+                    not enforced
+  kernels           compile the GPU kernels of `farrier diag` with clang-14, after source changes
+  picture top       record `farrier top` on a simulated node in tmux: docs/top_80x24.svg,
+                    docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
         ["test"] => test::run(),
         ["test", "python"] => test::python(),
         ["test", "frameworks"] => python::frameworks(),
@@ -62,43 +67,43 @@ fn main() -> ExitCode {
         ["picture", "top"] => picture::top(),
         ["kernels"] => kernels::build(),
         _ => {
-            shell::say(USAGE);
+            shell::print_status(USAGE);
             return ExitCode::from(2);
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            shell::say(&format!("error: {err:#}"));
+            shell::print_status(&format!("error: {err:#}"));
             ExitCode::from(1)
         }
     }
 }
 
-/// The benchmarks, shortest first.
+/// All benchmarks, shortest first.
 const BENCHES: [&str; 5] = ["planner", "facts", "top", "agent", "fleet"];
 
-fn bench(which: &str, words: &[&str]) -> anyhow::Result<()> {
-    let (size, more) = Size::parse(words);
+fn bench(which: &str, args: &[&str]) -> anyhow::Result<()> {
+    let (size, more) = Size::parse(args);
     match (which, more.as_slice()) {
-        ("facts", []) => bench::facts(size),
+        ("facts", []) => bench_facts::run(size),
         ("agent", []) => bench_agent::run(size),
         ("planner", []) => bench_planner::measure(size),
         ("top", []) => bench_top::run_all(size),
         ("fleet", parts) => bench_fleet::run(size, parts),
-        ("all", []) => bench_all(words),
-        _ => bail!("no benchmark is called `{which} {}`\n\n{USAGE}", more.join(" ")),
+        ("all", []) => bench_all(args),
+        _ => bail!("unknown benchmark `{which} {}`\n\n{USAGE}", more.join(" ")),
     }
 }
 
-/// Runs every benchmark, also after one that fails.
-fn bench_all(words: &[&str]) -> anyhow::Result<()> {
+/// Runs every benchmark, even after one has failed.
+fn bench_all(args: &[&str]) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for which in BENCHES {
         let begun = Instant::now();
-        shell::say(&format!("=== bench {which}"));
-        let result = bench(which, words);
-        shell::say(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
+        shell::print_status(&format!("=== bench {which}"));
+        let result = bench(which, args);
+        shell::print_status(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
         if let Err(err) = result {
             failed.push(format!("bench {which}: {err:#}"));
         }
@@ -106,6 +111,6 @@ fn bench_all(words: &[&str]) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("{} of {} benchmarks failed\n{}", failed.len(), BENCHES.len(), failed.join("\n"));
     }
-    shell::say(&format!("{} benchmarks ran to their end", BENCHES.len()));
+    shell::print_status(&format!("{} benchmarks completed", BENCHES.len()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What processes cost, as `/proc` has it.
+//! CPU time and memory of processes, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,67 +7,67 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-/// A process that does not outlive the measurement, however that ends.
-pub(crate) struct Running(pub(super) Child);
+/// A child process that is killed on drop.
+pub(crate) struct ChildProcess(pub(super) Child);
 
-impl Running {
+impl ChildProcess {
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// Fails when it has ended by itself.
-    pub(crate) fn must_run(&mut self, name: &str) -> anyhow::Result<()> {
+    /// Fails if the process has exited.
+    pub(crate) fn ensure_running(&mut self, name: &str) -> anyhow::Result<()> {
         match self.0.try_wait()? {
             None => Ok(()),
-            Some(status) => anyhow::bail!("{name} ended early ({status})"),
+            Some(status) => anyhow::bail!("{name} exited early ({status})"),
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Processor time up to a moment. Threads count in nanoseconds, children that have ended in ticks.
-pub(crate) struct Spent {
+/// CPU time up to a moment: running threads in nanoseconds, reaped children in ticks.
+pub(crate) struct CpuTime {
     when: Instant,
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<u32, ThreadTime>,
     ended: Duration,
 }
 
-struct Thread {
+struct ThreadTime {
     part: String,
     time: Duration,
 }
 
-/// The kernel counts time in hundredths of a second for programs, whatever it does itself.
+/// `USER_HZ` is 100, whatever the kernel's own tick rate.
 const TICK: Duration = Duration::from_millis(10);
 
-impl Spent {
-    /// Of a process and its children. A thread's part is its name, a child's is `child`.
-    pub(crate) fn by(pid: u32, child: &str) -> anyhow::Result<Self> {
-        let mut spent =
+impl CpuTime {
+    /// Measures a process and its descendants. Threads are grouped by name, descendants as `child`.
+    pub(crate) fn measure(pid: u32, child: &str) -> anyhow::Result<Self> {
+        let mut cpu_time =
             Self { when: Instant::now(), threads: BTreeMap::new(), ended: Duration::ZERO };
-        for member in family(pid) {
-            spent.ended += ended_children(member).unwrap_or_default();
+        for member in process_tree(pid) {
+            cpu_time.ended += reaped_children_time(member).unwrap_or_default();
             for task in tasks(member) {
                 let read =
                     |file: &str| fs::read_to_string(format!("/proc/{member}/task/{task}/{file}"));
-                // A thread may end while it is looked at.
+                // A thread may exit meanwhile.
                 let (Ok(name), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
                 let ns = stat.split(' ').next().and_then(|ns| ns.parse().ok());
                 let time = Duration::from_nanos(ns.context("no time in schedstat")?);
                 let part = if member == pid { name.trim() } else { child };
-                spent.threads.insert(task, Thread { part: part.to_owned(), time });
+                cpu_time.threads.insert(task, ThreadTime { part: part.to_owned(), time });
             }
         }
-        Ok(spent)
+        Ok(cpu_time)
     }
 
-    /// Milliseconds of processor time a second since `before`, by part.
+    /// CPU milliseconds per second since `before`, by group.
     pub(crate) fn rates_since(&self, before: &Self) -> BTreeMap<String, f64> {
         let elapsed_s = (self.when - before.when).as_secs_f64();
         let mut rates = BTreeMap::new();
@@ -80,24 +80,24 @@ impl Spent {
         }
         let ended = self.ended.saturating_sub(before.ended);
         if !ended.is_zero() {
-            add("children that ended", ended);
+            add("exited children", ended);
         }
         rates
     }
 }
 
-/// Memory in kibibytes.
+/// Memory usage in KiB.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUsage {
     pub(crate) rss_kib: u32,
     pub(crate) pss_kib: u32,
 }
 
-impl Memory {
-    /// Of a process and its children.
-    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+impl MemoryUsage {
+    /// Sums a process and its descendants.
+    pub(crate) fn of_process(pid: u32) -> anyhow::Result<Self> {
         let mut sum = Self::default();
-        for member in family(pid) {
+        for member in process_tree(pid) {
             let path = format!("/proc/{member}/smaps_rollup");
             let text =
                 fs::read_to_string(&path).with_context(|| format!("failed to read `{path}`"))?;
@@ -113,19 +113,19 @@ impl Memory {
         Ok(sum)
     }
 
-    /// Resident megabytes, each process counted for itself.
+    /// Resident set size in MB; shared pages count for each process.
     pub(crate) fn rss_mb(self) -> f64 {
         f64::from(self.rss_kib) * 1024.0 / 1e6
     }
 
-    /// The same with pages that are shared divided among those who share them.
+    /// Proportional set size in MB; shared pages are divided among their users.
     pub(crate) fn pss_mb(self) -> f64 {
         f64::from(self.pss_kib) * 1024.0 / 1e6
     }
 }
 
-/// A process and all below it.
-fn family(pid: u32) -> Vec<u32> {
+/// A process and all its descendants.
+fn process_tree(pid: u32) -> Vec<u32> {
     let mut members = vec![pid];
     let mut next = 0;
     while let Some(&member) = members.get(next) {
@@ -144,17 +144,17 @@ fn tasks(pid: u32) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Time of a process itself, up to now: `utime` and `stime` of `proc_pid_stat(5)`.
-pub(crate) fn own_time(pid: u32) -> Option<Duration> {
-    times(pid, 11)
+/// CPU time of a process: `utime` and `stime` in `proc_pid_stat(5)`.
+pub(crate) fn process_cpu_time(pid: u32) -> Option<Duration> {
+    ticks_to_duration(pid, 11)
 }
 
-/// Time of the children that a process has waited for: `cutime` and `cstime`.
-fn ended_children(pid: u32) -> Option<Duration> {
-    times(pid, 13)
+/// CPU time of reaped children: `cutime` and `cstime`.
+fn reaped_children_time(pid: u32) -> Option<Duration> {
+    ticks_to_duration(pid, 13)
 }
 
-fn times(pid: u32, first: usize) -> Option<Duration> {
+fn ticks_to_duration(pid: u32, first: usize) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();

@@ -1,4 +1,4 @@
-//! The tests of the Python package: without frameworks, with each of them, and on a GPU.
+//! Tests of the Python package: without frameworks, with each framework, and on a GPU.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::needs;
-use crate::shell::{command, root, run, say};
+use crate::requirements;
+use crate::shell::{command, print_status, root, run};
 
-/// What tests and lints need; nothing that they test.
+/// Tools for tests and lints.
 const TOOLS: &[&str] = &["pytest==9.2.0", "ruff==0.17.4"];
 
-/// The frameworks, for the CPU as far as the index has such builds: torch comes with its CUDA libraries. The torch is the
-/// one that the measurements on a GPU were made with.
+/// The frameworks, in CPU builds where the index has them; torch comes with its CUDA libraries. The
+/// torch version is the one used for the GPU measurements.
 const FRAMEWORKS: &[&str] = &[
     "torch==2.11.0",
     "keras==3.15.1",
@@ -27,16 +27,16 @@ const FRAMEWORKS: &[&str] = &[
     "ruff==0.17.4",
 ];
 
-/// Backends of Keras; a process has one.
+/// Keras backends. A process can use only one.
 const KERAS_BACKENDS: &[&str] = &["tensorflow", "jax", "torch"];
 
-/// Lints, and the tests that need no framework. With the binary, which must be built.
-pub(crate) fn plain() -> anyhow::Result<()> {
+/// Runs lints and the tests that need no framework. Requires the built binary.
+pub(crate) fn without_frameworks() -> anyhow::Result<()> {
     let python = match environment("python-tests", TOOLS) {
         Ok(python) => python,
         Err(err) if std::env::var_os("CI").is_some() => return Err(err),
         Err(err) => {
-            say(&format!("warning: {err:#}; the tests of the Python package did not run"));
+            print_status(&format!("warning: {err:#}; the Python tests did not run"));
             return Ok(());
         }
     };
@@ -46,9 +46,9 @@ pub(crate) fn plain() -> anyhow::Result<()> {
     run(&mut tests, "pytest")
 }
 
-/// Types, and the tests of every framework: all of them, or an error.
+/// Runs the type checker and the tests of every framework. Fails if one cannot run.
 pub(crate) fn frameworks() -> anyhow::Result<()> {
-    needs::python()?;
+    requirements::ensure_python()?;
     let python = environment("python-frameworks", FRAMEWORKS)?;
     lint(&python)?;
     run(module(&python, "mypy").arg("--strict"), "mypy --strict")?;
@@ -62,10 +62,11 @@ pub(crate) fn frameworks() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the tests of one framework on the CPU, with oneDNN kept below AMX.
+/// Runs the tests of one framework on the CPU, with oneDNN limited to below AMX.
 ///
-/// Some virtual machines advertise AMX in CPUID and do not allow its tile instructions. oneDNN
-/// believes CPUID, and torch's bf16 matmul dies with SIGILL. A value that the user set wins.
+/// Some virtual machines advertise AMX in CPUID but do not allow its tile instructions. oneDNN
+/// trusts CPUID, and torch's bf16 matmul dies with SIGILL. A value set by the user takes
+/// precedence.
 fn pytest_on_cpu(python: &Path, folder: &str, framework: &str) -> Command {
     let mut tests = pytest(python, &[folder], framework);
     if std::env::var_os("ONEDNN_MAX_CPU_ISA").is_none() {
@@ -74,7 +75,7 @@ fn pytest_on_cpu(python: &Path, folder: &str, framework: &str) -> Command {
     tests
 }
 
-/// The tests on a GPU, by the Python that is there: its torch fits the machine's driver.
+/// Runs the GPU tests with the system's `python3`, whose torch matches the driver.
 pub(crate) fn gpu() -> anyhow::Result<()> {
     let python = Path::new("python3");
     let has = |source: &str| {
@@ -82,16 +83,16 @@ pub(crate) fn gpu() -> anyhow::Result<()> {
         probe.args(["-c", source]).stdout(Stdio::null()).stderr(Stdio::null());
         probe.status().is_ok_and(|status| status.success())
     };
-    let lacks = if !has("import torch") {
+    let missing = if !has("import torch") {
         "`python3` has no torch"
     } else if !has("import torch, sys; sys.exit(not torch.cuda.is_available())") {
-        "torch sees no GPU"
+        "torch finds no GPU"
     } else if !has("import pytest") {
         "`python3` has no pytest"
     } else {
         return run(&mut pytest(python, &["tests/with_gpu"], "torch,gpu"), "pytest tests/with_gpu");
     };
-    bail!("the tests on a GPU did not run: {lacks}");
+    bail!("the GPU tests did not run: {missing}");
 }
 
 fn lint(python: &Path) -> anyhow::Result<()> {
@@ -99,7 +100,7 @@ fn lint(python: &Path) -> anyhow::Result<()> {
     run(module(python, "ruff").args(["format", "--check", "--quiet", "."]), "ruff format")
 }
 
-/// Runs tests; what `needs` names must be there, so that none is left out in silence.
+/// Runs pytest. `needs` lists requirements that must not be skipped silently.
 fn pytest(python: &Path, folders: &[&str], needs: &str) -> Command {
     let mut tests = module(python, "pytest");
     tests.args(["-W", "ignore::DeprecationWarning"]).args(folders).env("FARRIER_NEEDS", needs);
@@ -113,35 +114,38 @@ fn module(python: &Path, name: &str) -> Command {
     command
 }
 
-/// Where cargo builds.
+/// The cargo target directory.
 pub(crate) fn target() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR");
     root().join(named.map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
-/// A Python with these packages, installed once and kept.
+/// A virtual environment with these packages, installed once.
 pub(crate) fn environment(name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
     let folder = target().join(name);
     let python = folder.join("bin/python");
     fs::create_dir_all(target())?;
     let lock = File::create(folder.with_extension("lock"))?;
     lock.lock()?;
-    let (marker, wanted) = (folder.join("installed"), packages.join("\n"));
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let (marker, required) = (folder.join("installed"), packages.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(python);
     }
-    say(&format!("--- installing {}", packages.join(" ")));
-    quietly(command("python3").args(["-m", "venv", "--clear"]).arg(&folder), "python3 -m venv")?;
+    print_status(&format!("--- installing {}", packages.join(" ")));
+    run_quietly(
+        command("python3").args(["-m", "venv", "--clear"]).arg(&folder),
+        "python3 -m venv",
+    )?;
     let mut pip = command(&python);
-    // What is kept is the environment; a copy of each download beside it would be another 3 GB.
+    // A download cache would take another 3 GB.
     pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]);
-    quietly(pip.args(packages), "pip install")?;
-    fs::write(&marker, wanted)?;
+    run_quietly(pip.args(packages), "pip install")?;
+    fs::write(&marker, required)?;
     Ok(python)
 }
 
-/// Runs a command whose words matter only when it fails.
-fn quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
+/// Runs a command and shows its output only on failure.
+fn run_quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
     let output = command
         .stdin(Stdio::null())
         .output()

@@ -6,44 +6,45 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Says something to the person, on stderr.
-pub(crate) fn say(text: &str) {
-    #[expect(clippy::print_stderr, reason = "xtask speaks to the person who runs it")]
+/// Prints a line to stderr.
+pub(crate) fn print_status(text: &str) {
+    #[expect(clippy::print_stderr, reason = "xtask reports to the terminal")]
     {
         eprintln!("{text}");
     }
 }
 
-/// The root of the checkout.
+/// Root of the checkout.
 pub(crate) fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().expect("xtask lies in the checkout").to_owned()
+    manifest.parent().expect("xtask is inside the checkout").to_owned()
 }
 
-/// A command that runs in the root of the checkout.
+/// A command that runs in the checkout root.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root());
     command
 }
 
-/// Runs `cargo` with these words; what it prints is seen.
-pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
+/// Runs `cargo` with these arguments and shows its output.
+pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = command(cargo);
-    // `cargo run` told us which package we are. Build scripts watch these names, so that what was built by hand would be built anew here.
+    // `cargo run` sets these for our package. Build scripts depend on them, so passing them on
+    // would cause rebuilds.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             cargo.env_remove(name);
         }
     }
-    run(cargo.args(words), &format!("cargo {}", words.join(" ")))
+    run(cargo.args(args), &format!("cargo {}", args.join(" ")))
 }
 
-/// Runs a command; a failure names it.
+/// Runs a command. An error names it.
 pub(crate) fn run(command: &mut Command, name: &str) -> anyhow::Result<()> {
-    say(&format!("--- {name}"));
+    print_status(&format!("--- {name}"));
     let status = command.status().with_context(|| format!("failed to start `{name}`"))?;
     if !status.success() {
         bail!("`{name}` failed ({status})");
@@ -51,7 +52,7 @@ pub(crate) fn run(command: &mut Command, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `cargo NAME` is there.
+/// Whether `cargo NAME` is installed.
 pub(crate) fn has_cargo_command(name: &str) -> bool {
     let mut probe = command("cargo");
     probe.args([name, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,13 +1,13 @@
-//! `cargo xtask test`: what a change must pass.
+//! `cargo xtask test`: the checks that every change must pass.
 
 use anyhow::bail;
 
 use crate::shell::{cargo, has_cargo_command, root};
-use crate::{needs, own_text, python as package};
+use crate::{own_text, python as package, requirements};
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    needs::python()?;
-    needs::slurm()?;
+    requirements::ensure_python()?;
+    requirements::ensure_slurm()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;
@@ -19,14 +19,14 @@ pub(crate) fn run() -> anyhow::Result<()> {
     python()
 }
 
-/// The Python package, without frameworks and with the binary.
+/// The Python package, without frameworks but with the binary.
 pub(crate) fn python() -> anyhow::Result<()> {
-    needs::python()?;
+    requirements::ensure_python()?;
     cargo(&["build", "--package", "farrier", "--locked"])?;
-    package::plain()
+    package::without_frameworks()
 }
 
-/// That no code reads our own sentences back; a test of this crate holds it too.
+/// Checks that no code parses our own messages. A test of this crate runs it too.
 pub(crate) fn sentences() -> anyhow::Result<()> {
     let problems = own_text::problems(&root())?;
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }

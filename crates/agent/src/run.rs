@@ -441,7 +441,7 @@ async fn signals(
 /// The node that is watched.
 fn place(config: &Config) -> Place {
     let root = Root::unrecorded(&config.root);
-    let word = |path: &str| match root.word(path) {
+    let word = |path: &str| match root.trimmed(path) {
         Reading::Value(word) if !word.is_empty() => Some(word),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! The flags.
+//! The command line: global options and subcommands.
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -12,67 +12,68 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The verbs.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The node daemon: watches the GPUs and everything around them
+    /// Run the node agent: monitor GPUs, drivers and the host, and report findings
     Agent(commands::agent::Args),
-    /// Measurements on this GPU: what launches cost, and training steps before and after
+    /// Benchmark this GPU: kernel launch cost, and training steps with and without Farrier
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
-    /// Is this node right? Or: will this GPU, driver, CUDA and framework work together?
+    /// Check this node's configuration, or whether a GPU, driver, CUDA and framework work together
     Check(Box<commands::check::Args>),
-    /// What a kernel log says happened to the GPUs, and what to do
+    /// Explain GPU faults in a kernel log, and what to do about them
     Decode(commands::decode::Args),
-    /// A server and 64 simulated nodes on the real wire: faults, what is found and decided, and why
+    /// Run a server with 64 simulated nodes and faults, over the real protocol, and show each
+    /// decision
     Demo(commands::demo::Args),
-    /// Proves a GPU with work: memory, PCIe, HBM, matrix products, silent corruption
+    /// Test GPUs under load: memory, PCIe, HBM bandwidth, GEMM, silent data corruption
     Diag(commands::diag::Args),
-    /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
+    /// Look up GPUs, driver branches, CUDA, frameworks, Xids and advisories, with sources
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),
-    /// The fleet: nodes, findings, what was decided and why, and what to do about it
+    /// Query and operate the fleet: nodes, findings, decisions and their reasons
     #[command(subcommand)]
     Fleet(commands::fleet::FleetCommand),
-    /// Settings in scripts and environments that do nothing or harm, and what to use instead
+    /// Find settings in scripts and environments that have no effect or do harm
     Lint(commands::lint::Args),
-    /// Keep a token and a server, for `farrier fleet`
+    /// Save a server address and token for `farrier fleet`
     Login(commands::login::Args),
-    /// What training a model needs, how fast it goes, what bounds it, what it costs, with faults or without
+    /// Plan training: memory, speed, bottleneck, cost and goodput
     #[command(subcommand)]
     Plan(commands::plan::PlanCommand),
-    /// The fleet's server: what nodes report, what is decided, who may speak
+    /// Run and administer the fleet server
     #[command(subcommand)]
     Server(commands::server::ServerCommand),
-    /// Simulated nodes: real NVML clients run against them unchanged
+    /// Simulate nodes that unmodified NVML clients can run against
     #[command(subcommand)]
     Simulate(commands::simulate::SimulateCommand),
-    /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
+    /// Show this node's agent status: GPUs, findings, recommended actions, coverage gaps
     Status(commands::status::Args),
-    /// Makes a node right for its work, with a way back: profiles of settings, planned, applied, verified, reverted
+    /// Tune a node with settings profiles: plan, apply, verify, revert
     #[command(subcommand)]
     Tune(commands::tune::TuneCommand),
-    /// GPUs, live: what each does, what limits it, what was found, who holds it; of a fleet its nodes
+    /// Monitor GPUs live: utilisation, bottleneck, findings, processes; or the nodes of a fleet
     Top(commands::top::Args),
-    /// Carries out orders from its input, as an agent does with those of a server
+    /// Execute orders read from stdin, as an agent does with a server's orders
     #[command(hide = true)]
     Orders(commands::orders::Args),
-    /// Makes calls that may never return, for a parent that does not wait
+    /// Make driver calls that may hang, in a child process that the parent can abandon
     #[command(subcommand, hide = true)]
     Probe(commands::probe::ProbeCommand),
 }
 
-/// Reads a day.
-pub(crate) fn day(text: &str) -> Result<jiff::civil::Date, String> {
-    text.parse().map_err(|_| "expected a day such as 2026-11-15".to_owned())
+/// Parses a date argument.
+pub(crate) fn parse_date(text: &str) -> Result<jiff::civil::Date, String> {
+    text.parse().map_err(|_| "expected a date such as 2026-11-15".to_owned())
 }
 
-/// How an answer is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    /// A table for people.
     #[default]
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }

@@ -1,4 +1,4 @@
-//! How an error reaches a person: the chain once, then what to do.
+//! Prints errors on stderr: the chain of causes once, then a hint.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,26 +8,30 @@ use std::sync::{Mutex, PoisonError};
 
 use farrier_wire::hidden::escaped_but;
 
-/// An error that knows what the person should do about it.
+/// An error with a hint on what to do about it.
 #[derive(Debug)]
 pub(crate) struct Hinted {
     message: String,
     hint: String,
-    is_unanswered: bool,
+    /// The peer did not answer; retrying may help.
+    is_unavailable: bool,
 }
 
 impl Hinted {
-    /// Advice for the error that follows in the chain.
+    /// A context with a hint, to wrap around another error.
     pub(crate) fn plain(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: hint.into(), is_unanswered: false }
+        Self { message: message.into(), hint: hint.into(), is_unavailable: false }
     }
 
-    /// That nobody answers, with advice.
-    pub(crate) fn unanswered(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-        anyhow::Error::new(Self { is_unanswered: true, ..Self::plain(message, hint) })
+    /// An error for a peer that does not answer, or is temporarily unable to.
+    pub(crate) fn unavailable(
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> anyhow::Error {
+        anyhow::Error::new(Self { is_unavailable: true, ..Self::plain(message, hint) })
     }
 
-    /// An error with advice.
+    /// An error with a hint.
     pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self::plain(message, hint))
     }
@@ -41,7 +45,7 @@ impl fmt::Display for Hinted {
 
 impl std::error::Error for Hinted {}
 
-/// Whether the reader of our output went away.
+/// Whether the reader of our output closed its end.
 pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
     err.chain().any(|cause| {
         cause
@@ -50,20 +54,20 @@ pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether nobody answered; whoever says no answers.
-pub(crate) fn is_unanswered(err: &anyhow::Error) -> bool {
-    err.downcast_ref::<Hinted>().is_some_and(|hinted| hinted.is_unanswered)
+/// Whether the peer did not answer. A refusal is an answer.
+pub(crate) fn is_unavailable(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<Hinted>().is_some_and(|hinted| hinted.is_unavailable)
 }
 
-/// What a person should do about an error, where somebody knows.
+/// The first hint in an error's chain.
 pub(crate) fn hint(err: &anyhow::Error) -> Option<String> {
-    // `anyhow` keeps a context apart from the chain of causes.
+    // `anyhow` stores a context apart from the chain: only `downcast_ref` on the error finds it.
     let context = err.downcast_ref::<Hinted>();
     let mut causes = err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>());
     context.or_else(|| causes.next()).map(|hinted| hinted.hint.clone())
 }
 
-/// Prints the chain and the hints on stderr.
+/// Prints the chain and the hint on stderr.
 pub(crate) fn report(err: &anyhow::Error) {
     let mut text = String::from("error: ");
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
@@ -74,26 +78,27 @@ pub(crate) fn report(err: &anyhow::Error) {
         text.push_str(&hint);
         text.push('\n');
     }
-    // Nothing is left to do when stderr itself is gone.
-    let _ = std::io::stderr().write_all(shown(&text).as_bytes());
+    // A write error on stderr cannot be reported anywhere.
+    let _ = std::io::stderr().write_all(sanitize(&text).as_bytes());
 }
 
-/// Prints on stderr what a person should know though the command goes on: once, however often it is met.
+/// Prints a warning on stderr; the command continues. The same warning is printed once.
 pub(crate) fn warn(err: &anyhow::Error) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
     let text = format!("warning: {}\n", causes.join(": "));
-    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
-        let _ = std::io::stderr().write_all(shown(&text).as_bytes());
+    if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
+        let _ = std::io::stderr().write_all(sanitize(&text).as_bytes());
     }
 }
 
-/// Prints on stderr what a person should know while a command goes on.
+/// Prints a note on stderr; the command continues.
 pub(crate) fn note(text: &str) {
-    let _ = std::io::stderr().write_all(shown(&format!("note: {text}\n")).as_bytes());
+    let _ = std::io::stderr().write_all(sanitize(&format!("note: {text}\n")).as_bytes());
 }
 
-/// What a server or a file has put into an error moves nothing on the terminal; some have several lines.
-fn shown(text: &str) -> Cow<'_, str> {
+/// Escapes control characters that a server or a file put into an error. Line breaks stay: some
+/// errors have several lines.
+fn sanitize(text: &str) -> Cow<'_, str> {
     escaped_but(text, |letter| letter == '\n')
 }

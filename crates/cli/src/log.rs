@@ -1,7 +1,7 @@
-//! What the agent logs: one line an event on stderr, with its fields.
+//! A minimal `tracing` subscriber: one line per event on stderr, with its fields.
 //!
-//! Spans are not used, so that nothing has to be kept between two events; a registry of spans would be the largest part
-//! of a logger that writes lines.
+//! It ignores spans, so it holds no state between events; a span registry would be most of its
+//! code.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -12,33 +12,33 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Logs from here on, at the level that `FARRIER_LOG` names.
+/// Installs the subscriber, at the level named by `FARRIER_LOG`.
 pub(crate) fn start() {
     let level = std::env::var("FARRIER_LOG").ok().and_then(|level| level.parse().ok());
-    let lines = Lines { level: level.unwrap_or(Level::INFO) };
-    // Only one can be set, and this is the one place that does.
-    let _ = tracing::subscriber::set_global_default(lines);
+    let subscriber = LineSubscriber { level: level.unwrap_or(Level::INFO) };
+    // Fails only if a subscriber is already set, and this is the only call.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-struct Lines {
+struct LineSubscriber {
     level: Level,
 }
 
-impl Subscriber for Lines {
+impl Subscriber for LineSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Of libraries only what is wrong.
+        // From libraries, warnings and errors only.
         let ours = metadata.target().starts_with("farrier");
         !metadata.is_span() && *metadata.level() <= if ours { self.level } else { Level::WARN }
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut line = format!("{:.6} {:>5}", jiff::Timestamp::now(), event.metadata().level());
-        let mut words = Words::default();
-        event.record(&mut words);
-        line.push_str(&words.message);
-        line.push_str(&words.fields);
+        let mut visitor = FieldVisitor::default();
+        event.record(&mut visitor);
+        line.push_str(&visitor.message);
+        line.push_str(&visitor.fields);
         line.push('\n');
-        // Nobody is left to tell when stderr is gone.
+        // A write error on stderr cannot be reported anywhere.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 
@@ -56,28 +56,28 @@ impl Subscriber for Lines {
 }
 
 #[derive(Default)]
-struct Words {
+struct FieldVisitor {
     message: String,
     fields: String,
 }
 
-impl Visit for Words {
+impl Visit for FieldVisitor {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let (into, name) = match field.name() {
+        let (target, name) = match field.name() {
             "message" => (&mut self.message, ""),
             name => (&mut self.fields, name),
         };
         let equals = if name.is_empty() { "" } else { "=" };
-        let from = into.len();
-        let _ = write!(into, " {name}{equals}{value:?}");
-        // An event is a line, whatever a device or a client has put into its name.
-        if let Cow::Owned(clean) = escaped(&into[from..]) {
-            into.truncate(from);
-            into.push_str(&clean);
+        let start = target.len();
+        let _ = write!(target, " {name}{equals}{value:?}");
+        // Escape line breaks from device or client names: an event stays on one line.
+        if let Cow::Owned(clean) = escaped(&target[start..]) {
+            target.truncate(start);
+            target.push_str(&clean);
         }
     }
 }
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn levels_and_targets_decide_what_is_logged() {
-        let lines = Lines { level: Level::INFO };
-        tracing::subscriber::with_default(lines, || {
+        let subscriber = LineSubscriber { level: Level::INFO };
+        tracing::subscriber::with_default(subscriber, || {
             assert!(tracing::enabled!(target: "farrier_agent", Level::INFO));
             assert!(!tracing::enabled!(target: "farrier_agent", Level::DEBUG));
             assert!(tracing::enabled!(target: "hyper", Level::WARN));

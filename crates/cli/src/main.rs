@@ -1,4 +1,4 @@
-//! The `farrier` binary: a verb for each thing a person wants.
+//! The `farrier` binary: one subcommand per task.
 //!
 //! ```text
 //! main ─> cli (flags) ─> commands/<noun>[/<verb>].rs ─> printer ─> stdout
@@ -8,17 +8,17 @@
 //!
 //! Exit code 0: fine; 1: a negative finding; 2: an error or bad input.
 
+mod charts;
 mod cli;
 mod commands;
+mod fact_sets;
 mod failure;
-mod finder;
+mod local_engine;
 mod log;
-mod page;
 mod printer;
 mod read_ahead;
-mod sets;
-mod simulated_hands;
-mod spread;
+mod simulated_actuator;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Finding) => ExitCode::from(1),
-        // The reader has seen enough (`farrier ... | head`): not our failure.
+        // The reader closed the pipe (`farrier ... | head`), which is no error.
         Err(err) if failure::is_broken_pipe(&err) => ExitCode::SUCCESS,
         Err(err) => {
             failure::report(&err);

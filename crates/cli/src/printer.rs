@@ -1,4 +1,4 @@
-//! The one way to stdout.
+//! Writes all output on stdout: lines, tables, paragraphs, JSON and colours.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,62 +9,62 @@ use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableS
 use farrier_facts::xid::Severity;
 use farrier_wire::hidden::{escaped, escaped_but};
 
-/// A rule under the headings, and nothing else: copies well into a ticket.
+/// A rule under the headings and no other borders, so that a table pastes cleanly into a ticket.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Width of tables when stdout is not a terminal: fits a wide pager and a review.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
-/// Buffers what a command says and writes it to stdout.
+/// Buffers a command's output and writes it to stdout.
 pub(crate) struct Printer {
     out: BufWriter<Box<dyn Write>>,
     colour: bool,
     terminal: bool,
     width: u16,
-    /// No letter beyond ASCII.
+    /// Replace characters outside ASCII.
     in_ascii: bool,
 }
 
-/// The colour of a word that carries a judgement.
+/// Colour of a word that carries a judgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// Nothing to do.
+    /// No action needed.
     Good,
-    /// Read on.
+    /// Needs attention.
     Caution,
-    /// Act.
+    /// Needs action.
     Bad,
     /// A heading.
     Strong,
 }
 
 impl Printer {
-    /// A printer on stdout; colour only on a terminal, and never with `NO_COLOR`.
+    /// A printer on stdout. Colour only on a terminal, and never with `NO_COLOR`.
     pub(crate) fn stdout() -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let width = terminal_size::terminal_size().map(|(width, _)| width.0).filter(|_| terminal);
-        let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
         Self {
             out: BufWriter::with_capacity(64 << 10, Box::new(stdout)),
             colour: terminal && !no_colour,
             terminal,
-            width: width.or_else(asked).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
+            width: width.or_else(columns).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
             in_ascii: false,
         }
     }
 
-    /// From here on lines have no letter beyond ASCII.
-    pub(crate) fn use_ascii_alone(&mut self) {
+    /// Replaces characters outside ASCII from here on.
+    pub(crate) fn set_ascii_only(&mut self) {
         self.in_ascii = true;
     }
 
-    /// One line of text. What comes from outside may hold anything: nothing but our own colours
-    /// reaches the terminal as a control character.
+    /// Prints one line of text. Text from outside may contain anything; [`sanitize`] lets no
+    /// control sequence through but our own colours.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
-        let text = harmless(text);
+        let text = sanitize(text);
         if self.in_ascii && !text.is_ascii() {
             let text: String = text.chars().map(ascii).collect();
             self.out.write_all(text.as_bytes())?;
@@ -74,20 +74,21 @@ impl Printer {
         self.out.write_all(b"\n")
     }
 
-    /// One JSON document on a line of its own, indented.
+    /// Prints one indented JSON document.
     pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
-        self.out.write_all(harmless_json(value, true)?.as_bytes())?;
+        self.out.write_all(sanitize_json(value, true)?.as_bytes())?;
         self.out.write_all(b"\n")
     }
 
-    /// One JSON document on one line.
+    /// Prints one JSON document on one line.
     pub(crate) fn json_line(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
-        self.out.write_all(harmless_json(value, false)?.as_bytes())?;
+        self.out.write_all(sanitize_json(value, false)?.as_bytes())?;
         self.out.write_all(b"\n")
     }
 
-    /// Columns under headings, wrapped to the width of the terminal. A cell may have a colour ([`Printer::toned`]) if all of it
-    /// has; it is put on when the lines are laid out, as a table counts the codes for letters.
+    /// Prints columns under headings, wrapped to the width of the terminal. A cell may have a
+    /// colour ([`Printer::toned`]) only as a whole. Colours are added after layout, because
+    /// `comfy_table` counts escape codes as visible characters.
     pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut table = Table::new();
         table
@@ -95,14 +96,14 @@ impl Printer {
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(self.width)
             .set_header(headings.to_vec());
-        // Says where each column begins, and is not printed.
-        table.add_row(vec![MARK.to_string(); headings.len()]);
+        // A marker row, not printed: its layout shows where each column starts.
+        table.add_row(vec![COLUMN_MARK.to_string(); headings.len()]);
         let mut tones: Vec<Vec<(String, char)>> = vec![Vec::new(); headings.len()];
         for row in rows {
             let mut plain = Vec::with_capacity(row.len());
             for (cell, tones) in row.iter().zip(&mut tones) {
-                let (text, tone) = untoned(cell);
-                // Before it is laid out: a line break in a name would begin a row.
+                let (text, tone) = split_tone(cell);
+                // Escape before layout: a line break in a name would start a new row.
                 let text = escaped(text).into_owned();
                 tones.extend(tone.map(|tone| (text.clone(), tone)));
                 plain.push(text);
@@ -110,7 +111,7 @@ impl Printer {
             table.add_row(plain);
         }
         for (place, heading) in headings.iter().enumerate() {
-            // One that is folded cannot be copied, nor coloured.
+            // A wrapped UUID cannot be copied, and a wrapped cell cannot be coloured.
             let is_whole = heading.eq_ignore_ascii_case("uuid") || !tones[place].is_empty();
             if let Some(column) = table.column_mut(place).filter(|_| is_whole) {
                 column.set_constraint(ColumnConstraint::ContentWidth);
@@ -118,18 +119,19 @@ impl Printer {
         }
         let mut begins: Vec<usize> = Vec::new();
         for line in table.lines() {
-            if begins.is_empty() && line.contains(MARK) {
-                let marks = line.chars().enumerate().filter(|(_, letter)| *letter == MARK);
+            if begins.is_empty() && line.contains(COLUMN_MARK) {
+                let marks = line.chars().enumerate().filter(|(_, letter)| *letter == COLUMN_MARK);
                 begins = marks.map(|(at, _)| at).collect();
                 continue;
             }
-            let coloured = if begins.is_empty() { line } else { coloured(&line, &begins, &tones) };
+            let coloured =
+                if begins.is_empty() { line } else { colour_cells(&line, &begins, &tones) };
             self.line(coloured.trim_end())?;
         }
         Ok(())
     }
 
-    /// Text folded to the width of the terminal, every line after the first indented.
+    /// Prints text wrapped to the width of the terminal, with a hanging indent.
     pub(crate) fn paragraph(&mut self, first: &str, indent: usize, text: &str) -> io::Result<()> {
         let width = usize::from(self.width).max(indent + 20);
         let mut line = format!("{first:indent$}");
@@ -138,7 +140,7 @@ impl Printer {
         }
         let mut empty = true;
         for word in text.split_whitespace() {
-            let used = visible(&line);
+            let used = visible_width(&line);
             if !empty && used + 1 + word.chars().count() > width {
                 self.line(line.trim_end())?;
                 line = " ".repeat(indent);
@@ -153,7 +155,7 @@ impl Printer {
         self.line(line.trim_end())
     }
 
-    /// How bad something is, in the colour of it.
+    /// The severity's name in its colour.
     pub(crate) fn severity(&self, severity: Severity) -> String {
         let tone = match severity {
             Severity::Info => Tone::Good,
@@ -163,7 +165,7 @@ impl Printer {
         self.toned(tone, &severity.to_string())
     }
 
-    /// A word in colour where there is colour.
+    /// A word in colour if colour is enabled.
     pub(crate) fn toned(&self, tone: Tone, word: &str) -> String {
         let [(good, _), (caution, _), (bad, _), (strong, _)] = COLOURS;
         let begin = match tone {
@@ -172,28 +174,28 @@ impl Printer {
             Tone::Bad => bad,
             Tone::Strong => strong,
         };
-        if self.colour { marked(begin, word) } else { word.to_owned() }
+        if self.colour { mark_tone(begin, word) } else { word.to_owned() }
     }
 
-    /// A line that is taken back before the next one: how things stand. Only on a terminal.
+    /// Prints a progress line that [`Printer::clear_transient`] removes. Only for a terminal.
     pub(crate) fn transient(&mut self, text: &str) -> io::Result<()> {
         let room = usize::from(self.width).saturating_sub(1);
-        let text: String = harmless(text).chars().take(room).collect();
+        let text: String = sanitize(text).chars().take(room).collect();
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
 
-    /// Takes it back.
-    pub(crate) fn take_back(&mut self) -> io::Result<()> {
+    /// Erases the line printed by [`Printer::transient`].
+    pub(crate) fn clear_transient(&mut self) -> io::Result<()> {
         self.out.write_all(b"\r\x1b[2K")
     }
 
-    /// Whether words may be coloured.
+    /// Whether colour is enabled.
     pub(crate) fn has_colour(&self) -> bool {
         self.colour
     }
 
-    /// Whether somebody watches.
+    /// Whether stdout is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -204,7 +206,7 @@ impl Printer {
     }
 }
 
-/// For a terminal or a log that knows no more: a letter that looks a little like it.
+/// The ASCII character that looks most like `letter`, for terminals and logs without Unicode.
 pub(crate) fn ascii(letter: char) -> char {
     match letter {
         '▁' => '_',
@@ -221,50 +223,51 @@ pub(crate) fn ascii(letter: char) -> char {
         '↑' => '^',
         '↓' => 'v',
         '°' => 'o',
-        // The right half of a wide letter.
+        // The right half of a double-width character.
         '\0' => ' ',
         letter if letter.is_ascii() => letter,
         _ => '?',
     }
 }
 
-/// A letter that no cell has.
-const MARK: char = '█';
+/// Marks column starts in [`Printer::table`].
+const COLUMN_MARK: char = '█';
 
-/// Begins and ends a colour inside of a text, each followed by [`own`]: what comes from outside cannot have it. None of them shows.
+/// Markers that start a colour inside a text, with their SGR codes. Each is followed by [`nonce`],
+/// so text from outside cannot forge one. All are noncharacters (U+FDD0..), which never display.
 const COLOURS: [(char, &str); 4] =
     [('\u{fdd1}', "32"), ('\u{fdd2}', "33"), ('\u{fdd3}', "31"), ('\u{fdd4}', "1")];
 const PLAIN: (char, &str) = ('\u{fdd0}', "0");
 
-/// A character of this run of the program.
-fn own() -> char {
-    static OWN: LazyLock<char> = LazyLock::new(|| {
+/// A private-use character chosen at random for this process.
+fn nonce() -> char {
+    static NONCE: LazyLock<char> = LazyLock::new(|| {
         let random = RandomState::new().build_hasher().finish() % 0xfffe;
         u32::try_from(random)
             .ok()
-            .and_then(|it| char::from_u32(0xf_0000 + it))
+            .and_then(|offset| char::from_u32(0xf_0000 + offset))
             .unwrap_or('\u{f0000}')
     });
-    *OWN
+    *NONCE
 }
 
-/// A cell without its colour, and the mark of that.
-fn untoned(cell: &str) -> (&str, Option<char>) {
-    let begun = COLOURS.iter().find_map(|(begin, _)| {
-        let rest = cell.strip_prefix(*begin)?.strip_prefix(own())?;
-        Some((rest.strip_suffix(own())?.strip_suffix(PLAIN.0)?, *begin))
+/// Splits a cell into its text and its colour marker.
+fn split_tone(cell: &str) -> (&str, Option<char>) {
+    let parts = COLOURS.iter().find_map(|(begin, _)| {
+        let rest = cell.strip_prefix(*begin)?.strip_prefix(nonce())?;
+        Some((rest.strip_suffix(nonce())?.strip_suffix(PLAIN.0)?, *begin))
     });
-    begun.map_or((cell, None), |(text, begin)| (text, Some(begin)))
+    parts.map_or((cell, None), |(text, begin)| (text, Some(begin)))
 }
 
-/// A text in a colour, as [`harmless`] knows it.
-fn marked(begin: char, text: &str) -> String {
-    let (own, end) = (own(), PLAIN.0);
-    format!("{begin}{own}{text}{end}{own}")
+/// Wraps a text in a colour marker that [`sanitize`] translates into an escape code.
+fn mark_tone(begin: char, text: &str) -> String {
+    let (nonce, end) = (nonce(), PLAIN.0);
+    format!("{begin}{nonce}{text}{end}{nonce}")
 }
 
-/// A line of a table in the colours of its cells.
-fn coloured(line: &str, begins: &[usize], tones: &[Vec<(String, char)>]) -> String {
+/// Puts the colours of the cells into a laid-out table line.
+fn colour_cells(line: &str, begins: &[usize], tones: &[Vec<(String, char)>]) -> String {
     let letters: Vec<char> = line.chars().collect();
     let mut out: String = letters.iter().take(begins.first().copied().unwrap_or(0)).collect();
     for (place, begin) in begins.iter().enumerate() {
@@ -273,7 +276,7 @@ fn coloured(line: &str, begins: &[usize], tones: &[Vec<(String, char)>]) -> Stri
         let text = cell.trim_end();
         let tone = tones[place].iter().find(|(toned, _)| *toned == text && !text.is_empty());
         match tone {
-            Some((_, begin)) => out.push_str(&marked(*begin, text)),
+            Some((_, begin)) => out.push_str(&mark_tone(*begin, text)),
             None => out.push_str(text),
         }
         out.push_str(&cell[text.len()..]);
@@ -281,13 +284,13 @@ fn coloured(line: &str, begins: &[usize], tones: &[Vec<(String, char)>]) -> Stri
     out
 }
 
-/// Letters that show: colours take no room.
-fn visible(text: &str) -> usize {
-    let own = own();
+/// Number of visible characters: colour markers take no width.
+fn visible_width(text: &str) -> usize {
+    let nonce = nonce();
     let mut letters = text.chars().peekable();
     let mut count = 0;
     while let Some(letter) = letters.next() {
-        if code(letter).is_some() && letters.next_if_eq(&own).is_some() {
+        if sgr_code(letter).is_some() && letters.next_if_eq(&nonce).is_some() {
             continue;
         }
         count += 1;
@@ -295,24 +298,25 @@ fn visible(text: &str) -> usize {
     count
 }
 
-/// The colour that a mark stands for.
-fn code(letter: char) -> Option<&'static str> {
+/// The SGR code of a colour marker.
+fn sgr_code(letter: char) -> Option<&'static str> {
     let mut all = COLOURS.iter().chain([&PLAIN]);
     all.find(|(mark, _)| *mark == letter).map(|(_, code)| *code)
 }
 
-/// A text as a terminal may have it: what does not show is written out, and nothing but our own colours moves anything.
-fn harmless(text: &str) -> Cow<'_, str> {
+/// Makes a text safe for a terminal: escapes control and invisible characters, and translates our
+/// own colour markers into SGR sequences.
+fn sanitize(text: &str) -> Cow<'_, str> {
     let text = escaped(text);
-    if !text.contains(|letter| code(letter).is_some()) {
+    if !text.contains(|letter| sgr_code(letter).is_some()) {
         return text;
     }
-    let own = own();
+    let nonce = nonce();
     let mut clean = String::with_capacity(text.len());
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
-        match code(letter) {
-            Some(code) if letters.next_if_eq(&own).is_some() => {
+        match sgr_code(letter) {
+            Some(code) if letters.next_if_eq(&nonce).is_some() => {
                 clean.push_str(&format!("\x1b[{code}m"));
             }
             Some(_) => clean.push_str(&format!("\\u{:04x}", u32::from(letter))),
@@ -322,8 +326,8 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// JSON as a terminal may have it: it means the same.
-fn harmless_json(value: &impl serde::Serialize, is_pretty: bool) -> io::Result<String> {
+/// JSON that is safe for a terminal and parses to the same value.
+fn sanitize_json(value: &impl serde::Serialize, is_pretty: bool) -> io::Result<String> {
     let text =
         if is_pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     Ok(escaped_but(&text?, |letter| letter == '\n').into_owned())
@@ -333,11 +337,11 @@ fn harmless_json(value: &impl serde::Serialize, is_pretty: bool) -> io::Result<S
 mod tests {
     use super::*;
 
-    /// What a table prints at this width, with colours.
+    /// The output of a table at this width, with colours.
     fn printed(width: u16, headings: &[&str], rows: &[Vec<String>]) -> String {
         #[derive(Clone, Default)]
-        struct Paper(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-        impl Write for Paper {
+        struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for SharedBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().unwrap().extend_from_slice(bytes);
                 Ok(bytes.len())
@@ -346,20 +350,20 @@ mod tests {
                 Ok(())
             }
         }
-        let paper = Paper::default();
-        let out = BufWriter::new(Box::new(paper.clone()) as Box<dyn Write>);
+        let buffer = SharedBuffer::default();
+        let out = BufWriter::new(Box::new(buffer.clone()) as Box<dyn Write>);
         let mut printer = Printer { out, colour: true, terminal: true, width, in_ascii: false };
         printer.table(headings, rows).unwrap();
         printer.finish().unwrap();
-        String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
-    fn a_coloured_cell_is_whole_whatever_the_width() {
+    fn coloured_cells_never_wrap() {
         let row = |word: &str, code: &str| {
-            let why = "a long reason that has to be folded somewhere";
-            let begin = COLOURS.iter().find(|(_, it)| *it == code).unwrap().0;
-            vec!["node-1".to_owned(), marked(begin, word), why.to_owned()]
+            let reason = "a long reason that has to be folded somewhere";
+            let begin = COLOURS.iter().find(|(_, sgr)| *sgr == code).unwrap().0;
+            vec!["node-1".to_owned(), mark_tone(begin, word), reason.to_owned()]
         };
         let rows = [row("in service", "32"), row("in repair", "31")];
         for width in [40, 60, 200] {
@@ -367,32 +371,32 @@ mod tests {
             assert!(text.contains("\x1b[32min service\x1b[0m"), "{width}: {text}");
             assert!(text.contains("\x1b[31min repair\x1b[0m"), "{width}: {text}");
             assert_eq!(text.matches('\x1b').count(), 4, "{width}: {text}");
-            assert!(!text.contains(MARK) && !text.contains('\u{fffd}'), "{width}: {text}");
+            assert!(!text.contains(COLUMN_MARK) && !text.contains('\u{fffd}'), "{width}: {text}");
             let plain = text.replace("\x1b[32m", "").replace("\x1b[31m", "").replace("\x1b[0m", "");
-            let longest = plain.lines().map(visible).max().unwrap();
+            let longest = plain.lines().map(visible_width).max().unwrap();
             assert!(longest <= usize::from(width), "{width}: {longest}: {text}");
         }
     }
 
     #[test]
-    fn colours_take_no_room() {
-        assert_eq!(visible(&format!("a{} b", marked('\u{fdd3}', "red"))), 6);
-        assert_eq!(visible("grün"), 4);
+    fn colour_markers_have_no_width() {
+        assert_eq!(visible_width(&format!("a{} b", mark_tone('\u{fdd3}', "red"))), 6);
+        assert_eq!(visible_width("grün"), 4);
     }
 
     #[test]
-    fn what_does_not_show_does_not_reach_the_terminal_but_is_written_out() {
-        assert_eq!(harmless("plain \u{e9}"), "plain \u{e9}");
-        let red = marked('\u{fdd3}', "red\u{202e}");
-        assert_eq!(harmless(&format!("a{red}")), "a\x1b[31mred\\u202e\x1b[0m");
-        assert_eq!(harmless("a\x1b]0;title\x07b\r\n"), "a\\u001b]0;title\\u0007b\\r\\n");
-        // Somebody else's colours, and marks that only look like ours.
-        assert_eq!(harmless("\x1b[31mred\x1b[0m"), "\\u001b[31mred\\u001b[0m");
-        assert_eq!(harmless("\u{fdd3}\u{f0000}\u{f0001}x"), "\\ufdd3\u{f0000}\u{f0001}x");
+    fn invisible_characters_are_escaped() {
+        assert_eq!(sanitize("plain \u{e9}"), "plain \u{e9}");
+        let red = mark_tone('\u{fdd3}', "red\u{202e}");
+        assert_eq!(sanitize(&format!("a{red}")), "a\x1b[31mred\\u202e\x1b[0m");
+        assert_eq!(sanitize("a\x1b]0;title\x07b\r\n"), "a\\u001b]0;title\\u0007b\\r\\n");
+        // Foreign colours, and markers with a wrong nonce.
+        assert_eq!(sanitize("\x1b[31mred\x1b[0m"), "\\u001b[31mred\\u001b[0m");
+        assert_eq!(sanitize("\u{fdd3}\u{f0000}\u{f0001}x"), "\\ufdd3\u{f0000}\u{f0001}x");
     }
 
     #[test]
-    fn a_name_with_a_line_break_is_one_row() {
+    fn a_line_break_in_a_cell_does_not_start_a_row() {
         let evil = "H100\nnode-2  in service\u{202e}\x1b[2K";
         let rows = [vec!["node-1".to_owned(), evil.to_owned()]];
         let text = printed(120, &["Node", "GPU"], &rows);
@@ -401,10 +405,10 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same_and_moves_nothing() {
+    fn escaped_json_parses_to_the_same_value() {
         let value = serde_json::json!({ "name": "a\u{202e}b\n\u{9b}31m" });
         for is_pretty in [true, false] {
-            let text = harmless_json(&value, is_pretty).unwrap();
+            let text = sanitize_json(&value, is_pretty).unwrap();
             assert!(!text.contains(['\u{202e}', '\u{9b}']), "{text}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
         }

@@ -1,27 +1,27 @@
-//! Reads a stream ahead of its use: the next chunk comes in while one is looked at.
+//! Reads a stream ahead of its consumer: a thread reads the next chunks while one is processed.
 
 use std::io::{self, ErrorKind, Read};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-/// Large enough that calls and hand-overs do not count, small enough for the processor's cache.
+/// Large enough to amortise system calls and channel hand-overs, small enough for the CPU cache.
 pub(crate) const CHUNK: usize = 128 << 10;
 
-/// Chunks that are read and not yet looked at.
+/// Chunks buffered ahead of the consumer.
 const AHEAD: usize = 4;
 
 /// The chunks of a stream.
 pub(crate) enum ReadAhead {
-    /// They are read by another thread.
+    /// Another thread reads the chunks.
     Thread { full: Receiver<io::Result<Vec<u8>>>, empty: Sender<Vec<u8>> },
-    /// They are read when they are asked for.
+    /// The consumer's thread reads each chunk on demand.
     Inline { stream: Box<dyn Read>, chunk: Vec<u8> },
 }
 
 impl ReadAhead {
-    /// Starts to read. A thread ends with the stream, or when nobody takes its chunks any more; it
-    /// is not waited for, because a read of a pipe may never return.
+    /// Starts reading. A thread ends with the stream, or when the consumer drops its receiver. It
+    /// is never joined, because a read from a pipe may never return.
     pub(crate) fn spawn(stream: Box<dyn Read + Send>) -> Self {
-        if a_processor_is_free() {
+        if has_idle_cpu() {
             Self::thread(stream)
         } else {
             Self::Inline { stream, chunk: Vec::new() }
@@ -30,10 +30,10 @@ impl ReadAhead {
 
     fn thread(mut stream: Box<dyn Read + Send>) -> Self {
         let (sender, full) = sync_channel(AHEAD);
-        let (empty, returned) = channel();
+        let (empty, recycled) = channel();
         std::thread::spawn(move || {
             loop {
-                let chunk = returned.try_recv().unwrap_or_default();
+                let chunk = recycled.try_recv().unwrap_or_default();
                 let Some(read) = read_one(&mut stream, chunk).transpose() else { return };
                 let failed = read.is_err();
                 if sender.send(read).is_err() || failed {
@@ -44,7 +44,7 @@ impl ReadAhead {
         Self::Thread { full, empty }
     }
 
-    /// The next chunk; none at the end of the stream.
+    /// The next chunk; `None` at the end of the stream.
     pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         match self {
             Self::Thread { full, .. } => full.recv().ok().transpose(),
@@ -52,28 +52,28 @@ impl ReadAhead {
         }
     }
 
-    /// Hands a chunk back to be filled again.
-    pub(crate) fn give_back(&mut self, used: Vec<u8>) {
+    /// Returns a used buffer for reuse.
+    pub(crate) fn recycle(&mut self, used: Vec<u8>) {
         match self {
-            // The reader may have ended; then nobody needs it.
+            // The reader thread may have ended; then the buffer is dropped.
             Self::Thread { empty, .. } => drop(empty.send(used)),
             Self::Inline { chunk, .. } => *chunk = used,
         }
     }
 }
 
-/// Whether a second thread would have a processor to itself. Handing chunks to a thread that has to
-/// wait for its turn takes longer than reading them.
-fn a_processor_is_free() -> bool {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // The fourth word is `running/all` of the tasks of the machine; we are one of the running.
+/// Whether a second thread would have a CPU to itself. Otherwise handing chunks over takes longer
+/// than reading them.
+fn has_idle_cpu() -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // The fourth field of loadavg is `running/total` tasks; this process is one of the running.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let running = load.split_whitespace().nth(3).and_then(|word| word.split('/').next());
     let running: usize = running.and_then(|count| count.parse().ok()).unwrap_or(1);
-    running < processors
+    running < cpus
 }
 
-/// Fills a chunk once; none at the end of the stream.
+/// Fills a chunk with one read; `None` at the end of the stream.
 fn read_one(stream: &mut impl Read, mut chunk: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     chunk.resize(CHUNK, 0);
     loop {
@@ -105,7 +105,7 @@ mod tests {
                 let mut arrived = Vec::new();
                 while let Some(chunk) = ahead.next().unwrap() {
                     arrived.extend_from_slice(&chunk);
-                    ahead.give_back(chunk);
+                    ahead.recycle(chunk);
                 }
                 assert!(arrived == bytes, "{length}");
             }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_arrives_after_what_was_read() {
+    fn an_error_arrives_after_the_data_before_it() {
         struct Breaks(bool);
         impl Read for Breaks {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 use std::time::Instant;
 
-use support::wait::PATIENCE;
+use support::wait::TEST_TIMEOUT;
 
 fn farrier(args: &[&str], stdin: &[u8]) -> Output {
     let mut child = support::farrier(args)
@@ -158,7 +158,7 @@ fn a_line_of_many_quotations_is_read_in_a_breath() {
         let began = Instant::now();
         let output = farrier(&["decode"], log.as_bytes());
         assert_eq!(output.status.code(), Some(0), "{piece}: {}", text(&output.stderr));
-        assert!(began.elapsed() < PATIENCE, "{piece}: {:?}", began.elapsed());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{piece}: {:?}", began.elapsed());
     }
 }
 

@@ -45,9 +45,9 @@ fn unverified_and_disputed_values_are_shown_as_such() {
     let gpu = told(&["facts", "gpu", "A30"]);
     assert!(gpu.contains("933 (unverified)"), "{gpu}");
     let gpu = told(&["facts", "gpu", "B300"]);
-    assert!(gpu.contains("not followed: kept as the maximum"), "{gpu}");
+    assert!(gpu.contains("not used: kept as the maximum"), "{gpu}");
     let branch = told(&["facts", "driver", "580"]);
-    assert!(branch.contains("v580 says 2028-08; not followed"), "{branch}");
+    assert!(branch.contains("v580 says 2028-08; not used"), "{branch}");
     let xid = told(&["facts", "xid", "63"]);
     assert!(xid.contains("gpud says fatal"), "{xid}");
 }
@@ -109,14 +109,14 @@ fn a_newer_set_is_installed_and_answers_say_so() {
     // The same again is not newer.
     let again = install(folder.path(), &newer());
     assert_eq!(again.code, 2);
-    assert!(again.stderr.contains("is not newer than the one in force"), "{}", again.stderr);
+    assert!(again.stderr.contains("is not newer than the active one"), "{}", again.stderr);
 }
 
 #[test]
 fn a_set_of_the_future_or_with_a_path_for_a_name_is_refused() {
     for (key, value, problem) in [
         ("date", "2999-01-01", "is dated 2999-01-01, and today is"),
-        ("name", "../../etc/passwd", "is not a name for a fact set"),
+        ("name", "../../etc/passwd", "is not a valid fact set name"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut set = newer();
@@ -146,8 +146,8 @@ fn a_damaged_set_is_passed_over_for_the_next_newest() {
     fs::write(&damaged, text).unwrap();
     let (data, stderr) = in_force(folder.path());
     assert_eq!(data["set"], "site-2026.11.16");
-    assert!(stderr.contains("`site-2026.11.17` is passed over"), "{stderr}");
-    assert!(stderr.contains("is not what was installed"), "{stderr}");
+    assert!(stderr.contains("skipped installed fact set `site-2026.11.17`"), "{stderr}");
+    assert!(stderr.contains("does not match its checksum"), "{stderr}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_bad_set_is_refused_whole() {
         let facts = folder.path().join("facts");
         let ran = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
         assert_eq!(ran.code, 2, "{place}");
-        assert!(ran.stderr.contains("is refused"), "{place}: {}", ran.stderr);
+        assert!(ran.stderr.contains("rejected fact set"), "{place}: {}", ran.stderr);
         assert!(ran.stderr.contains("nothing was changed"), "{place}: {}", ran.stderr);
         assert!(!facts.exists(), "{place}: something was written");
     }

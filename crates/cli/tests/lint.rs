@@ -191,18 +191,18 @@ fn a_folder_is_searched_in_order() {
 fn errors_say_what_to_do() {
     assert_eq!(
         failure(&["lint"], ""),
-        (2, "error: nothing to lint\nhint: name files or folders, or give --env\n".to_owned())
+        (2, "error: nothing to lint\nhint: name files or directories, or pass --env\n".to_owned())
     );
     let (code, message) = failure(&["lint", "missing.py"], "");
     assert_eq!(code, 2);
     assert!(message.starts_with("error: failed to read `missing.py`: No such file"), "{message}");
     let (code, message) = failure(&["lint", "."], "");
     assert_eq!(code, 2);
-    assert!(message.starts_with("error: no file in `.` that the lint reads\nhint: "), "{message}");
+    assert!(message.starts_with("error: no file in `.` that lint can read\nhint: "), "{message}");
     let (code, message) = failure(&["lint", "-"], "Dear all,\n");
     assert_eq!(code, 2);
-    assert!(message.contains("cannot tell what `-` is written in"), "{message}");
-    assert!(message.contains("hint: say it with --language: one of python, shell"), "{message}");
+    assert!(message.contains("cannot detect the language of `-`"), "{message}");
+    assert!(message.contains("hint: set --language to one of python, shell"), "{message}");
     let (code, message) = failure(&["lint", "-"], "\0\0\0");
     assert_eq!(code, 2);
     assert!(message.contains("`-` is a binary file"), "{message}");
@@ -282,9 +282,7 @@ fn a_file_that_does_not_parse_is_unknown_and_not_good() {
     assert!(text(&output.stdout).contains("1 finding in 1 file\n"), "{}", text(&output.stdout));
     let said = text(&output.stderr);
     assert!(
-        said.contains(
-            "`half.py` is unknown: it does not read as python: line 3: `(` is not closed"
-        ),
+        said.contains("`half.py` does not parse as python: line 3: `(` is not closed"),
         "{said}"
     );
     assert!(said.contains("hint:"), "{said}");

@@ -414,7 +414,7 @@ fn flags_of_the_two_forms_do_not_mix() {
         (&["--root", "/", "--cuda", "12.8"], "--gpu"),
         (&["--framework", "torch==2.11.0"], "--gpu"),
         (&["--gpu", "H100"], "--driver"),
-        (&["--root", "/nonexistent/folder"], "is not a folder"),
+        (&["--root", "/nonexistent/folder"], "is not a directory"),
     ];
     for (words, names) in cases {
         let mut all = vec!["check"];

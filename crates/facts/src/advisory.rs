@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::origin::Origin;
 use crate::version::{Branch, DriverVersion};
 
-/// What `data/advisories/` holds.
+/// Contents of `data/advisories/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdvisoryFacts {
-    /// One record a CVE and bulletin, newest bulletin first.
+    /// One record per CVE and bulletin, newest bulletin first.
     pub advisory: Vec<Advisory>,
     /// Publicly reported breakages.
     pub regression: Vec<Regression>,
@@ -22,26 +22,23 @@ pub struct AdvisoryFacts {
 pub struct Advisory {
     /// Such as `CVE-2026-24187`.
     pub id: String,
-    /// What is affected.
     pub product: Product,
     /// NVIDIA's bulletin number.
     pub bulletin: String,
-    /// When the bulletin came out.
     pub published: Date,
-    /// When it was last changed.
     pub updated: Option<Date>,
     /// CVSS v3.1 base score as NVIDIA prints it.
     pub score: f64,
-    /// The level that NVIDIA prints beside the score.
-    pub level: Level,
+    /// Severity that NVIDIA prints beside the score.
+    pub level: CvssSeverity,
     /// The weakness class, such as `CWE-416`.
     pub cwe: String,
-    /// In our words.
+    /// Our own wording.
     pub summary: String,
     /// The first fixed driver of each branch that the bulletin lists.
     #[serde(default)]
     pub fixed_drivers: Vec<FixedDriver>,
-    /// The same for branches that the bulletin lists only for GeForce and RTX.
+    /// First fixed drivers of branches that the bulletin lists only for GeForce and RTX.
     #[serde(default)]
     pub fixed_drivers_other_products: Vec<FixedDriver>,
     /// The first fixed version of each component that is not a driver.
@@ -55,28 +52,26 @@ pub struct Advisory {
     pub fixed_vgpu_managers: Vec<FixedDriver>,
     /// The affected range as printed, for components.
     pub affected: Option<String>,
-    /// What in the bulletin does not fit together.
+    /// Contradictions in the bulletin.
     pub doubt: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// What an advisory is about.
+/// The affected product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Product {
-    /// The Linux driver on bare metal or passed through.
+    /// The Linux driver on bare metal or with PCI passthrough.
     GpuDriverLinux,
     /// The vGPU manager or a vGPU guest driver.
     Vgpu,
-    /// The container toolkit.
     ContainerToolkit,
     /// DCGM and its exporter.
     Dcgm,
 }
 
 impl Product {
-    /// As in the data.
+    /// Name as serialised.
     pub fn name(self) -> &'static str {
         match self {
             Self::GpuDriverLinux => "gpu-driver-linux",
@@ -87,10 +82,10 @@ impl Product {
     }
 }
 
-/// A severity level.
+/// CVSS severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum CvssSeverity {
     /// CVSS below 4.
     Low,
     /// CVSS from 4.
@@ -101,8 +96,8 @@ pub enum Level {
     Critical,
 }
 
-impl Level {
-    /// In a word.
+impl CvssSeverity {
+    /// Name as serialised.
     pub fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -117,7 +112,6 @@ impl Level {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FixedDriver {
-    /// The branch.
     pub branch: Branch,
     /// Its first release with the fix.
     pub version: DriverVersion,
@@ -139,30 +133,26 @@ pub struct FixedComponent {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Regression {
-    /// Short name.
     pub id: String,
     /// Affected drivers, each range with both ends.
     pub drivers: Vec<DriverRange>,
-    /// [`crate::gpu::Gpu::id`]s it was seen on; empty for all.
+    /// Affected [`crate::gpu::Gpu::id`]s; empty for all GPUs.
     #[serde(default)]
     pub gpus: Vec<String>,
-    /// The kernel modules it was seen with; absent for both.
+    /// Affected kernel modules; `None` for both.
     pub module: Option<crate::check::Module>,
-    /// Where it was seen, as reported.
+    /// Reported environment.
     pub seen_on: String,
-    /// What happens.
     pub what: String,
     /// Releases with the fix, as reported.
     #[serde(default)]
     pub fixed: Vec<String>,
-    /// Releases without the fault, as reported.
+    /// Unaffected releases, as reported.
     #[serde(default)]
     pub good: Vec<String>,
-    /// Who confirmed it; absent while it is only a user's report.
+    /// Who confirmed it; `None` for an unconfirmed user report.
     pub confirmed: Option<String>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -170,9 +160,8 @@ pub struct Regression {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverRange {
-    /// The oldest.
     pub from: DriverVersion,
-    /// The newest; absent for every later release of the same branch.
+    /// `None`: all later releases of the same branch.
     pub to: Option<DriverVersion>,
 }
 

@@ -1,4 +1,4 @@
-//! CUDA toolkits and how far one driver carries them.
+//! CUDA toolkits and their compatibility with drivers.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::origin::Origin;
 use crate::version::{Branch, CudaVersion, DriverVersion, ToolkitVersion};
 
-/// What `data/cuda/` holds.
+/// Contents of `data/cuda/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CudaFacts {
     /// Releases, newest first.
     pub toolkit: Vec<Toolkit>,
-    /// Major versions.
     pub family: Vec<Family>,
     /// The `cuda-compat` packages.
     pub forward_compatibility: ForwardCompatibility,
-    /// What changed when.
-    pub event: Vec<Event>,
+    /// Changes of support, by release.
+    pub event: Vec<SupportChange>,
 }
 
 impl CudaFacts {
-    /// The major version that `cuda` belongs to.
+    /// The facts of a major version.
     pub fn family(&self, major: u32) -> Option<&Family> {
         self.family.iter().find(|family| family.major == major)
     }
@@ -50,19 +49,17 @@ impl CudaFacts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Toolkit {
-    /// What NVIDIA calls it, such as `CUDA 12.8 Update 1`.
+    /// NVIDIA's name, such as `CUDA 12.8 Update 1`.
     pub name: String,
     /// Such as `12.8.1`.
     pub version: ToolkitVersion,
-    /// The Linux driver that ships with it; absent since the two are shipped apart.
+    /// The Linux driver bundled with the toolkit; `None` since NVIDIA ships the two separately.
     pub driver: Option<DriverVersion>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// A major version: inside it, a driver runs programs of newer minors than its own.
+/// A major version. Within it, a driver runs programs built with newer minors than its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Family {
@@ -70,23 +67,20 @@ pub struct Family {
     pub major: u32,
     /// The oldest Linux driver that runs programs of this major version.
     pub driver_min: DriverVersion,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// `cuda-compat-X-Y`: the user-space driver of a newer branch on an older kernel driver.
+/// `cuda-compat-X-Y` packages: the user-space driver of a newer branch on an older kernel driver.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardCompatibility {
-    /// Where the package puts its libraries.
+    /// Install path of the libraries.
     pub library_dir: String,
-    /// GPUs of which only selected parts are supported.
+    /// GPU families with only selected parts supported.
     pub conditional_gpus: Vec<String>,
-    /// The packages.
     pub package: Vec<CompatPackage>,
-    /// Of the values above and of the packages.
+    /// Covers the values above and the packages.
     pub origin: Origin,
 }
 
@@ -101,44 +95,40 @@ impl ForwardCompatibility {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompatPackage {
-    /// The CUDA whose user-space driver it carries.
+    /// The CUDA version of the bundled user-space driver.
     pub cuda: CudaVersion,
-    /// What it does on each base branch, keyed `r535`. A branch that is not here is not supported.
-    pub base: BTreeMap<String, OnBase>,
+    /// Support by base branch, keyed `r535`. Missing branches are unsupported.
+    pub base: BTreeMap<String, BaseSupport>,
 }
 
 impl CompatPackage {
-    /// Its name in the package manager.
+    /// Package name.
     pub fn name(&self) -> String {
         format!("cuda-compat-{}-{}", self.cuda.major, self.cuda.minor)
     }
 
-    /// What it does on a base branch.
-    pub fn on(&self, branch: Branch) -> Option<OnBase> {
+    /// Support on a base branch.
+    pub fn on(&self, branch: Branch) -> Option<BaseSupport> {
         self.base.get(&format!("r{}", branch.0)).copied()
     }
 }
 
-/// What a `cuda-compat` package does on a base branch.
+/// Whether a `cuda-compat` package works on a base branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OnBase {
-    /// It works.
+pub enum BaseSupport {
     Works,
-    /// It does not work (the base is newer).
+    /// Fails to load: the base is newer.
     Refused,
-    /// The base is of the same branch: nothing to add.
+    /// Same branch as the base: adds nothing.
     NotNeeded,
 }
 
 /// A change in what CUDA supports.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
-    /// The release that brought it.
+pub struct SupportChange {
     pub cuda: CudaVersion,
-    /// The change.
     pub what: String,
-    /// Of the change.
     pub origin: Origin,
 }

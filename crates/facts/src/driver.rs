@@ -3,16 +3,16 @@
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-use crate::origin::{Origin, When};
+use crate::origin::{Origin, PartialDate};
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
-/// What `data/drivers/` holds.
+/// Contents of `data/drivers/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverFacts {
     /// Branches, oldest first.
     pub branch: Vec<BranchFacts>,
-    /// Releases whose date is known.
+    /// Releases with a known date.
     pub release: Vec<Release>,
     /// The open kernel modules.
     pub open_modules: OpenModules,
@@ -20,7 +20,6 @@ pub struct DriverFacts {
     pub cdmm: Cdmm,
     /// Fabric manager.
     pub fabric_manager: FabricManager,
-    /// Names of packages.
     pub packages: Packages,
 }
 
@@ -45,35 +44,30 @@ impl DriverFacts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BranchFacts {
-    /// Its number.
     pub branch: Branch,
-    /// How long NVIDIA looks after it.
     pub lifecycle: Lifecycle,
     /// The first data-centre release.
-    pub first_release: When,
-    /// The last day or month of fixes. Absent where no source gives one.
-    pub end_of_support: Option<When>,
-    /// Why there is no end of support, or what it rests on.
+    pub first_release: PartialDate,
+    /// Last day or month of fixes; `None` if no source gives one.
+    pub end_of_support: Option<PartialDate>,
+    /// Why the end of support is missing, or its basis.
     pub end_of_support_note: Option<String>,
-    /// The newest CUDA that its own user-space driver speaks.
+    /// The newest CUDA that its own user-space driver supports.
     pub native_cuda: CudaVersion,
     /// The newest release seen.
     pub latest: DriverVersion,
-    /// Its date.
     pub latest_date: Option<Date>,
-    /// Fields that no source confirms.
+    /// Names of fields that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
     /// Values on which sources disagree.
     #[serde(default)]
     pub disputed: Vec<crate::gpu::Dispute>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// How long NVIDIA looks after a branch.
+/// NVIDIA's support class of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lifecycle {
@@ -88,7 +82,7 @@ pub enum Lifecycle {
 }
 
 impl Lifecycle {
-    /// In words.
+    /// Name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::LongTerm => "long-term support branch",
@@ -99,22 +93,22 @@ impl Lifecycle {
     }
 }
 
-/// A branch's support on some day.
+/// Support of a branch on a given day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SupportStatus {
-    /// Fixes still come.
+    /// Still receives fixes.
     Supported,
-    /// Its first release lies in the future of that day.
+    /// First released after that day.
     NotYet,
-    /// Fixes have ended.
+    /// No longer receives fixes.
     Ended,
-    /// No source says until when.
+    /// No source gives an end date.
     Unknown,
 }
 
 impl SupportStatus {
-    /// In a word.
+    /// Name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Supported => "supported",
@@ -128,10 +122,10 @@ impl SupportStatus {
 impl BranchFacts {
     /// Whether no source confirms a field.
     pub fn is_unverified(&self, field: &str) -> bool {
-        self.unverified.iter().any(|it| it == field)
+        self.unverified.iter().any(|unverified| unverified == field)
     }
 
-    /// Whether fixes still come on day `on`.
+    /// Support status on day `on`.
     pub fn support(&self, on: Date) -> SupportStatus {
         match self.end_of_support {
             _ if self.first_release.last_day() > on => SupportStatus::NotYet,
@@ -148,9 +142,7 @@ impl BranchFacts {
 pub struct Release {
     /// Such as `580.65.06`.
     pub version: DriverVersion,
-    /// The day it came out.
     pub date: Date,
-    /// Of the date.
     pub origin: Origin,
 }
 
@@ -160,14 +152,13 @@ pub struct Release {
 pub struct OpenModules {
     /// The first branch that ships them.
     pub first_branch: Branch,
-    /// From here on they are what a plain install gives.
+    /// A default install uses them from this branch on.
     pub default_from_branch: Branch,
-    /// From here on a third party reports that nothing else ships.
+    /// A third party reports that this and later branches ship nothing else.
     pub only_from_branch: Branch,
-    /// Fields that no source confirms.
+    /// Names of fields that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -176,20 +167,18 @@ pub struct OpenModules {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cdmm {
-    /// The first driver with it.
     pub first_driver: DriverVersion,
-    /// GPUs for which NVIDIA documents it.
+    /// GPUs for which NVIDIA documents CDMM.
     pub documented_gpus: Vec<String>,
-    /// The module option that turns it on.
+    /// Module option that enables it.
     pub enable: String,
-    /// How to see whether it is on.
+    /// Command that shows whether it is on.
     pub verify: String,
     /// The branch from which a third party reports it as the default.
     pub default_from_branch: Branch,
-    /// Fields that no source confirms.
+    /// Names of fields that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -197,9 +186,9 @@ pub struct Cdmm {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packages {
-    /// From here on a pinning package holds the branch and the driver packages carry no number.
+    /// From this branch on, a pinning package pins the branch and driver packages carry no version
+    /// number.
     pub unversioned_from_branch: Branch,
-    /// Of the value above.
     pub origin: Origin,
 }
 
@@ -207,8 +196,7 @@ pub struct Packages {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricManager {
-    /// What must hold between its version and the driver's.
+    /// Required relation between its version and the driver's.
     pub rule: String,
-    /// Of the rule.
     pub origin: Origin,
 }

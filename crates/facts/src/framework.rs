@@ -1,36 +1,33 @@
-//! Frameworks: which CUDA and which machine code a published build carries.
+//! Frameworks: the CUDA version and the GPU targets of published builds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
 use crate::version::{ComputeCapability, CudaVersion, PackageVersion};
 
-/// What `data/frameworks/` holds.
+/// Contents of `data/frameworks/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameworkFacts {
-    /// The packages.
-    pub package: Vec<Package>,
-    /// The published builds.
+    pub package: Vec<FrameworkPackage>,
     pub build: Vec<Build>,
-    /// Which GPUs the builds carry code for.
+    /// GPU targets of the builds.
     pub coverage: Vec<Coverage>,
 }
 
 /// A framework.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Package {
+pub struct FrameworkPackage {
     /// Its name in the Python index.
     pub name: String,
     /// Other names that people use.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// The build that a plain install gives.
+    /// Build selected by a plain install.
     pub default_build: String,
-    /// What a plain install (no extra, no tag) lacks, where it lacks something.
+    /// What a plain install (no extra, no tag) lacks, if anything.
     pub plain_install_note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -38,17 +35,16 @@ pub struct Package {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
-    /// The [`Package::name`].
+    /// The [`FrameworkPackage::name`].
     pub package: String,
-    /// The version.
     pub version: PackageVersion,
-    /// `index` for what the Python index gives, else a tag (`cu128`) or an extra (`cuda12`).
+    /// `index` for the PyPI wheel, else a tag (`cu128`) or an extra (`cuda12`).
     pub build: String,
-    /// The CUDA that it brings along, at least. Absent where no source says.
+    /// Lowest CUDA that the build installs; `None` if no source says.
     pub cuda: Option<CudaVersion>,
-    /// The CUDA that it brings along is below this, where the package leaves room.
+    /// Exclusive upper bound of the CUDA that the build installs, if the package allows a range.
     pub cuda_below: Option<CudaVersion>,
-    /// The exact version of torch that it needs, for what is built on torch.
+    /// Exact torch version required, for frameworks built on torch.
     pub torch: Option<PackageVersion>,
     /// cuDNN requirement.
     pub cudnn: Option<String>,
@@ -58,39 +54,35 @@ pub struct Build {
     pub triton: Option<String>,
     /// Python requirement.
     pub requires_python: Option<String>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// Which GPUs some builds carry code for.
+/// GPU targets of some builds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coverage {
-    /// The [`Package::name`].
+    /// The [`FrameworkPackage::name`].
     pub package: String,
     /// `2.11` for every `2.11.x`.
     pub versions: Vec<PackageVersion>,
-    /// The CUDA that the builds were made with.
+    /// CUDA that the builds were compiled with.
     pub cuda: CudaVersion,
-    /// Targets with machine code. Empty where the source gives only a minimum.
+    /// Targets with machine code (cubins); empty if the source gives only a minimum.
     #[serde(default)]
     pub machine_code: Vec<ComputeCapability>,
-    /// Targets with PTX, which the driver can translate for newer GPUs.
+    /// Targets with PTX, which the driver can JIT-compile for newer GPUs.
     #[serde(default)]
     pub ptx: Vec<ComputeCapability>,
-    /// The oldest GPU that the maker supports, where no list is given.
+    /// Minimum compute capability that the vendor supports, if no list is published.
     pub minimum: Option<ComputeCapability>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
 impl FrameworkFacts {
-    /// The package of that name, in any case.
-    pub fn package(&self, name: &str) -> Option<&Package> {
+    /// The package of that name or alias, ignoring case.
+    pub fn package(&self, name: &str) -> Option<&FrameworkPackage> {
         self.package.iter().find(|package| {
             package.name.eq_ignore_ascii_case(name)
                 || package.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
@@ -102,34 +94,35 @@ impl FrameworkFacts {
         self.build.iter().filter(move |build| build.package == package)
     }
 
-    /// What a build is known to carry. Where no source lists it, what an earlier version with the same
-    /// major version of CUDA carried.
+    /// GPU targets of a build. If no source lists them, those of an earlier version with the same
+    /// CUDA major version.
     pub fn coverage(
         &self,
         package: &str,
         version: &PackageVersion,
         cuda: CudaVersion,
-    ) -> Option<Carried<'_>> {
-        let of_package = || self.coverage.iter().filter(|it| it.package == package);
-        let has = |it: &&Coverage| it.versions.iter().any(|covered| covered.covers(version));
-        let of_family = |it: &&Coverage| it.cuda.major == cuda.major;
-        let exact = of_package().find(|it| has(it) && it.cuda == cuda);
+    ) -> Option<CoverageMatch<'_>> {
+        let rows = || self.coverage.iter().filter(|row| row.package == package);
+        let lists_version =
+            |row: &&Coverage| row.versions.iter().any(|covered| covered.covers(version));
+        let same_major = |row: &&Coverage| row.cuda.major == cuda.major;
+        let exact = rows().find(|row| lists_version(row) && row.cuda == cuda);
         let by_minimum =
-            || of_package().find(|it| has(it) && it.minimum.is_some() && of_family(it));
+            || rows().find(|row| lists_version(row) && row.minimum.is_some() && same_major(row));
         if let Some(coverage) = exact.or_else(by_minimum) {
-            return Some(Carried { coverage, assumed: false });
+            return Some(CoverageMatch { coverage, assumed: false });
         }
-        let earlier = of_package().filter(|it| of_family(it) && it.cuda <= cuda);
-        let newest = earlier.filter_map(|it| {
-            let version = it.versions.iter().filter(|covered| *covered < version).max()?;
-            Some(((version, it.cuda), it))
+        let earlier = rows().filter(|row| same_major(row) && row.cuda <= cuda);
+        let newest = earlier.filter_map(|row| {
+            let version = row.versions.iter().filter(|covered| *covered < version).max()?;
+            Some(((version, row.cuda), row))
         });
         let (_, coverage) = newest.max_by(|(left, _), (right, _)| left.cmp(right))?;
-        Some(Carried { coverage, assumed: true })
+        Some(CoverageMatch { coverage, assumed: true })
     }
 
-    /// The build of torch that a build stands on; an error where the data does not have it.
-    pub fn torch_under<'a>(
+    /// The torch build that a build depends on; `Err` with the version if the data lacks it.
+    pub fn torch_dependency<'a>(
         &'a self,
         build: &'a Build,
     ) -> Option<Result<&'a Build, &'a PackageVersion>> {
@@ -137,22 +130,22 @@ impl FrameworkFacts {
         let package = self.package("torch")?;
         let tag = build.cuda.map(|cuda| format!("cu{}{}", cuda.major, cuda.minor));
         let tag = tag.as_deref().unwrap_or(&package.default_build);
-        let found = self.builds("torch").find(|it| it.version == *version && it.build == tag);
-        Some(found.ok_or(version))
+        let torch_build =
+            self.builds("torch").find(|torch| torch.version == *version && torch.build == tag);
+        Some(torch_build.ok_or(version))
     }
 }
 
-/// What is known of the code in a build.
+/// GPU targets found for a build.
 #[derive(Debug, Clone, Copy)]
-pub struct Carried<'a> {
-    /// The record.
+pub struct CoverageMatch<'a> {
     pub coverage: &'a Coverage,
-    /// It is of an earlier version.
+    /// Taken from an earlier version.
     pub assumed: bool,
 }
 
 impl Coverage {
-    /// What the builds carry, in words.
+    /// The targets, for display.
     pub fn list(&self) -> String {
         if let Some(minimum) = self.minimum {
             return format!("compute capability {minimum} and later");

@@ -5,15 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::origin::Origin;
 use crate::version::{Branch, ComputeCapability, CudaVersion, DriverVersion};
 
-/// What `data/gpus/` holds.
+/// Contents of `data/gpus/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuFacts {
-    /// The parts, one record a SKU.
+    /// One record per SKU.
     pub gpu: Vec<Gpu>,
-    /// Other names of the parts.
     pub alias: Vec<Alias>,
-    /// The generations.
     pub architecture: Vec<Architecture>,
 }
 
@@ -21,51 +19,44 @@ pub struct GpuFacts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// The one canonical name, such as `H100-SXM5-80GB`.
+    /// Canonical name, such as `H100-SXM5-80GB`.
     pub id: String,
     /// The name of its [`Architecture`].
     pub architecture: String,
     /// The die, such as `GH100`.
     pub chip: String,
-    /// What machine code it runs.
     pub compute_capability: ComputeCapability,
-    /// How it is mounted.
     pub form_factor: FormFactor,
-    /// Where its NVSwitch is, if it has one.
+    /// Location of its NVSwitch, if any.
     pub fabric: Fabric,
-    /// Whether CPU and GPU memory are one coherent space (Grace platforms).
+    /// Whether CPU and GPU share one coherent address space (Grace platforms).
     pub coherent: bool,
-    /// What NVML calls it.
+    /// Product names reported by NVML.
     pub nvml_names: Vec<String>,
     /// PCI device ids below vendor `10de`, four lower-case hexadecimal digits.
     pub pci_device_ids: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
-    /// The first drivers that name it.
-    pub listed: Option<Listed>,
-    /// Memory size and speed.
+    /// First drivers that list it as supported.
+    pub listed: Option<DriverListing>,
+    /// Memory capacity and bandwidth.
     pub memory: Option<Memory>,
-    /// Peak arithmetic rates.
     pub compute: Option<Compute>,
     /// `NVLink` and `PCIe`.
     pub links: Option<Links>,
-    /// Board power.
     pub power: Option<Power>,
-    /// Partitioning into instances; absent where the part has none.
+    /// `None` if the part does not support MIG.
     pub mig: Option<Mig>,
-    /// A list price.
     pub price: Option<Price>,
     /// Fields (as `group.field`) that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Values on which sources disagree, beside the one that we follow.
+    /// Values of sources that we do not follow.
     #[serde(default)]
     pub disputed: Vec<Dispute>,
-    /// What a person should know besides.
     pub note: Option<String>,
 }
 
-/// How a GPU is mounted.
+/// Form factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FormFactor {
@@ -91,20 +82,19 @@ impl FormFactor {
     }
 }
 
-/// The first drivers that name a part among those they support.
+/// The first drivers that list a part as supported.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listed {
-    /// The first release of each branch that began with older releases; oldest branch first. Later
-    /// branches list the part from their start.
+pub struct DriverListing {
+    /// For each branch that started without the part, the first release that lists it; oldest
+    /// branch first. Later branches list the part from their first release.
     pub drivers: Vec<DriverVersion>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-impl Listed {
-    /// Whether `driver` names the part.
-    pub fn by(&self, driver: &DriverVersion) -> bool {
+impl DriverListing {
+    /// Whether `driver` lists the part.
+    pub fn includes(&self, driver: &DriverVersion) -> bool {
         let of_branch = self.drivers.iter().find(|first| first.branch() == driver.branch());
         let newest = self.drivers.iter().map(DriverVersion::branch).max();
         match of_branch {
@@ -114,19 +104,18 @@ impl Listed {
     }
 }
 
-/// Where the NVSwitch of a GPU is.
+/// Location of a GPU's NVSwitch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fabric {
-    /// There is none.
     None,
-    /// On the baseboard of eight: the node runs fabric manager.
+    /// On the eight-GPU baseboard: the node runs fabric manager.
     Board,
-    /// In the switch trays of the rack: they run it.
+    /// In the rack's switch trays, which run fabric manager.
     Rack,
 }
 
-/// Memory size and speed.
+/// Memory capacity and bandwidth.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -136,7 +125,6 @@ pub struct Memory {
     pub technology: String,
     /// Peak, decimal gigabytes a second.
     pub bandwidth_gb_per_s: f64,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -160,7 +148,6 @@ pub struct Compute {
     pub int8_tops: Option<f64>,
     /// FP4 on the tensor cores.
     pub fp4_tflops: Option<f64>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -174,21 +161,19 @@ pub struct Links {
     pub nvlink_gb_per_s: Option<f64>,
     /// `PCIe` generation.
     pub pcie_generation: Option<u32>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// Board power.
+/// Board power limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
-    /// The limit that the card starts with.
+    /// Default power limit.
     pub default_w: f64,
-    /// The lowest limit that the card takes, where it is not `default_w`.
+    /// Minimum power limit, if different from `default_w`.
     pub min_w: Option<f64>,
-    /// The highest limit that the card takes, where it is not `default_w`.
+    /// Maximum power limit, if different from `default_w`.
     pub max_w: Option<f64>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -196,39 +181,35 @@ pub struct Power {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mig {
-    /// Most instances at once.
+    /// Maximum number of instances.
     pub instances_max: u32,
-    /// The first driver with it, where a source says so.
+    /// First driver with MIG support, if a source says so.
     pub driver_min: Option<DriverVersion>,
-    /// Profile name to the most instances of it.
+    /// Maximum number of instances by profile name.
     pub profiles: std::collections::BTreeMap<String, u32>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// A list price.
+/// List price of a GPU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// On demand, for one GPU.
+    /// On-demand price of one GPU.
     pub usd_per_gpu_hour: f64,
-    /// Whose instance.
+    /// Cloud instance that the price was taken from.
     pub instance: String,
-    /// Of the values above.
     pub origin: Origin,
 }
 
-/// A value that another source gives differently.
+/// A conflicting value from another source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dispute {
     /// The field, as `group.field`.
     pub field: String,
-    /// What the other source says.
+    /// The other source's value.
     pub other: String,
-    /// The other source.
     pub source: String,
-    /// Why we do not follow it.
     pub why_not: String,
 }
 
@@ -240,10 +221,10 @@ pub struct Alias {
     pub gpu: String,
     /// Compared without case, spaces and punctuation.
     pub names: Vec<String>,
-    /// Names of a family that people also use for one part of it: the answer says what was taken.
+    /// Family names also used for one member of the family; the answer states which member was
+    /// chosen.
     #[serde(default)]
     pub family: Vec<String>,
-    /// Where the names were seen.
     pub origin: Origin,
 }
 
@@ -253,32 +234,31 @@ pub struct Alias {
 pub struct Architecture {
     /// Such as `Hopper`.
     pub name: String,
-    /// Which kernel modules drive it.
     pub modules: Modules,
-    /// The branch after which the driver no longer knows it; absent while support goes on.
+    /// Last driver branch that supports it; `None` while supported.
     pub last_branch: Option<Branch>,
     /// Its compute capabilities.
     pub targets: Vec<Target>,
-    /// Of the values above, but for `first_branch` of the targets.
+    /// Covers the values above except `first_branch` of the targets.
     pub origin: Origin,
-    /// Of `first_branch` of the targets.
+    /// Covers `first_branch` of the targets.
     pub first_branch_origin: Origin,
 }
 
 impl Architecture {
-    /// Whether a branch drives some part of the generation.
+    /// Whether a branch supports any part of the generation.
     pub fn is_driven_by(&self, branch: Branch) -> bool {
         self.targets.iter().any(|target| self.drives_target(target, branch))
     }
 
-    /// Whether a branch drives the parts of one target.
+    /// Whether a branch supports the parts of one target.
     pub fn drives_target(&self, target: &Target, branch: Branch) -> bool {
         target.first_branch.is_none_or(|first| branch >= first)
             && self.last_branch.is_none_or(|last| branch <= last)
     }
 }
 
-/// The kernel modules that an architecture can be driven by.
+/// Kernel modules that support an architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Modules {
@@ -290,16 +270,16 @@ pub enum Modules {
     Either,
 }
 
-/// A compute capability as a target of the compiler.
+/// A compute capability as a compiler target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// Such as `9.0`.
     pub compute_capability: ComputeCapability,
-    /// The first CUDA whose compiler knows it.
+    /// First CUDA whose compiler supports it.
     pub first_cuda: CudaVersion,
-    /// The last CUDA whose compiler knows it; absent while support goes on.
+    /// Last CUDA whose compiler supports it; `None` while supported.
     pub last_cuda: Option<CudaVersion>,
-    /// The first driver branch that drives it; absent where that is older than the data.
+    /// First driver branch that supports it; `None` if older than the data.
     pub first_branch: Option<Branch>,
 }

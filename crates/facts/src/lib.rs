@@ -1,15 +1,16 @@
-//! What runs on what, and what a message or a setting means: facts with sources, and answers from them.
+//! Facts about NVIDIA GPUs, drivers, CUDA and frameworks, each with its source, and the functions
+//! that answer questions from them.
 //!
-//! Pure: no clock, no file, no network. The binary passes text, bytes and dates in and prints what
-//! comes out; the agent and the server use the same functions.
+//! Pure: no clock, no files, no network. The binary passes in text, bytes and dates and prints the
+//! results; the agent and the server call the same functions.
 //!
 //! ```text
-//! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
-//!                                    ├─> node::judge(set, seen, on)    what was read on a node -> items
+//! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies
+//!                                    ├─> node::evaluate(set, node, on) NodeObservation -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
-//!                                    ├─> lint::lint(set, text)         settings that do nothing or harm
-//!                                    ├─> diag::judge(test, outcome)    what a tested GPU did -> pass, degraded, fail
-//!                                    └─> tune::plan(set, profile, …)   settings that a node's work wants
+//!                                    ├─> lint::lint(set, text)         useless and harmful settings
+//!                                    ├─> diag::evaluate(test, outcome) pass, degraded or fail
+//!                                    └─> tune::plan(set, profile, …)   steps towards a profile
 //! ```
 
 pub mod advisory;

@@ -1,13 +1,14 @@
-//! Names as people have them: any case, any punctuation, and the nearest one when misspelt.
+//! GPU lookup by name, ignoring case and punctuation, and suggestions for misspelt names.
 
 use crate::gpu::{Gpu, GpuFacts};
 
-/// A name without case, spaces and punctuation, and without the maker's words.
+/// A name in lower case without spaces, punctuation and the words NVIDIA and Tesla.
 pub fn fold(name: &str) -> String {
     folded(name).map(char::from).collect()
 }
 
-/// The letters of [`fold`], one by one: every check looks through all names, so none is copied.
+/// The bytes of [`fold`] as an iterator: every check compares against all names, so nothing is
+/// allocated.
 fn folded(name: &str) -> impl Iterator<Item = u8> {
     let mut letters =
         name.bytes().filter(u8::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());
@@ -21,31 +22,30 @@ fn folded(name: &str) -> impl Iterator<Item = u8> {
     letters
 }
 
-/// Whether a name folds to `key`.
 fn folds_to(name: &str, key: &str) -> bool {
     folded(name).eq(key.bytes())
 }
 
-/// The names in `known` that `wanted` may have been meant as, nearest first, at most three.
-pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let wanted = fold(wanted);
-    // A third of the letters wrong is a slip; more is another word.
-    let most = (wanted.len() / 3).max(1);
-    let mut near: Vec<(usize, &str)> = known
+/// The candidates closest to a misspelt `name`, nearest first, at most three.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let key = fold(name);
+    // Up to a third of the letters may be wrong; beyond that it is another word.
+    let max_distance = (key.len() / 3).max(1);
+    let mut near: Vec<(usize, &str)> = candidates
         .into_iter()
-        .map(|name| {
-            let folded = fold(name);
-            let beginning = !wanted.is_empty() && folded.starts_with(&wanted);
-            (if beginning { 0 } else { distance(&wanted, &folded) }, name)
+        .map(|candidate| {
+            let folded = fold(candidate);
+            let is_prefix = !key.is_empty() && folded.starts_with(&key);
+            (if is_prefix { 0 } else { distance(&key, &folded) }, candidate)
         })
-        .filter(|(distance, _)| *distance <= most)
+        .filter(|(distance, _)| *distance <= max_distance)
         .collect();
     near.sort_unstable();
-    near.dedup_by_key(|(_, name)| *name);
-    near.into_iter().take(3).map(|(_, name)| name).collect()
+    near.dedup_by_key(|(_, candidate)| *candidate);
+    near.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
-/// Levenshtein distance, with a swap of neighbours as one edit.
+/// Damerau-Levenshtein distance: a swap of neighbouring letters is one edit.
 pub(crate) fn distance(left: &str, right: &str) -> usize {
     let (left, right) = (left.as_bytes(), right.as_bytes());
     let mut before: Vec<usize> = Vec::new();
@@ -66,20 +66,19 @@ pub(crate) fn distance(left: &str, right: &str) -> usize {
     last[right.len()]
 }
 
-/// A GPU found by name.
+/// Result of a lookup by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Named<'a> {
-    /// The GPU.
+pub struct GpuMatch<'a> {
     pub gpu: &'a Gpu,
-    /// The name is of a family and this part was taken for it.
+    /// The name denotes a family; this member was chosen.
     pub assumed: bool,
 }
 
 impl GpuFacts {
-    /// The GPU that a person means: canonical id, alias, NVML name or PCI id, in any case.
-    pub fn by_name(&self, name: &str) -> Option<Named<'_>> {
-        let exact = |gpu| Some(Named { gpu, assumed: false });
-        // A slice or a shared GPU, as nvidia-smi and Kubernetes label it, is the GPU.
+    /// Finds a GPU by canonical id, alias, NVML name or PCI id, ignoring case.
+    pub fn by_name(&self, name: &str) -> Option<GpuMatch<'_>> {
+        let exact = |gpu| Some(GpuMatch { gpu, assumed: false });
+        // Drop MIG and time-slicing suffixes, as nvidia-smi and Kubernetes label them.
         let name = ["-MIG-", " MIG ", "-SHARED"]
             .iter()
             .filter_map(|mark| name.find(mark))
@@ -98,15 +97,16 @@ impl GpuFacts {
             return exact(gpu);
         }
         self.alias.iter().find_map(|alias| {
-            let named = alias.names.iter().any(|name| folds_to(name, &key));
-            let assumed = !named && alias.family.iter().any(|name| folds_to(name, &key));
-            (named || assumed).then_some(())?;
+            let is_alias = alias.names.iter().any(|name| folds_to(name, &key));
+            let assumed = !is_alias && alias.family.iter().any(|name| folds_to(name, &key));
+            (is_alias || assumed).then_some(())?;
             let gpu = self.gpu.iter().find(|gpu| gpu.id == alias.gpu)?;
-            Some(Named { gpu, assumed })
+            Some(GpuMatch { gpu, assumed })
         })
     }
 
-    /// By PCI id: `0x2330`, `2330`, `10de:2330`, `10DE:2330`, `0x233010de` (as NVML gives it).
+    /// Finds a GPU by PCI id: `0x2330`, `2330`, `10de:2330`, `10DE:2330`, `0x233010de` (NVML's
+    /// form).
     fn by_pci_id(&self, name: &str) -> Option<&Gpu> {
         let text = name.trim().to_ascii_lowercase();
         let text = text.strip_prefix("0x").unwrap_or(&text);
@@ -120,7 +120,7 @@ impl GpuFacts {
         self.gpu.iter().find(|gpu| gpu.pci_device_ids.iter().any(|id| id == device))
     }
 
-    /// Every name that [`GpuFacts::by_name`] takes, for suggestions.
+    /// Every name that [`GpuFacts::by_name`] accepts, for suggestions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let ids = self.gpu.iter().map(|gpu| gpu.id.as_str());
         let aliases = self.alias.iter().flat_map(|alias| alias.names.iter().chain(&alias.family));
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fold_to_the_same_key() {
+    fn spellings_fold_to_the_same_key() {
         for name in ["NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3", "h100_80gb_hbm3"] {
             assert_eq!(fold(name), "h10080gbhbm3");
         }
@@ -141,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_finds_the_word_and_another_word_does_not() {
-        let known = ["H100-SXM5-80GB", "A100-SXM4-80GB", "torch", "tensorflow"];
-        assert_eq!(nearest("tensroflow", known), ["tensorflow"]);
-        assert_eq!(nearest("toch", known), ["torch"]);
-        assert!(nearest("Z9000", known).is_empty());
-        assert_eq!(nearest("H100", known), ["H100-SXM5-80GB"]);
+    fn suggests_for_typos_but_not_for_other_words() {
+        let names = ["H100-SXM5-80GB", "A100-SXM4-80GB", "torch", "tensorflow"];
+        assert_eq!(nearest("tensroflow", names), ["tensorflow"]);
+        assert_eq!(nearest("toch", names), ["torch"]);
+        assert!(nearest("Z9000", names).is_empty());
+        assert_eq!(nearest("H100", names), ["H100-SXM5-80GB"]);
     }
 }

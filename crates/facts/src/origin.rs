@@ -1,4 +1,4 @@
-//! Where a fact comes from.
+//! Provenance of facts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,32 +10,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// Documents, files or measurements, as a person would look them up. Never empty.
+    /// Documents, files or measurements, precise enough to look up. Never empty.
     pub source: Vec<String>,
-    /// The day on which somebody read the source.
+    /// Day the source was read.
     pub retrieved: Date,
-    /// How much the source can be trusted to know.
+    /// Trust level of the source.
     pub kind: OriginKind,
 }
 
 impl Origin {
-    /// The sources in one line.
+    /// All sources, joined into one line.
     pub fn line(&self) -> String {
         self.source.join("; ")
     }
 }
 
-/// Who says so.
+/// Kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginKind {
-    /// NVIDIA, or the maker of the framework, in its own words or files.
+    /// NVIDIA or the framework's vendor, from its own documents or files.
     Vendor,
-    /// Read off hardware or off a package.
+    /// Read from hardware or from a package.
     Measured,
-    /// Somebody else who ought to know.
+    /// A third party with first-hand knowledge.
     ThirdParty,
-    /// Concluded by us from other facts.
+    /// Derived by us from other facts.
     Derived,
 }
 
@@ -52,15 +52,15 @@ impl fmt::Display for OriginKind {
 
 /// A day, or a month where the source names no day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum PartialDate {
     /// `2025-04-17`
     Day(Date),
-    /// `2028-06`; held as its first day.
+    /// `2028-06`, stored as its first day.
     Month(Date),
 }
 
-impl When {
-    /// The last day that it covers: itself, or the end of the month.
+impl PartialDate {
+    /// The last day covered: the day itself, or the end of the month.
     pub fn last_day(self) -> Date {
         match self {
             Self::Day(day) => day,
@@ -69,16 +69,16 @@ impl When {
     }
 }
 
-/// Why a text is not a date.
+/// The text is not a date.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a date such as `2028-06-30` or `2028-06`")]
-pub struct WhenError(String);
+pub struct PartialDateError(String);
 
-impl FromStr for When {
-    type Err = WhenError;
+impl FromStr for PartialDate {
+    type Err = PartialDateError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |_| WhenError(text.to_owned());
+        let error = |_| PartialDateError(text.to_owned());
         match text.len() {
             7 => format!("{text}-01").parse().map(Self::Month).map_err(error),
             _ => text.parse().map(Self::Day).map_err(error),
@@ -86,7 +86,7 @@ impl FromStr for When {
     }
 }
 
-impl fmt::Display for When {
+impl fmt::Display for PartialDate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Day(day) => formatter.pad(&day.to_string()),
@@ -97,13 +97,13 @@ impl fmt::Display for When {
     }
 }
 
-impl Serialize for When {
+impl Serialize for PartialDate {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for When {
+impl<'de> Deserialize<'de> for PartialDate {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
@@ -115,11 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_month_lasts_to_its_end() {
-        let june: When = "2028-06".parse().unwrap();
+    fn month_ends_on_its_last_day() {
+        let june: PartialDate = "2028-06".parse().unwrap();
         assert_eq!(june.last_day().to_string(), "2028-06-30");
         assert_eq!(june.to_string(), "2028-06");
-        assert!("2028-13".parse::<When>().is_err());
-        assert!("soon".parse::<When>().is_err());
+        assert!("2028-13".parse::<PartialDate>().is_err());
+        assert!("soon".parse::<PartialDate>().is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! A set of facts: read whole, checked whole.
+//! A fact set: parsed and validated as a whole.
 
 use std::ops::Deref;
 use std::sync::{LazyLock, OnceLock};
@@ -15,50 +15,44 @@ use crate::gpu::GpuFacts;
 use crate::setting::SettingFacts;
 use crate::xid::XidFacts;
 
-/// The version of the form in which a set is written.
+/// Schema version of serialised sets.
 pub const SCHEMA: u32 = 1;
 
-/// All facts that an answer can rest on.
+/// All facts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FactSet {
-    /// Which set this is.
     pub set: SetId,
-    /// GPUs and architectures.
-    pub gpus: Kind<GpuFacts>,
-    /// Driver branches and releases.
-    pub drivers: Kind<DriverFacts>,
-    /// CUDA toolkits.
-    pub cuda: Kind<CudaFacts>,
-    /// Frameworks.
-    pub frameworks: Kind<FrameworkFacts>,
-    /// Kernel-log messages.
-    pub xids: Kind<XidFacts>,
-    /// Advisories and regressions.
-    pub advisories: Kind<AdvisoryFacts>,
-    /// Settings that are real and that are not.
-    pub settings: Kind<SettingFacts>,
-    /// What healthy GPUs reach. A set from before there was any has what the program was built with.
+    pub gpus: LazyFacts<GpuFacts>,
+    pub drivers: LazyFacts<DriverFacts>,
+    pub cuda: LazyFacts<CudaFacts>,
+    pub frameworks: LazyFacts<FrameworkFacts>,
+    pub xids: LazyFacts<XidFacts>,
+    pub advisories: LazyFacts<AdvisoryFacts>,
+    /// Real and fake settings.
+    pub settings: LazyFacts<SettingFacts>,
+    /// Baselines of healthy GPUs. Sets written before this field existed fall back to the embedded
+    /// data.
     #[serde(default = "embedded_diag")]
-    pub diag: Kind<DiagFacts>,
+    pub diag: LazyFacts<DiagFacts>,
 }
 
-/// One kind of fact. The embedded ones are read when they are first asked for: an answer about a
-/// driver does not wait for the table of Xids.
+/// One kind of fact. Embedded kinds are parsed on first access, so a query about a driver does not
+/// parse the Xid table.
 #[derive(Debug, Clone)]
-pub struct Kind<T> {
+pub struct LazyFacts<T> {
     facts: OnceLock<T>,
-    /// Of the embedded set only.
+    /// Set only in the embedded set.
     json: &'static str,
 }
 
-impl<T> Kind<T> {
+impl<T> LazyFacts<T> {
     fn embedded(json: &'static str) -> Self {
         Self { facts: OnceLock::new(), json }
     }
 }
 
-impl<T: for<'de> Deserialize<'de>> Deref for Kind<T> {
+impl<T: for<'de> Deserialize<'de>> Deref for LazyFacts<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -67,31 +61,31 @@ impl<T: for<'de> Deserialize<'de>> Deref for Kind<T> {
     }
 }
 
-impl<T: Serialize + for<'de> Deserialize<'de>> Serialize for Kind<T> {
+impl<T: Serialize + for<'de> Deserialize<'de>> Serialize for LazyFacts<T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Kind<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for LazyFacts<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let facts = T::deserialize(deserializer)?;
         Ok(Self { facts: OnceLock::from(facts), json: "" })
     }
 }
 
-/// The JSON of a kind as the build script packed it.
+/// The JSON that the build script packed for a kind.
 macro_rules! embedded_json {
     ($kind:literal) => {
         include_str!(concat!(env!("OUT_DIR"), "/", $kind, ".json"))
     };
 }
 
-fn embedded_diag() -> Kind<DiagFacts> {
-    Kind::embedded(embedded_json!("diag"))
+fn embedded_diag() -> LazyFacts<DiagFacts> {
+    LazyFacts::embedded(embedded_json!("diag"))
 }
 
-/// Which set an answer rests on.
+/// Identifies the set behind an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetId {
@@ -99,54 +93,50 @@ pub struct SetId {
     pub schema: u32,
     /// Such as `farrier-2026.11.15`.
     pub name: String,
-    /// The day up to which it was collected.
+    /// Data is complete up to this day.
     pub date: Date,
 }
 
-/// Why a set cannot be read.
+/// Failure to load a set.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
-    /// It is not the JSON form of a set.
+    /// Not a serialised set.
     #[error("failed to read the fact set")]
     Form(#[source] serde_json::Error),
-    /// It is of another version of the form.
+    /// Written with another schema version.
     #[error("fact set has schema {found}, this build reads schema {SCHEMA}")]
-    Schema {
-        /// What the set says.
-        found: u32,
-    },
-    /// It reads, and its content does not hold together.
+    Schema { found: u32 },
+    /// Parses, but validation found inconsistencies.
     #[error("fact set `{name}` has {} problem(s), the first: {}", problems.len(), problems[0])]
     Content {
-        /// The set.
         name: String,
-        /// What is wrong, all of it.
+        /// All validation problems.
         problems: Vec<String>,
     },
 }
 
 impl FactSet {
-    /// The set that the binary was built with.
+    /// The set compiled into the binary.
     pub fn embedded() -> &'static Self {
         static EMBEDDED: LazyLock<FactSet> = LazyLock::new(|| FactSet {
             set: serde_json::from_str(embedded_json!("set")).expect("the embedded set is tested"),
-            gpus: Kind::embedded(embedded_json!("gpus")),
-            drivers: Kind::embedded(embedded_json!("drivers")),
-            cuda: Kind::embedded(embedded_json!("cuda")),
-            frameworks: Kind::embedded(embedded_json!("frameworks")),
-            xids: Kind::embedded(embedded_json!("xids")),
-            advisories: Kind::embedded(embedded_json!("advisories")),
-            settings: Kind::embedded(embedded_json!("settings")),
+            gpus: LazyFacts::embedded(embedded_json!("gpus")),
+            drivers: LazyFacts::embedded(embedded_json!("drivers")),
+            cuda: LazyFacts::embedded(embedded_json!("cuda")),
+            frameworks: LazyFacts::embedded(embedded_json!("frameworks")),
+            xids: LazyFacts::embedded(embedded_json!("xids")),
+            advisories: LazyFacts::embedded(embedded_json!("advisories")),
+            settings: LazyFacts::embedded(embedded_json!("settings")),
             diag: embedded_diag(),
         });
         &EMBEDDED
     }
 
-    /// Reads a set that was checked when it was installed. [`FactSet::checked`] is the way in for a
-    /// set from outside.
-    pub fn read(json: &[u8]) -> Result<Self, SetError> {
+    /// Parses a set that was validated at installation. Use [`FactSet::parse_validated`] for
+    /// untrusted sets.
+    pub fn parse(json: &[u8]) -> Result<Self, SetError> {
         let set: Self = serde_json::from_slice(json).map_err(|err| {
-            // A set of another schema fails on its form first; say the useful thing.
+            // A set of another schema usually fails to parse; report the schema mismatch instead.
             #[derive(Deserialize)]
             struct Head {
                 set: HeadId,
@@ -168,9 +158,9 @@ impl FactSet {
         Ok(set)
     }
 
-    /// Reads a set and checks all of it.
-    pub fn checked(json: &[u8]) -> Result<Self, SetError> {
-        let set = Self::read(json)?;
+    /// Parses and validates a set.
+    pub fn parse_validated(json: &[u8]) -> Result<Self, SetError> {
+        let set = Self::parse(json)?;
         let problems = crate::validate::problems(&set);
         if problems.is_empty() {
             Ok(set)

@@ -1,49 +1,49 @@
-//! Settings that exist, and settings that do not.
+//! Real and fake settings of the GPU software stack.
 //!
-//! The records say what is judged and what is true; [`crate::lint`] finds the places. A rule that needs
-//! code (a loop, a comparison) has a [`Pattern`] for its words only.
+//! The records hold the rules and their texts; [`crate::lint`] finds the places in the code. A rule
+//! that needs code (a loop, a comparison) has a [`Pattern`] that holds only its text.
 
 mod call;
 mod pattern;
-mod problems;
+mod validate;
 mod variable;
 mod verdict;
 
-pub use call::{ArgumentTest, CallRule, Wrong};
-pub use pattern::{ClaimRule, CommandRule, Pattern, PowerClaim, PowerLimit, Shape};
-pub(crate) use problems::problems;
-pub use variable::{Key, KeyList, Namespace, Place, ValueTest, VariableRule};
-pub use verdict::{Class, Level, Verdict};
+pub use call::{ArgumentTest, BadArgument, CallRule};
+pub use pattern::{ClaimRule, CodePattern, CommandRule, Pattern, PowerClaim, PowerLimit};
+pub(crate) use validate::validate;
+pub use variable::{KeyList, KeyRule, Namespace, SettingSource, ValueTest, VariableRule};
+pub use verdict::{LintClass, LintLevel, LintVerdict};
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What `data/settings/` holds.
+/// Contents of `data/settings/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingFacts {
-    /// Families of environment variables, with the names that are real.
+    /// Prefixes of environment variables with their real names.
     pub namespace: Vec<Namespace>,
-    /// Environment variables that are judged by name, or by name and value.
+    /// Rules on environment variables, by name or by name and value.
     pub variable: Vec<VariableRule>,
     /// Variables whose value is a list of `key:value` pairs.
     pub key_list: Vec<KeyList>,
-    /// Python calls and their arguments.
+    /// Rules on Python calls and their arguments.
     pub call: Vec<CallRule>,
-    /// Options of commands.
+    /// Rules on command-line options.
     pub command: Vec<CommandRule>,
-    /// Versions that people tie together and that do not belong together.
+    /// Pairs of versions wrongly claimed to belong together.
     pub claim: Vec<ClaimRule>,
-    /// Power limits that comments call the maximum of a card.
+    /// Power limits that comments wrongly call the maximum of a card.
     pub power_claim: Vec<PowerClaim>,
-    /// What to say where code finds a pattern.
+    /// Texts for patterns found by code.
     pub pattern: Vec<Pattern>,
 }
 
 impl SettingFacts {
-    /// Every verdict, in the order of the records.
-    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+    /// All verdicts, in record order.
+    pub fn verdicts(&self) -> impl Iterator<Item = &LintVerdict> {
         let namespaces = self.namespace.iter().map(|space| &space.verdict);
         let variables = self.variable.iter().map(|rule| &rule.verdict);
         let lists = self
@@ -65,13 +65,13 @@ impl SettingFacts {
             .chain(patterns)
     }
 
-    /// The codes that findings can have, sorted.
+    /// All finding codes, sorted.
     pub fn codes(&self) -> BTreeSet<&str> {
         self.verdicts().map(|verdict| verdict.code.as_str()).collect()
     }
 
-    /// What to say where code found `shape`.
-    pub fn pattern(&self, shape: Shape) -> Option<&Verdict> {
+    /// The verdict for a pattern found by code.
+    pub fn pattern(&self, shape: CodePattern) -> Option<&LintVerdict> {
         self.pattern.iter().find(|pattern| pattern.shape == shape).map(|pattern| &pattern.verdict)
     }
 }

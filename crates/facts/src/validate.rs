@@ -1,7 +1,8 @@
-//! What must hold in a set besides its form.
+//! Consistency checks of a fact set.
 //!
-//! The types refuse unknown keys, missing origins, versions that do not parse and GPUs without a
-//! compute capability. Here is what no type can see: names that point nowhere, twins, gaps.
+//! The types already reject unknown keys, missing origins, unparsable versions and GPUs without a
+//! compute capability. This module finds what types cannot: dangling references, duplicates and
+//! gaps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +10,9 @@ use serde_json::Value;
 
 use crate::names::fold;
 use crate::set::FactSet;
-use crate::version::Branch;
+use crate::version::{Branch, PackageVersion};
 
-/// Everything that is wrong with a set; empty when it is good.
+/// All problems of a set; empty if it is valid.
 pub fn problems(set: &FactSet) -> Vec<String> {
     let mut problems = Vec::new();
     origins(set, &mut problems);
@@ -22,13 +23,13 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     cuda(set, &mut problems);
     frameworks(set, &mut problems);
     advisories(set, &mut problems);
-    crate::xid::problems(&set.xids, &mut problems);
-    crate::setting::problems(&set.settings, &mut problems);
+    crate::xid::validate(&set.xids, &mut problems);
+    crate::setting::validate(&set.settings, &mut problems);
     diag(set, &mut problems);
     problems
 }
 
-/// Every origin names a source, and nobody read it after the date of the set.
+/// Every origin names a source that was read no later than the date of the set.
 fn origins(set: &FactSet, problems: &mut Vec<String>) {
     let value = serde_json::to_value(set).expect("a set serialises");
     let limit = set.set.date.to_string();
@@ -45,40 +46,41 @@ fn origins(set: &FactSet, problems: &mut Vec<String>) {
     });
 }
 
-/// What GPUs reach is of GPUs that are known, said once, and possible.
+/// Baselines refer to known GPUs, are unique and do not exceed the peak.
 fn diag(set: &FactSet, problems: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     for least in &set.diag.least {
         let name = format!("least of {} for {}", least.gpu, least.test);
         let Some(gpu) = set.gpus.gpu.iter().find(|gpu| gpu.id == least.gpu) else {
             problems.push(format!("{name}: there is no such GPU"));
             continue;
         };
-        if !seen.insert((&least.gpu, least.test)) {
-            problems.push(format!("{name}: said twice"));
+        if !unique.insert((&least.gpu, least.test)) {
+            problems.push(format!("{name}: duplicate"));
         }
-        // PCIe depends on the slot: its peak is checked where it is used.
+        // The PCIe peak depends on the slot, so it is checked where it is used.
         let peak = gpu.peak(least.test, None).map(|(peak, _)| peak);
         if !least.value.is_finite()
             || least.value <= 0.0
             || peak.is_some_and(|peak| least.value > peak)
         {
-            problems.push(format!("{name}: {} cannot be", least.value));
+            problems.push(format!("{name}: {} is impossible", least.value));
         }
     }
-    let mut seen = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     for share in &set.diag.share {
         let architecture = share.architecture.as_deref();
         let name = format!("share of {} for {}", architecture.unwrap_or("all"), share.test);
-        if !seen.insert((architecture, share.test)) {
-            problems.push(format!("{name}: said twice"));
+        if !unique.insert((architecture, share.test)) {
+            problems.push(format!("{name}: duplicate"));
         }
-        let known = |name: &str| set.gpus.architecture.iter().any(|it| it.name == name);
-        if architecture.is_some_and(|name| !known(name)) {
+        let exists =
+            |name: &str| set.gpus.architecture.iter().any(|architecture| architecture.name == name);
+        if architecture.is_some_and(|name| !exists(name)) {
             problems.push(format!("{name}: there is no such architecture"));
         }
         if !(share.least > 0.0 && share.least <= 1.0) {
-            problems.push(format!("{name}: {} is no share", share.least));
+            problems.push(format!("{name}: {} is not a share between 0 and 1", share.least));
         }
     }
 }
@@ -100,17 +102,18 @@ fn walk(path: &str, value: &Value, visit: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// Marks (`unverified`, `disputed`) must name fields that are there.
+/// `unverified` and `disputed` must name existing fields.
 fn marks(name: &str, record: &impl serde::Serialize, problems: &mut Vec<String>) {
     let value = serde_json::to_value(record).expect("a record serialises");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
     let unverified = list("unverified").iter().map(text).collect::<Vec<_>>();
-    let disputed = list("disputed").iter().map(|it| text(&it["field"])).collect::<Vec<_>>();
+    let disputed =
+        list("disputed").iter().map(|dispute| text(&dispute["field"])).collect::<Vec<_>>();
     for mark in unverified.iter().chain(&disputed) {
         let pointer = format!("/{}", mark.replace('.', "/"));
         let absent = value.pointer(&pointer).is_none_or(Value::is_null);
-        // A disputed end of support may be one that we hold to be unknown.
+        // A disputed field may be null: we may treat a disputed end of support as unknown.
         if absent && !(disputed.contains(mark) && value.get(mark).is_some()) {
             problems.push(format!("{name}: marks `{mark}`, which it does not have"));
         }
@@ -128,9 +131,11 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
         if !ids.insert(fold(name)) {
             problems.push(format!("gpu {name}: named twice"));
         }
-        let architecture = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
-        let target = architecture.and_then(|it| {
-            it.targets.iter().find(|it| it.compute_capability == gpu.compute_capability)
+        let architecture =
+            set.gpus.architecture.iter().find(|architecture| architecture.name == gpu.architecture);
+        let target = architecture.and_then(|architecture| {
+            let mut targets = architecture.targets.iter();
+            targets.find(|target| target.compute_capability == gpu.compute_capability)
         });
         if target.is_none() {
             problems.push(format!(
@@ -151,24 +156,24 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
     }
 }
 
-/// One generation, one record; one compute capability, one target.
+/// Generations and compute capabilities are unique.
 fn architectures(set: &FactSet, problems: &mut Vec<String>) {
     let mut names = BTreeSet::new();
     let mut targets = BTreeSet::new();
     for architecture in &set.gpus.architecture {
         if !names.insert(&architecture.name) {
-            problems.push(format!("architecture {}: stands twice", architecture.name));
+            problems.push(format!("architecture {}: duplicate", architecture.name));
         }
         for target in &architecture.targets {
             if !targets.insert(target.compute_capability) {
                 let name = target.compute_capability;
-                problems.push(format!("target {name}: stands twice"));
+                problems.push(format!("target {name}: duplicate"));
             }
         }
     }
 }
 
-/// One name, one GPU.
+/// Every name denotes one GPU.
 fn aliases(set: &FactSet, problems: &mut Vec<String>) {
     let mut owners: BTreeMap<String, &str> = BTreeMap::new();
     let mut claim = |name: &str, gpu, problems: &mut Vec<String>| {
@@ -197,12 +202,15 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
         problems.push("drivers: no branch".to_owned());
     }
     if !set.drivers.branch.is_sorted_by(|left, right| left.branch < right.branch) {
-        problems.push("drivers: branches are not in order, or one stands twice".to_owned());
+        problems.push("drivers: branches are not in order, or one is listed twice".to_owned());
     }
     for branch in &set.drivers.branch {
         let name = branch.branch;
         if branch.latest.branch() != name {
-            problems.push(format!("branch {name}: latest release {} is not of it", branch.latest));
+            problems.push(format!(
+                "branch {name}: latest release {} belongs to another branch",
+                branch.latest
+            ));
         }
         if branch.end_of_support.is_none() && branch.end_of_support_note.is_none() {
             problems
@@ -210,13 +218,13 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
         }
         marks(&format!("branch {name}"), branch, problems);
     }
-    let mut seen = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     for release in &set.drivers.release {
         if set.drivers.branch(release.version.branch()).is_none() {
             problems.push(format!("release {}: no such branch", release.version));
         }
-        if !seen.insert(&release.version) {
-            problems.push(format!("release {}: stands twice", release.version));
+        if !unique.insert(&release.version) {
+            problems.push(format!("release {}: duplicate", release.version));
         }
     }
     marks("open modules", &set.drivers.open_modules, problems);
@@ -230,7 +238,7 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
 
 fn cuda(set: &FactSet, problems: &mut Vec<String>) {
     if !set.cuda.toolkit.is_sorted_by(|left, right| left.version > right.version) {
-        problems.push("cuda: toolkits are not newest first, or one stands twice".to_owned());
+        problems.push("cuda: toolkits are not newest first, or one is listed twice".to_owned());
     }
     for gpu in &set.cuda.forward_compatibility.conditional_gpus {
         if set.gpus.by_name(gpu).is_none() {
@@ -257,21 +265,23 @@ fn cuda(set: &FactSet, problems: &mut Vec<String>) {
 
 fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     let facts = &set.frameworks;
-    let known = |package: &str| facts.package.iter().any(|it| it.name == package);
-    let mut seen = BTreeSet::new();
+    let package_exists = |package: &str| facts.package.iter().any(|record| record.name == package);
+    let torch_exists =
+        |torch: &PackageVersion| facts.builds("torch").any(|build| build.version == *torch);
+    let mut unique = BTreeSet::new();
     for build in &facts.build {
         let name = format!("{} {} {}", build.package, build.version, build.build);
-        if !known(&build.package) {
+        if !package_exists(&build.package) {
             problems.push(format!("build {name}: no such package"));
         }
         if build.cuda.is_some_and(|cuda| set.cuda.first_release(cuda).is_none()) {
             problems.push(format!("build {name}: its CUDA does not exist"));
         }
-        if build.torch.as_ref().is_some_and(|it| !facts.builds("torch").any(|b| b.version == *it)) {
+        if build.torch.as_ref().is_some_and(|torch| !torch_exists(torch)) {
             problems.push(format!("build {name}: its torch is not in the data"));
         }
-        if !seen.insert(name.clone()) {
-            problems.push(format!("build {name}: stands twice"));
+        if !unique.insert(name.clone()) {
+            problems.push(format!("build {name}: duplicate"));
         }
     }
     for package in &facts.package {
@@ -283,7 +293,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     let mut covered = BTreeSet::new();
     for coverage in &facts.coverage {
         let name = format!("coverage of {} with CUDA {}", coverage.package, coverage.cuda);
-        if !known(&coverage.package) {
+        if !package_exists(&coverage.package) {
             problems.push(format!("{name}: no such package"));
         }
         if set.cuda.first_release(coverage.cuda).is_none() {
@@ -291,7 +301,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
         }
         for version in &coverage.versions {
             if !covered.insert((&coverage.package, version, coverage.cuda)) {
-                problems.push(format!("{name}: {version} stands twice"));
+                problems.push(format!("{name}: {version} is listed twice"));
             }
         }
         if coverage.machine_code.is_empty() && coverage.minimum.is_none() {
@@ -301,7 +311,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
 }
 
 fn advisories(set: &FactSet, problems: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     for advisory in &set.advisories.advisory {
         let name = format!("{} of bulletin {}", advisory.id, advisory.bulletin);
         if advisory.fixed_drivers.is_empty() && advisory.fixed_components.is_empty() {
@@ -309,18 +319,21 @@ fn advisories(set: &FactSet, problems: &mut Vec<String>) {
         }
         let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
         for fixed in rows {
-            // A misprint is kept as printed, with the doubt beside it.
+            // Misprints in bulletins are kept verbatim and explained in `doubt`.
             if fixed.version.branch() != fixed.branch && advisory.doubt.is_none() {
-                problems.push(format!("{name}: {} is not of {}", fixed.version, fixed.branch));
+                problems.push(format!(
+                    "{name}: {} is not a release of {}",
+                    fixed.version, fixed.branch
+                ));
             }
         }
-        if !seen.insert(name.clone()) {
-            problems.push(format!("{name}: stands twice"));
+        if !unique.insert(name.clone()) {
+            problems.push(format!("{name}: duplicate"));
         }
     }
     for regression in &set.advisories.regression {
         for gpu in &regression.gpus {
-            if !set.gpus.gpu.iter().any(|it| it.id == *gpu) {
+            if !set.gpus.gpu.iter().any(|known| known.id == *gpu) {
                 problems.push(format!("regression {}: no GPU `{gpu}`", regression.id));
             }
         }

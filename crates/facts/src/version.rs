@@ -1,7 +1,7 @@
-//! Versions as people write them, compared as versions.
+//! Version types, parsed from their usual spelling and compared numerically.
 //!
-//! A driver is not a number (`550.54.15` is older than `550.100`), and neither is a CUDA release
-//! (`12.10` would be newer than `12.9`): each kind has its own type, and nothing converts to a float.
+//! Versions are not numbers: driver `550.54.15` is older than `550.100`, and CUDA `12.10` would be
+//! newer than `12.9`. Each kind has its own type, and nothing converts to a float.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text is not a version of the kind that was asked for.
+/// The text is not a version of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct VersionError {
@@ -23,13 +23,13 @@ impl VersionError {
     }
 }
 
-/// A run of ASCII digits, and nothing else, as a number.
+/// Parses a text of one to six ASCII digits.
 pub(crate) fn number(text: &str) -> Option<u32> {
     let digits = (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
 
-/// Reads and writes a version type as its text in JSON and TOML.
+/// Serialises a version type as a string.
 macro_rules! as_text {
     ($type:ty) => {
         impl Serialize for $type {
@@ -58,13 +58,13 @@ impl fmt::Display for Branch {
     }
 }
 
-/// A driver release such as `550.54.15` or `570.26`. Equal and ordered by its numbers.
+/// A driver release such as `550.54.15` or `570.26`. Compared by its numbers.
 #[derive(Debug, Clone)]
 pub struct DriverVersion {
     branch: Branch,
     update: u32,
     patch: Option<u32>,
-    /// `06` and `6` are the same number and not the same text: NVIDIA's spelling is kept.
+    /// NVIDIA's spelling, since `06` and `6` parse to the same number.
     text: Box<str>,
 }
 
@@ -78,7 +78,7 @@ impl DriverVersion {
         self.branch
     }
 
-    /// Whether `self` is `other` with its last part left off (`550.54` of `550.54.15`).
+    /// Whether `self` is `other` without its last part (`550.54` and `550.54.15`).
     pub fn is_prefix_of(&self, other: &Self) -> bool {
         self.patch.is_none()
             && other.patch.is_some()
@@ -194,7 +194,7 @@ as_text!(ToolkitVersion);
 /// A GPU's compute capability: `9.0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {
-    /// The generation: machine code of one generation does not run on another.
+    /// The generation. Machine code of one generation does not run on another.
     pub major: u32,
     /// The revision inside the generation.
     pub minor: u32,
@@ -207,7 +207,7 @@ impl ComputeCapability {
         self.major == target.major && self.minor >= target.minor
     }
 
-    /// The compiler's name for it: `sm_90`.
+    /// The compiler's name, such as `sm_90`.
     pub fn sm(self) -> String {
         format!("sm_{}{}", self.major, self.minor)
     }
@@ -234,14 +234,15 @@ impl fmt::Display for ComputeCapability {
 
 as_text!(ComputeCapability);
 
-/// A Python package's version as far as wheels of frameworks use PEP 440: `2.11.0`, `0.8.5.post1`,
-/// `1.2.0rc6`. A local part (`+cu128`) is not held here: it names a build, not a version.
+/// A Python package version, the subset of PEP 440 that framework wheels use: `2.11.0`,
+/// `0.8.5.post1`, `1.2.0rc6`. Local parts (`+cu128`) are excluded: they name a build, not a
+/// version.
 ///
-/// Equal and ordered as PEP 440 has it: `2.11` is `2.11.0`.
+/// Compared as in PEP 440: `2.11` equals `2.11.0`.
 #[derive(Debug, Clone)]
 pub struct PackageVersion {
     release: Vec<u32>,
-    /// Before the release (`a`, `b`, `rc`), the release itself, or after it (`post`).
+    /// Pre-release (`a`, `b`, `rc`), final or post-release.
     stage: Stage,
     text: Box<str>,
 }
@@ -261,12 +262,12 @@ impl PackageVersion {
         (self.release[0], self.release.get(1).copied().unwrap_or(0))
     }
 
-    /// How many parts the text gave: `2.11` has two.
+    /// Number of parts written: `2.11` has two.
     pub fn parts(&self) -> usize {
         self.release.len()
     }
 
-    /// Whether `self`, with parts left off, covers `other`: `2.11` covers `2.11.0`.
+    /// Whether `self` is a prefix of `other`: `2.11` covers `2.11.0`.
     pub fn covers(&self, other: &Self) -> bool {
         self.stage == Stage::Final && other.release.starts_with(&self.release)
     }
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_compare_part_by_part() {
+    fn driver_versions_compare_part_by_part() {
         assert!(driver("550.54.15") < driver("550.100"));
         assert!(driver("550.90.07") < driver("550.90.12"));
         assert!(driver("570.26") < driver("570.124.06"));
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_driver_version_is_refused() {
+    fn rejects_malformed_driver_versions() {
         for text in ["", "550", "550.", "550.abc", "550.54.15.1", "550,54", " 550.54", "550.-1"] {
             let error = DriverVersion::from_str(text).unwrap_err().to_string();
             assert_eq!(error, format!("`{text}` is not a driver version such as `580.65.06`"));
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn cuda_minor_is_a_number_not_a_decimal() {
+    fn cuda_minor_is_an_integer_not_a_decimal() {
         let parse = |text: &str| text.parse::<CudaVersion>().unwrap();
         assert!(parse("12.9") < parse("12.10"));
         assert!("12".parse::<CudaVersion>().is_err());

@@ -1,11 +1,12 @@
-//! Messages of the NVIDIA kernel driver and of NVSwitch, and of what stands around a GPU.
+//! Meaning of kernel-log messages: Xids of the NVIDIA driver, SXids of NVSwitch, PCIe errors and
+//! host faults that affect GPUs.
 //!
-//! [`crate::decode`] finds them in a log; this is what they mean. The rule behind `action` and
-//! `severity` is `docs/adr/0002-xid-actions.md`.
+//! [`crate::decode`] finds the messages in a log. `docs/adr/0002-xid-actions.md` has the rule
+//! behind `action` and `severity`.
 
-mod problems;
+mod action;
 mod sxid;
-mod verdict;
+mod validate;
 
 use std::fmt;
 
@@ -14,21 +15,21 @@ use serde::{Deserialize, Serialize};
 use crate::decode::Kind;
 use crate::origin::{Origin, OriginKind};
 
-pub(crate) use problems::problems;
+pub use action::{Action, Severity};
 pub use sxid::{Sxid, SxidClass, SxidVerdict};
-pub use verdict::{Action, Severity};
+pub(crate) use validate::validate;
 
-/// What `data/xids/` holds.
+/// Contents of `data/xids/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XidFacts {
     /// Xids, by code.
     pub xid: Vec<Xid>,
-    /// Xids of NVSwitch, by code.
+    /// NVSwitch errors, by code.
     pub sxid: Vec<Sxid>,
-    /// What an Xid 144 to 150 means.
+    /// Decoding rules for Xids 144 to 150.
     pub nvlink5: Vec<Nvlink5Rule>,
-    /// What the registers of an Xid 74 mean.
+    /// Meaning of the register bits of an Xid 74.
     pub nvlink_bits: Vec<NvlinkBits>,
     /// The driver's own recovery actions.
     pub recovery_action: Vec<RecoveryAction>,
@@ -36,33 +37,33 @@ pub struct XidFacts {
     pub bucket: Vec<Bucket>,
     /// Errors of the PCIe bus.
     pub bus_error: Vec<BusError>,
-    /// Messages without a number, in the order in which they are tried.
+    /// Messages without a code, in matching order.
     pub message: Vec<Message>,
 }
 
 impl XidFacts {
-    /// The record of an Xid.
+    /// Looks up an Xid.
     pub fn by_code(&self, code: u32) -> Option<&Xid> {
         self.xid.iter().find(|xid| xid.code == code)
     }
 
-    /// The record of an NVSwitch error.
+    /// Looks up an NVSwitch error.
     pub fn sxid_by_code(&self, code: u32) -> Option<&Sxid> {
         self.sxid.iter().find(|sxid| sxid.code == code)
     }
 
-    /// The driver's recovery action of this number.
+    /// Looks up a recovery action by its NVML value.
     pub fn recovery_action(&self, value: u32) -> Option<&RecoveryAction> {
         self.recovery_action.iter().find(|action| action.value == value)
     }
 
-    /// What a bucket of NVIDIA's asks for, in our words.
-    pub fn asks(&self, bucket: &str) -> Option<&str> {
+    /// Our wording of the instruction behind an NVIDIA resolution bucket.
+    pub fn bucket_instruction(&self, bucket: &str) -> Option<&str> {
         self.bucket.iter().find(|record| record.name == bucket).map(|record| record.asks.as_str())
     }
 
-    /// NVIDIA's second bucket as a sentence, with a space before it. After a reset or a reboot it is
-    /// the next step; where there was little or nothing to do, it is for the next time.
+    /// NVIDIA's second bucket as a sentence with a leading space. After a reset or reboot it is the
+    /// next step; if the first action was little or nothing, it applies when the error recurs.
     pub(crate) fn follow_up(&self, first: Action, bucket: &str) -> String {
         let Some(record) = self.bucket.iter().find(|record| record.name == bucket) else {
             return " Afterwards: see NVIDIA's catalogue.".to_owned();
@@ -70,7 +71,7 @@ impl XidFacts {
         let asks = &record.asks;
         match (record.action, first) {
             (Action::Ignore, _) if bucket == "IGNORE" => String::new(),
-            // A condition of its own: `if other Xids came with it, follow those`.
+            // The text is its own condition: `if other Xids came with it, follow those`.
             (Action::Ignore, _) => {
                 let (first, rest) = asks.split_at(asks.chars().next().map_or(0, char::len_utf8));
                 format!(" {}{rest}.", first.to_uppercase())
@@ -80,17 +81,20 @@ impl XidFacts {
         }
     }
 
-    /// What an Xid means and what to do, in a few sentences.
+    /// Meaning and action of an Xid, in a few sentences.
     pub fn describe(&self, xid: &Xid) -> String {
         let mut text = xid.title();
-        match (&xid.advice, xid.immediate.as_deref().and_then(|bucket| self.asks(bucket))) {
+        match (
+            &xid.advice,
+            xid.immediate.as_deref().and_then(|bucket| self.bucket_instruction(bucket)),
+        ) {
             (Some(advice), _) => {
                 text.push_str(". ");
                 text.push_str(advice.trim_end_matches('.'));
             }
             (None, asks) => {
                 text.push_str(": ");
-                text.push_str(asks.unwrap_or(xid.action.asks()));
+                text.push_str(asks.unwrap_or(xid.action.instruction()));
             }
         }
         text.push('.');
@@ -112,35 +116,30 @@ impl XidFacts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xid {
-    /// The number in the log.
+    /// Number printed in the log.
     pub code: u32,
     /// The driver's names for it.
     pub mnemonic: Vec<String>,
-    /// NVIDIA's title; none where the catalogue says that newer GPUs do not use the code.
+    /// NVIDIA's title; `None` if the catalogue lists the code as unused on newer GPUs.
     #[serde(default)]
     pub name: Option<String>,
-    /// Our severity.
     pub severity: Severity,
-    /// Our action.
     pub action: Action,
-    /// What to know before acting.
     #[serde(default)]
     pub advice: Option<String>,
     /// NVIDIA's bucket for the first action.
     #[serde(default)]
     pub immediate: Option<String>,
-    /// NVIDIA's bucket for what comes after it.
+    /// NVIDIA's bucket for the follow-up.
     #[serde(default)]
     pub investigatory: Option<String>,
-    /// What gpud says.
     #[serde(default)]
     pub gpud: Option<GpudView>,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
 impl Xid {
-    /// NVIDIA's title, or the driver's name where there is none.
+    /// NVIDIA's title, or the driver's mnemonic if there is none.
     pub fn title(&self) -> String {
         match &self.name {
             Some(name) => name.clone(),
@@ -157,9 +156,9 @@ impl Xid {
         }
     }
 
-    /// What gpud says, where it is of another opinion than we are.
+    /// gpud's assessment, if it differs from ours.
     ///
-    /// gpud knows no reset of a GPU: its `RebootSystem` stands for a reset too.
+    /// gpud has no GPU reset action, so its `RebootSystem` also covers resets.
     pub fn disagreement(&self) -> Option<String> {
         let gpud = self.gpud.as_ref()?;
         let acts = |severity: Severity| severity >= Severity::Critical;
@@ -174,7 +173,7 @@ impl Xid {
         Some(format!("gpud says {}, {repair}", gpud.severity))
     }
 
-    /// The sources in one line, with the opinions that differ.
+    /// The sources in one line, including dissenting ones.
     pub fn source_line(&self) -> String {
         let source = self.origin.source.first().map_or("", String::as_str);
         let mut line = match self.origin.kind {
@@ -204,39 +203,37 @@ impl fmt::Display for Xid {
     }
 }
 
-/// What leptonai/gpud says of an Xid.
+/// Assessment of an Xid by leptonai/gpud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpudView {
-    /// Its severity.
     pub severity: Severity,
-    /// Its repair actions.
     pub repair: Vec<String>,
 }
 
-/// A row of NVIDIA's decode sheet for NVLink 5.
+/// A row of NVIDIA's NVLink 5 decode sheet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvlink5Rule {
     /// 144 to 150.
     pub xid: u32,
-    /// Names of the unit, any of which the log may print.
+    /// Alternative names of the unit in the log.
     pub unit: Vec<String>,
-    /// Patterns of the first word, in both layouts: `0`, `1` or `-`, most significant bit first.
+    /// Patterns of the first word, one per layout: `0`, `1` or `-` (any), most significant bit
+    /// first.
     pub intrinfo: Vec<String>,
-    /// The second word.
+    /// Value of the second word.
     pub error_status: u32,
     /// NVIDIA's bucket for the first action.
     pub resolution: String,
-    /// NVIDIA's bucket for what comes after it.
+    /// NVIDIA's bucket for the follow-up.
     pub investigatory: String,
     /// NVIDIA's severity.
     pub class: Nvlink5Class,
-    /// Whether the sheet states the severity without a mark.
+    /// False if the sheet marks the severity as uncertain.
     pub certain: bool,
-    /// Hardware, software or firmware, as the sheet writes it.
+    /// Hardware, software or firmware, in the sheet's spelling.
     pub cause: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -244,11 +241,10 @@ pub struct Nvlink5Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nvlink5Class {
-    /// To the GPU.
+    /// Fatal to the GPU.
     Fatal,
-    /// To the link.
+    /// Fatal to the link.
     LinkFatal,
-    /// To neither.
     NonFatal,
 }
 
@@ -256,38 +252,31 @@ pub enum Nvlink5Class {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvlinkBits {
-    /// Which of the seven registers, from 0.
+    /// Index of the register, 0 to 6.
     pub register: usize,
-    /// The bits, any of which counts.
+    /// Matches if any of these bits is set.
     pub bits: Vec<u32>,
-    /// What to do.
     pub action: Action,
-    /// How bad.
     pub severity: Severity,
-    /// From how many occurrences on one link the hardware is to be replaced.
+    /// Number of occurrences on one link from which the hardware should be replaced.
     #[serde(default)]
     pub replace_from: Option<u32>,
-    /// What the bits say.
     pub meaning: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// What the driver itself asks for, in Xid 154 and in NVML field 230.
+/// The driver's own recovery action, reported by Xid 154 and NVML field 230.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecoveryAction {
-    /// NVML's number.
+    /// NVML's value.
     pub value: u32,
-    /// The driver's words.
+    /// The driver's name for it.
     pub name: String,
-    /// Our action.
     pub action: Action,
-    /// Our severity.
     pub severity: Severity,
-    /// What it means.
+    /// Our wording of the instruction.
     pub asks: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -295,35 +284,28 @@ pub struct RecoveryAction {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bucket {
-    /// As the catalogue writes it.
+    /// Spelling of the catalogue.
     pub name: String,
-    /// The action that it becomes.
     pub action: Action,
-    /// What it asks for.
+    /// Our wording of the instruction.
     pub asks: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// An error of the PCIe bus, as the kernel's AER driver reports it.
+/// A PCIe error as reported by the kernel's AER driver.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BusError {
-    /// Whose error.
     pub device: BusDevice,
-    /// How the kernel classes it.
     pub class: BusErrorClass,
-    /// How bad.
     pub severity: Severity,
-    /// What to do.
     pub action: Action,
-    /// What it means and what to do, in a sentence or two.
+    /// Meaning and action, in a sentence or two.
     pub text: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// The devices whose bus errors are ours to report.
+/// Devices whose PCIe errors are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusDevice {
@@ -342,17 +324,17 @@ impl fmt::Display for BusDevice {
     }
 }
 
-/// How the kernel classes an error of the PCIe bus.
+/// The kernel's class of a PCIe error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusErrorClass {
-    /// The link repeated the packet.
+    /// The link layer retransmitted the packet.
     Corrected,
-    /// A transaction was lost, the link works.
+    /// A transaction was lost; the link works.
     NonFatal,
-    /// The link is not reliable any more.
+    /// The link is no longer reliable.
     Fatal,
-    /// The kernel tried to recover the device and could not.
+    /// The kernel failed to recover the device.
     Unrecovered,
 }
 
@@ -367,42 +349,38 @@ impl fmt::Display for BusErrorClass {
     }
 }
 
-/// A message that carries no number.
+/// A message without a code.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
-    /// Our name for it.
+    /// Our stable id.
     pub id: String,
-    /// What it is about.
     pub kind: Kind,
-    /// Texts that all stand in the line.
+    /// All of these must occur in the line.
     pub all: Vec<String>,
-    /// Texts of which one stands in the line; empty asks for none.
+    /// One of these must occur in the line; ignored if empty.
     #[serde(default)]
     pub any: Vec<String>,
-    /// Texts of which none stands in the line.
+    /// None of these may occur in the line.
     #[serde(default)]
     pub none: Vec<String>,
-    /// How the line names a process, where it does.
+    /// Format of the process name in the line, if any.
     #[serde(default)]
-    pub process: Option<ProcessForm>,
-    /// The text before the name of the part at fault, such as a disk or a server, where the line names one.
+    pub process: Option<ProcessFormat>,
+    /// Text before the name of the faulty part, such as a disk or a server, if the line names one.
     #[serde(default)]
     pub unit: Option<String>,
-    /// How bad.
     pub severity: Severity,
-    /// What to do.
     pub action: Action,
-    /// What it means and what to do, in a sentence or two.
+    /// Meaning and action, in a sentence or two.
     pub text: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// How a line of the kernel names a process.
+/// How a kernel message names a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ProcessForm {
+pub enum ProcessFormat {
     /// `[python3:2254956]` at the end.
     Bracket,
     /// `task python3:2254956 blocked`.

@@ -1,9 +1,9 @@
-//! Compatibility cases from the vendor tables, and input that is refused.
+//! Compatibility cases from vendor tables, and rejected input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_facts::FactSet;
 use farrier_facts::check::{
-    Feature, Field, InputError, Module, Query, Report, Request, Usage, check,
+    CheckReport, Feature, Field, InputError, Module, Query, Request, Usage, check,
 };
 use jiff::civil::{Date, date};
 use serde::Deserialize;
@@ -36,7 +36,7 @@ struct Case {
     strict: bool,
     verdict: String,
     code: String,
-    /// The verdict of that reason, where it is not the whole verdict.
+    /// Verdict of that reason, if different from the overall verdict.
     reason: Option<String>,
     #[serde(default)]
     says: Vec<String>,
@@ -44,7 +44,7 @@ struct Case {
     source: String,
 }
 
-fn judge(case: &Case) -> Report {
+fn check_case(case: &Case) -> CheckReport {
     let request = Request {
         gpu: case.gpu.clone(),
         driver: case.driver.clone(),
@@ -66,17 +66,17 @@ fn judge(case: &Case) -> Report {
         strict: case.strict,
     };
     let set = FactSet::embedded();
-    let query = Query::read(set, &request, case.on.unwrap_or(TODAY)).unwrap();
+    let query = Query::parse(set, &request, case.on.unwrap_or(TODAY)).unwrap();
     check(set, &query)
 }
 
 #[test]
-fn the_vendor_tables_are_followed() {
+fn follows_vendor_tables() {
     let cases: Cases = toml::from_str(include_str!("check/cases.toml")).unwrap();
     assert!(cases.case.len() >= 40);
     let mut failures = Vec::new();
     for case in &cases.case {
-        let report = judge(case);
+        let report = check_case(case);
         let mut fail = |what: String| {
             failures.push(format!("{} [{}]: {what}\n{report:#?}", case.name, case.source));
         };
@@ -84,17 +84,22 @@ fn the_vendor_tables_are_followed() {
         if report.verdict.name() != case.verdict {
             fail(format!("verdict {} instead of {}", report.verdict.name(), case.verdict));
         }
-        let reasons: Vec<_> = report.reasons.iter().filter(|it| it.code == case.code).collect();
+        let reasons: Vec<_> =
+            report.reasons.iter().filter(|reason| reason.code == case.code).collect();
         if reasons.is_empty() {
             fail(format!("no reason {}", case.code));
         } else if reasons[0].verdict.name() != case.reason.as_ref().unwrap_or(&case.verdict) {
             fail(format!("{} is {}", case.code, reasons[0].verdict.name()));
-        } else if !reasons.iter().any(|it| case.says.iter().all(|words| it.text.contains(words))) {
+        } else if !reasons
+            .iter()
+            .any(|reason| case.says.iter().all(|words| reason.text.contains(words)))
+        {
             fail(format!("{} does not say {:?}", case.code, case.says));
         }
         let remedied = |words: &String| {
-            report.remedies.iter().any(|it| {
-                it.text.contains(words) || it.command.as_ref().is_some_and(|it| it.contains(words))
+            report.remedies.iter().any(|remedy| {
+                let in_command = |command: &String| command.contains(words);
+                remedy.text.contains(words) || remedy.command.as_ref().is_some_and(in_command)
             })
         };
         if case.remedy.as_ref().is_some_and(|words| !remedied(words)) {
@@ -111,11 +116,11 @@ fn refusal(change: impl FnOnce(&mut Request)) -> InputError {
     let mut request =
         Request { gpu: "H100".to_owned(), driver: "580.65.06".to_owned(), ..Request::default() };
     change(&mut request);
-    Query::read(FactSet::embedded(), &request, TODAY).unwrap_err()
+    Query::parse(FactSet::embedded(), &request, TODAY).unwrap_err()
 }
 
 #[test]
-fn what_cannot_be_judged_is_refused_by_field() {
+fn rejects_invalid_fields() {
     let owned = |text: &str| Some(text.to_owned());
     let cases: Vec<(InputError, Field, &str, &str)> = vec![
         (refusal(|r| r.driver = "550.abc".into()), Field::Driver, "550.abc", "580.65.06"),
@@ -126,8 +131,8 @@ fn what_cannot_be_judged_is_refused_by_field() {
         (refusal(|r| r.driver = "58095".into()), Field::Driver, "58095", "580.65.06"),
         (refusal(|r| r.driver = "+580".into()), Field::Driver, "+580", "580.65.06"),
         (refusal(|r| r.cuda = owned("10.2")), Field::Cuda, "not in the data", "11.0 to 13.4"),
-        (refusal(|r| r.ptx_only = true), Field::PtxOnly, "says nothing", "--cuda"),
-        (refusal(|r| r.usage = Usage::Compile), Field::Use, "says nothing", "--cuda"),
+        (refusal(|r| r.ptx_only = true), Field::PtxOnly, "has no effect", "--cuda"),
+        (refusal(|r| r.usage = Usage::Compile), Field::Use, "has no effect", "--cuda"),
         (
             refusal(|r| r.framework = owned("torch==")),
             Field::Framework,
@@ -175,7 +180,7 @@ fn what_cannot_be_judged_is_refused_by_field() {
 }
 
 #[test]
-fn one_part_has_many_names() {
+fn resolves_all_names_of_a_gpu() {
     let set = FactSet::embedded();
     let same = [
         "H100-SXM5-80GB",
@@ -193,12 +198,12 @@ fn one_part_has_many_names() {
         "0x233010DE",
     ];
     for name in same {
-        let named = set.gpus.by_name(name).unwrap_or_else(|| panic!("{name}"));
-        assert_eq!(named.gpu.id, "H100-SXM5-80GB", "{name}");
-        assert!(!named.assumed, "{name}");
+        let found = set.gpus.by_name(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(found.gpu.id, "H100-SXM5-80GB", "{name}");
+        assert!(!found.assumed, "{name}");
     }
     assert!(set.gpus.by_name("H100").unwrap().assumed);
-    // Most that are called so have 80 GB.
+    // Most A100 have 80 GB.
     let family = set.gpus.by_name("A100").unwrap();
     assert!(family.assumed && family.gpu.id == "A100-SXM4-80GB", "{}", family.gpu.id);
     assert_eq!(set.gpus.by_name("NVIDIA H100 PCIe").unwrap().gpu.id, "H100-PCIe-80GB");
@@ -207,9 +212,9 @@ fn one_part_has_many_names() {
 }
 
 proptest::proptest! {
-    /// Whatever is typed is judged or refused, and refusals are complete.
+    /// Any input is either checked or rejected with a complete error.
     #[test]
-    fn any_text_is_judged_or_refused(
+    fn any_text_is_checked_or_rejected(
         gpu in "[ -~]{0,12}|H100|B200|V100",
         driver in "[ -~]{0,12}|[0-9]{1,4}(\\.[0-9]{1,3}){0,3}",
         cuda in proptest::option::of("[ -~]{0,8}|[0-9]{1,3}(\\.[0-9]{1,2}){0,3}"),
@@ -221,7 +226,7 @@ proptest::proptest! {
         let request = Request {
             gpu, driver, cuda, framework, forward_compat, strict, ..Request::default()
         };
-        match Query::read(set, &request, TODAY) {
+        match Query::parse(set, &request, TODAY) {
             Ok(query) => {
                 let report = check(set, &query);
                 assert!(!report.reasons.is_empty());

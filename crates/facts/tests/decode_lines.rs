@@ -1,4 +1,4 @@
-//! Lines of real logs decode to what a person reads in them; ordinary lines to nothing.
+//! Real log lines decode to the expected events; ordinary lines to none.
 
 use farrier_facts::decode::{Event, Kind, decode};
 use farrier_facts::xid::{Action, Severity, XidFacts};
@@ -80,7 +80,7 @@ fn check(lines: &Lines) {
 }
 
 #[test]
-fn real_lines_decode_to_what_they_say() {
+fn real_lines_decode_to_expected_events() {
     let lines: Lines = toml::from_str(include_str!("decode/lines.toml")).unwrap();
     check(&lines);
     let events: usize = lines.case.iter().map(|case| case.events.len()).sum();
@@ -89,12 +89,12 @@ fn real_lines_decode_to_what_they_say() {
 }
 
 #[test]
-fn made_up_lines_decode_as_designed() {
+fn synthetic_lines_decode_to_expected_events() {
     check(&toml::from_str(include_str!("decode/synthetic.toml")).unwrap());
 }
 
 #[test]
-fn an_event_has_ten_keys_in_json() {
+fn event_json_has_ten_keys() {
     let events = decode(facts(), b"NVRM: Xid: 13, 0003 00000000");
     let json = serde_json::to_string(&events[0]).unwrap();
     let keys =
@@ -116,10 +116,10 @@ fn an_event_has_ten_keys_in_json() {
 }
 
 #[test]
-fn an_event_has_a_code_that_rules_can_name() {
+fn events_have_stable_codes() {
     for (line, code, unit) in [
         ("NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.", "xid.79", None),
-        ("NVRM: Xid (PCI:0000:17:00): 9999, what a newer driver prints", "xid.9999", None),
+        ("NVRM: Xid (PCI:0000:17:00): 9999, from a newer driver", "xid.9999", None),
         (
             "NVRM: Xid (PCI:0000:17:00): 13, pid=7, name=a, Graphics SM Warp Exception on (GPC 7, TPC 5, SM 0): x",
             "xid.13",

@@ -1,14 +1,14 @@
-//! The lint against fixtures: what must be found, and what must not.
+//! Lint fixtures: expected findings and clean files.
 //!
-//! A fixture marks a line on which something must be found with `#~ code` at its end, or with
-//! `#~v code` on the line before. Where several are expected, the codes stand side by side.
+//! A fixture marks an expected finding with `#~ code` at the end of the line, or with `#~v code` on
+//! the line before. Several codes are separated by blanks.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 
 use farrier_facts::FactSet;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
-use farrier_facts::setting::{Class, Level, SettingFacts};
+use farrier_facts::setting::{LintClass, LintLevel, SettingFacts};
 use proptest::prelude::*;
 
 fn settings() -> &'static SettingFacts {
@@ -31,10 +31,10 @@ fn files(folder: &str) -> Vec<(PathBuf, String)> {
 
 fn language(path: &Path, text: &str) -> Language {
     let name = path.to_str().unwrap();
-    Language::of(name, text.as_bytes()).unwrap_or_else(|| panic!("{name}: no language"))
+    Language::detect(name, text.as_bytes()).unwrap_or_else(|| panic!("{name}: no language"))
 }
 
-/// The places that a fixture marks, as `line code`.
+/// The expected findings of a fixture, as `line code`.
 fn marked(text: &str) -> Vec<String> {
     let mut marks = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -63,7 +63,7 @@ fn found(language: Language, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn bad_fixtures_give_what_they_mark() {
+fn bad_fixtures_give_marked_findings() {
     let settings = settings();
     let mut wrong = Vec::new();
     for (path, text) in files("bad") {
@@ -81,7 +81,7 @@ fn bad_fixtures_give_what_they_mark() {
 }
 
 #[test]
-fn good_fixtures_give_nothing() {
+fn good_fixtures_give_no_findings() {
     let settings = settings();
     for (path, text) in files("good") {
         let found = lint(settings, language(&path, &text), &text);
@@ -90,16 +90,19 @@ fn good_fixtures_give_nothing() {
 }
 
 #[test]
-fn every_code_is_found_by_some_fixture() {
+fn every_code_has_a_fixture() {
     let settings = settings();
-    let mut seen: Vec<String> = Vec::new();
+    let mut found: Vec<String> = Vec::new();
     for (path, text) in files("bad") {
         let findings = lint(settings, language(&path, &text), &text);
-        seen.extend(findings.into_iter().map(|finding| finding.code));
+        found.extend(findings.into_iter().map(|finding| finding.code));
     }
-    let unseen: Vec<_> =
-        settings.codes().into_iter().filter(|code| !seen.iter().any(|s| s == code)).collect();
-    assert!(unseen.is_empty(), "no fixture for {unseen:?}");
+    let missing: Vec<_> = settings
+        .codes()
+        .into_iter()
+        .filter(|code| !found.iter().any(|known| known == code))
+        .collect();
+    assert!(missing.is_empty(), "no fixture for {missing:?}");
 }
 
 #[test]
@@ -140,7 +143,7 @@ for batch in loader:
 }
 
 #[test]
-fn the_environment_has_no_lines() {
+fn environment_findings_have_no_line() {
     let variables = [
         ("PATH", "/bin"),
         ("NCCL_SOCKET_IFNAMES", "eth0"),
@@ -155,7 +158,7 @@ fn the_environment_has_no_lines() {
 }
 
 #[test]
-fn a_comment_with_a_reason_silences_its_line_and_the_next() {
+fn allow_comment_suppresses_its_line_and_the_next() {
     let bad = "export NCCL_P2P_DISABLE=1";
     let allow = "# farrier-lint: allow env-debug-left-on these cards have no peer access";
     assert_eq!(found(Language::Shell, &format!("{bad}\n")), ["1 env-debug-left-on"]);
@@ -174,23 +177,23 @@ fn a_comment_with_a_reason_silences_its_line_and_the_next() {
 #[test]
 fn redundant_settings_are_notes() {
     let findings = lint(settings(), Language::Shell, "export CUDA_MODULE_LOADING=LAZY\n");
-    assert_eq!(findings[0].class, Class::Redundant);
-    assert_eq!(findings[0].level, Level::Note);
+    assert_eq!(findings[0].class, LintClass::Redundant);
+    assert_eq!(findings[0].level, LintLevel::Note);
 }
 
 #[test]
-fn a_manifest_that_logs_on_purpose_gets_a_note() {
+fn nccl_info_in_manifest_is_a_note() {
     let manifest = "env:\n  - name: NCCL_DEBUG\n    value: INFO\n";
     let findings = lint(settings(), Language::Yaml, manifest);
     assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].class, findings[0].level), (Class::Harm, Level::Note));
+    assert_eq!((findings[0].class, findings[0].level), (LintClass::Harm, LintLevel::Note));
     let findings = lint(settings(), Language::Yaml, &manifest.replace("INFO", "TRACE"));
-    assert_eq!(findings[0].level, Level::Finding);
+    assert_eq!(findings[0].level, LintLevel::Finding);
 }
 
-/// What nobody has confirmed about one option is not said of another.
+/// The unverified note of one option does not leak to another.
 #[test]
-fn an_open_point_stands_at_its_own_finding() {
+fn unverified_note_belongs_to_its_finding() {
     let code = "torch.compile(m, options={\n\"cuda_graph_capture\": 1,\n\"static_graph\": 1})\n";
     let findings = lint(settings(), Language::Python, code);
     let open: Vec<_> =
@@ -199,7 +202,7 @@ fn an_open_point_stands_at_its_own_finding() {
 }
 
 #[test]
-fn notebooks_have_cells() {
+fn notebook_findings_name_the_cell() {
     let notebook = r#"{"cells": [
         {"cell_type": "markdown", "source": ["os.environ['H100_ASYNC_MEM_POOL']"]},
         {"cell_type": "code", "source": ["import os\n", "%env H100_ASYNC_MEM_POOL=1\n", "!nvidia-smi --format=json\n"]},
@@ -223,17 +226,16 @@ fn notebooks_have_cells() {
     assert!(lint(settings(), Language::Notebook, "no notebook").is_empty());
 }
 
-/// Brackets without an end are read without a stack that grows with them; how much work that is,
-/// the crate's own tests count.
+/// Unclosed brackets must not overflow the stack. The crate's unit tests count the work.
 #[test]
-fn brackets_without_an_end_are_read() {
+fn unclosed_brackets_do_not_overflow() {
     for piece in ["(", "[{(", "$(", "<(", "x=$(", "`", "\"$(", "f'{", "ONBUILD ", "[", "- - "] {
         let text = piece.repeat((1 << 18) / piece.len());
         for language in Language::ALL {
             let _ = lint(settings(), language, &text);
         }
     }
-    // One block deeper on every line.
+    // Nest one block deeper on every line.
     let mut handler = "for b in loader:\n try:\n  step()\n except RuntimeError:\n".to_owned();
     for depth in 2..1000 {
         handler.push_str(&" ".repeat(depth));
@@ -242,7 +244,7 @@ fn brackets_without_an_end_are_read() {
     let _ = lint(settings(), Language::Python, &handler);
 }
 
-/// Text that looks like code: pieces that mean something to a reader, in any order.
+/// Text that resembles code: meaningful fragments in any order.
 fn code() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "os.environ[",
@@ -311,7 +313,7 @@ fn code() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_in_any_language_is_read(text in ".{0,300}", code in code()) {
+    fn any_text_in_any_language_is_scanned(text in ".{0,300}", code in code()) {
         let settings = settings();
         for language in Language::ALL {
             for text in [&text, &code] {
@@ -322,6 +324,6 @@ proptest! {
                 }
             }
         }
-        let _ = Language::of("x", text.as_bytes());
+        let _ = Language::detect("x", text.as_bytes());
     }
 }

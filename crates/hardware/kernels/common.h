@@ -1,4 +1,4 @@
-// What the kernels share. No header of a toolkit is used: clang alone compiles them.
+// Shared by all kernels. They use no toolkit header, so clang alone compiles them.
 #pragma once
 
 #define KERNEL extern "C" __attribute__((global)) void
@@ -7,7 +7,7 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A number in which every bit depends on every bit of the input; `mixed` in edge.rs does the same.
+// Hash in which every output bit depends on every input bit. Must match `mix` in backend.rs.
 DEVICE u32 mixed(u32 x) {
   x ^= x >> 16;
   x *= 0x7feb352du;

@@ -1,5 +1,5 @@
-// Kernels that write, read and check memory, and that a processor can recompute. Built by `cargo xtask kernels` to memory.ptx,
-// which is what is compiled in: nobody else needs a compiler for GPUs.
+// Kernels that write, read and check memory, and whose results the host can recompute. `cargo xtask
+// kernels` builds memory.ptx, which is embedded in the binary, so no one else needs a GPU compiler.
 
 #include "common.h"
 
@@ -13,7 +13,8 @@ DEVICE u64 stride() {
   return (u64)__nvvm_read_ptx_sreg_nctaid_x() * __nvvm_read_ptx_sreg_ntid_x();
 }
 
-// What belongs into a word: 0 the seed itself, 1 the word's own number and its inverse in turn, else scattered bits.
+// Expected word: kind 0 is the seed itself, 1 the word's index (inverted for odd indices) plus the
+// seed, otherwise pseudo-random bits.
 DEVICE u32 word_of(u64 at, u32 kind, u32 seed) {
   if (kind == 0) return seed;
   u32 own = (u32)at ^ (u32)(at >> 32);
@@ -56,7 +57,7 @@ KERNEL check(const u32x4 *memory, u64 quads, u32 kind, u32 seed, Found *found) {
   }
 }
 
-// Reads everything. The sum is written so that no compiler leaves the reads out.
+// Reads everything. The conditional write keeps the compiler from removing the reads.
 KERNEL read(const u32x4 *memory, u64 quads, u32 *sum) {
   u32x4 a = 0, b = 0, c = 0, d = 0;
   u64 step = stride(), at = first();
@@ -96,7 +97,7 @@ DEVICE u32 bits_of(float number) {
   return bits;
 }
 
-// Whole numbers and fused multiply-adds in a chain, of which one wrong bit changes the end.
+// A chain of integer operations and fused multiply-adds; one wrong bit changes the result.
 DEVICE u32 chain(u32 start, u32 rounds) {
   u32 whole = start;
   float real = 1.0f;
@@ -112,7 +113,7 @@ KERNEL prove(u32 *out, u32 count, u32 rounds) {
   for (u64 at = first(); at < count; at += stride()) out[at] = chain((u32)at, rounds);
 }
 
-// Every block does the same work, and says on which multiprocessor and what came of it.
+// Every thread block does the same work and stores its checksum and its SM.
 KERNEL hunt(u32 rounds, u32 *sums, u32 *processors) {
   __attribute__((shared)) static u32 sum;
   u32 thread = __nvvm_read_ptx_sreg_tid_x(), block = __nvvm_read_ptx_sreg_ctaid_x(), processor;
@@ -126,8 +127,8 @@ KERNEL hunt(u32 rounds, u32 *sums, u32 *processors) {
   processors[block] = processor;
 }
 
-// Fills a matrix: which bits of even and of odd words are scattered, and which are fixed, makes them numbers of any precision
-// that stay finite. `numbers::word` in Rust does the same.
+// Fills a matrix with finite numbers of any precision: masks select the random bits of even and odd
+// words, the rest is fixed. Must match `matrix_values::word` in Rust.
 KERNEL scatter(u32 *words, u64 count, u32 seed, u32 even, u32 even_fixed, u32 odd, u32 odd_fixed) {
   for (u64 at = first(); at < count; at += stride()) {
     u32 bits = mixed((u32)at ^ seed);
@@ -135,12 +136,12 @@ KERNEL scatter(u32 *words, u64 count, u32 seed, u32 even, u32 even_fixed, u32 od
   }
 }
 
-// A number that stands for all bytes of a memory, whatever the order in which it is read.
+// Checksum of a buffer, independent of the order in which it is read.
 KERNEL digest(const u32 *words, u64 count, u64 *sum) {
   u64 own = 0;
   for (u64 at = first(); at < count; at += stride()) own += (u64)mixed(words[at] ^ mixed((u32)at)) * 0x9e3779b97f4a7c15ull;
   __nvvm_atom_add_gen_ll((long long *)sum, (long long)own);
 }
 
-// As little as a kernel can do that can be seen afterwards.
+// The smallest kernel with a visible effect.
 KERNEL tick(u32 *counter) { __nvvm_atom_add_gen_i((int *)counter, 1); }

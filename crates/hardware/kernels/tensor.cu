@@ -1,20 +1,21 @@
-// Matrix products on tensor cores, for GPUs of compute capability 8.0 and higher. Built by `cargo xtask kernels` to tensor.ptx.
+// Tensor core kernels for compute capability 8.0 and higher. `cargo xtask kernels` builds
+// tensor.ptx.
 
 #include "common.h"
 
 typedef unsigned short u16;
 
-// One 16 x 8 product of depth 16 in bfloat16, added to what is there in float32.
+// One 16 x 8 x 16 bfloat16 product, accumulated in float32.
 DEVICE void multiply(float sum[4], const u32 a[4], const u32 b[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Two bfloat16 of scattered bits, between 0.5 and 2 or their negatives.
+// Two pseudo-random bfloat16 values between 0.5 and 2, of either sign.
 DEVICE u32 pair_of(u32 seed) { return (mixed(seed) & 0x80ff80ffu) | 0x3f003f00u; }
 
-// Every block does the same products in registers, and says on which multiprocessor and what came of it.
+// Every thread block does the same products in registers and stores its checksum and its SM.
 KERNEL hunt_tensor(u32 rounds, u32 *sums, u32 *processors) {
   __attribute__((shared)) static u32 sum;
   u32 thread = __nvvm_read_ptx_sreg_tid_x(), block = __nvvm_read_ptx_sreg_ctaid_x(), processor;
@@ -31,7 +32,7 @@ KERNEL hunt_tensor(u32 rounds, u32 *sums, u32 *processors) {
   for (u32 round = 0; round < rounds; round++) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) multiply(c[i], a, b[i]);
-    // The next products are of other numbers, so that more than one path through the multipliers is taken.
+    // Vary the operands, so that more than one path through the multipliers is exercised.
     a[round & 3] ^= 0x00100010u;
   }
   u32 own = thread;
@@ -49,13 +50,13 @@ KERNEL hunt_tensor(u32 rounds, u32 *sums, u32 *processors) {
   processors[block] = processor;
 }
 
-// Own product, for where no cuBLASLt is found: C (m x n) = A (m x k, rows) times B (n x k, rows) transposed, bfloat16 into
-// float32. m and n are multiples of 128, k of 32; 256 threads a block.
+// GEMM for machines without cuBLASLt: C (m x n) = A (m x k, row-major) times B (n x k, row-major)
+// transposed, bfloat16 into float32. m and n are multiples of 128, k of 32; 256 threads per block.
 #define TILE 128
 #define DEPTH 32
 #define STAGES 3
-// Eight numbers lie together; which of a row's four such groups goes where turns with the row, so that no two rows of a read
-// share a bank of shared memory.
+// Values are stored in groups of eight. The position of a row's four groups is swizzled by the row,
+// so that no two rows of a read share a shared-memory bank.
 #define GROUP(row, group) (((row)*DEPTH) + ((((group) ^ (((row) >> 1) & 3))) * 8))
 
 DEVICE u32 shared_address(const void *at) {
@@ -80,7 +81,7 @@ KERNEL product(const u16 *a, const u16 *b, float *c, u32 n, u32 k) {
   u32 steps = k / DEPTH;
   const u32 half = TILE * DEPTH * 2, stage_bytes = 2 * half;
 
-  // Each thread brings two groups of A's tile and two of B's.
+  // Each thread loads two groups of A's tile and two of B's.
   u32 own_row = thread >> 2, own_group = thread & 3;
 #define BRING(step)                                                                                      \
   do {                                                                                                   \
@@ -97,7 +98,7 @@ KERNEL product(const u16 *a, const u16 *b, float *c, u32 n, u32 k) {
     if (step < steps) BRING(step);
     asm volatile("cp.async.commit_group;");
   }
-  // Eight warps: two by four, each 64 rows by 32 columns.
+  // Eight warps in a 2 x 4 layout, each covering 64 rows by 32 columns.
   u32 warp_row = (warp >> 2) * 64, warp_column = (warp & 3) * 32;
   float sums[4][4][4] = {};
   for (u32 step = 0; step < steps; step++) {

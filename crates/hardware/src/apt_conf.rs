@@ -1,14 +1,14 @@
-//! Apt's configuration language (apt.conf(5)), as far as names and their values go.
+//! Parser for apt's configuration language (apt.conf(5)): names and values only.
 
 use std::collections::BTreeMap;
 
-/// Full names (`APT::Periodic::Unattended-Upgrade`, lower case) to their values. A scalar that is set
-/// again keeps the last value at the end; a list keeps all.
+/// Full names (`APT::Periodic::Unattended-Upgrade`, lower case) and their values. A scalar set more
+/// than once has its effective value last; a list has all values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AptConf(BTreeMap<String, Vec<String>>);
 
 impl AptConf {
-    /// The last value of a name.
+    /// The effective value of a scalar.
     pub(crate) fn last(&self, name: &str) -> Option<&str> {
         self.0.get(&name.to_ascii_lowercase())?.last().map(String::as_str)
     }
@@ -18,7 +18,7 @@ impl AptConf {
         self.0.get(&name.to_ascii_lowercase()).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds what a file says. Damage ends a statement, never the reading.
+    /// Parses a file into this configuration. A syntax error ends a statement, not the parse.
     pub(crate) fn read(&mut self, text: &str) {
         let mut scopes: Vec<String> = Vec::new();
         let mut words: Vec<String> = Vec::new();
@@ -46,7 +46,7 @@ impl AptConf {
             return;
         }
         let Some(value) = words.pop() else { return };
-        // A bare value inside braces belongs to the list that the braces are of.
+        // A bare value inside braces belongs to the enclosing list.
         let name = scoped(scopes, &words);
         let name = name.trim_end_matches("::").to_ascii_lowercase();
         self.0.entry(name).or_default().push(value);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_of_writing_are_read() {
+    fn flat_and_nested_syntax_are_equivalent() {
         let mut conf = AptConf::default();
         conf.read("APT::Periodic::Update-Package-Lists \"1\";\nAPT::Periodic::Unattended-Upgrade \"1\";\n");
         conf.read(
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[a-zA-Z:;{}\"/*# \n\u{e9}]{0,200}") {
+        fn no_input_panics(text in "[a-zA-Z:;{}\"/*# \n\u{e9}]{0,200}") {
             AptConf::default().read(&text);
         }
     }

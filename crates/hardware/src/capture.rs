@@ -1,8 +1,8 @@
-//! Keeps what was read on a node, so that it can be judged elsewhere and become a fixture.
+//! Stores a node's reads on disk, to be checked elsewhere or used as a test fixture.
 //!
 //! ```text
-//! DIR/capture.json   what each read came to, when, by which version
-//! DIR/nvml.json      what NVML said
+//! DIR/capture.json   outcome of each read, date, farrier version
+//! DIR/nvml.json      the NVML reading
 //! DIR/root/...       the files that were read
 //! ```
 
@@ -18,34 +18,34 @@ use serde::{Deserialize, Serialize};
 use crate::python::PythonChoice;
 use crate::root::Root;
 
-/// The version of the form.
+/// Format version.
 const VERSION: u32 = 1;
 
 const INDEX: &str = "capture.json";
 const NVML: &str = "nvml.json";
 const FILES: &str = "root";
 
-/// What each read came to, by path.
+/// The outcome of each read, by path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
-    /// Files that were read; their bytes lie below `root/`.
+pub struct CaptureRecord {
+    /// Files that were read; their contents are below `root/`.
     pub files: BTreeMap<String, Reading<()>>,
-    /// Links, as written.
+    /// Symlink targets as written.
     pub links: BTreeMap<String, Reading<String>>,
-    /// Names in folders.
+    /// Directory listings.
     pub listings: BTreeMap<String, Reading<Vec<String>>>,
-    /// Whether something is there.
+    /// Existence checks.
     pub exists: BTreeMap<String, Reading<bool>>,
-    /// What was taken out of files that are too large or too private to keep.
+    /// Values extracted from files that are too large or too private to store.
     pub extracts: BTreeMap<String, Reading<serde_json::Value>>,
-    /// Only while a node is read.
+    /// File contents, held only while the node is read.
     #[serde(skip)]
     contents: BTreeMap<String, Vec<u8>>,
 }
 
-impl Record {
-    pub(crate) fn file(&mut self, path: &str, reading: &Reading<Vec<u8>>) {
+impl CaptureRecord {
+    pub(crate) fn record_file(&mut self, path: &str, reading: &Reading<Vec<u8>>) {
         if let Reading::Value(bytes) = reading {
             self.contents.insert(path.to_owned(), bytes.clone());
         }
@@ -53,7 +53,7 @@ impl Record {
     }
 }
 
-/// `capture.json`.
+/// The contents of `capture.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Index {
@@ -61,84 +61,70 @@ struct Index {
     farrier: String,
     captured: Date,
     python: PythonChoice,
-    reads: Record,
+    reads: CaptureRecord,
 }
 
-/// Why a capture could not be written or read.
+/// Why a capture failed to be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The folder has something in it.
     #[error("`{0}` is not empty")]
     NotEmpty(PathBuf),
-    /// A path that a node gave cannot be kept below a folder.
-    #[error("failed to keep `{0}`: not a plain absolute path")]
-    OddPath(String),
-    /// A file could not be written or read.
+    /// A recorded path that cannot be stored below a directory.
+    #[error("failed to store `{0}`: not a plain absolute path")]
+    UnsafePath(String),
     #[error("failed to {what} `{}`", path.display())]
     Io {
         /// `write` or `read`.
         what: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file of the capture does not read.
     #[error("failed to parse `{}`", path.display())]
     Parse {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: serde_json::Error,
     },
-    /// Written by a later version.
-    #[error("`{}` is of version {version}; this farrier reads version {VERSION}", path.display())]
-    Version {
-        /// Which.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
+    /// The capture was written by another version.
+    #[error("`{}` has format version {version}; this farrier reads version {VERSION}", path.display())]
+    Version { path: PathBuf, version: u32 },
 }
 
-/// A node that was captured.
+/// A captured node.
 #[derive(Debug)]
-pub struct Captured {
-    /// Its files.
+pub struct CapturedNode {
     pub root: Root,
-    /// What NVML said.
     pub nvml: NvmlReading,
     /// The Python that was active.
     pub python: PythonChoice,
-    /// The day on which it was read.
+    /// The day of the capture.
     pub captured: Date,
 }
 
-/// Whether a folder holds a capture.
-pub fn is_capture(folder: &Path) -> bool {
-    folder.join(INDEX).is_file()
+/// Whether a directory holds a capture.
+pub fn is_capture(dir: &Path) -> bool {
+    dir.join(INDEX).is_file()
 }
 
-/// Writes a capture into an empty or a new folder.
+/// Writes a capture into an empty or new directory.
 pub fn write(
-    folder: &Path,
+    dir: &Path,
     root: &Root,
     nvml: &NvmlReading,
     python: &PythonChoice,
     captured: Date,
 ) -> Result<(), CaptureError> {
-    if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(CaptureError::NotEmpty(folder.to_owned()));
+    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(CaptureError::NotEmpty(dir.to_owned()));
     }
     let record = root.record();
     for (path, bytes) in &record.contents {
         let plain = path
             .strip_prefix('/')
             .filter(|path| path.split('/').all(|part| !matches!(part, "" | "." | "..")))
-            .ok_or_else(|| CaptureError::OddPath(path.clone()))?;
-        write_file(&folder.join(FILES).join(plain), bytes)?;
+            .ok_or_else(|| CaptureError::UnsafePath(path.clone()))?;
+        write_file(&dir.join(FILES).join(plain), bytes)?;
     }
     let index = Index {
         version: VERSION,
@@ -147,9 +133,9 @@ pub fn write(
         python: python.clone(),
         reads: record,
     };
-    write_json(&folder.join(NVML), nvml)?;
-    // Last: a folder with an index is a whole capture.
-    write_json(&folder.join(INDEX), &index)
+    write_json(&dir.join(NVML), nvml)?;
+    // Written last: a directory with an index is a complete capture.
+    write_json(&dir.join(INDEX), &index)
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CaptureError> {
@@ -167,24 +153,23 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
     fs::write(path, bytes).map_err(io)
 }
 
-/// Opens a capture.
-pub fn open(folder: &Path) -> Result<Captured, CaptureError> {
+pub fn open(dir: &Path) -> Result<CapturedNode, CaptureError> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
-    let path = folder.join(INDEX);
+    let path = dir.join(INDEX);
     let version = read_json::<Version>(&path)?.version;
     if version != VERSION {
         return Err(CaptureError::Version { path, version });
     }
     let index: Index = read_json(&path)?;
-    let nvml = read_nvml(&folder.join(NVML))?;
-    let root = Root::replay(folder.join(FILES), index.reads);
-    Ok(Captured { root, nvml, python: index.python, captured: index.captured })
+    let nvml = read_nvml(&dir.join(NVML))?;
+    let root = Root::replay(dir.join(FILES), index.reads);
+    Ok(CapturedNode { root, nvml, python: index.python, captured: index.captured })
 }
 
-/// Reads what NVML said from a file.
+/// Reads an NVML reading from a file.
 pub fn read_nvml(path: &Path) -> Result<NvmlReading, CaptureError> {
     read_json(path)
 }

@@ -1,10 +1,10 @@
-//! Container runtimes, the toolkit that brings GPUs into them, and what it wrote.
+//! Container runtimes, the NVIDIA container toolkit, and the CDI specifications it wrote.
 
 use farrier_facts::node::{CdiSpec, ContainerObservation, Reading};
 
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
-/// A runtime and the programs that show that it is there.
+/// Runtimes and the programs that indicate them.
 const RUNTIMES: [(&str, &[&str]); 4] = [
     ("docker", &["/usr/bin/dockerd"]),
     ("containerd", &["/usr/bin/containerd", "/usr/local/bin/containerd"]),
@@ -14,10 +14,10 @@ const RUNTIMES: [(&str, &[&str]); 4] = [
 
 const TOOLKIT: &str = "/usr/bin/nvidia-ctk";
 
-/// Where CDI specifications lie (Container Device Interface specification).
-const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+/// Directories of CDI specifications (Container Device Interface specification).
+const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// What Docker and Podman leave in a container.
+/// Marker files of Docker and Podman inside a container.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
 pub(crate) fn read(root: &Root) -> ContainerObservation {
@@ -37,17 +37,18 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
             Reading::Value(false) | Reading::Absent => {}
         }
     }
-    // A pod of Kubernetes has no mark: its root is an overlay and no systemd has booted in it. A
-    // diskless host may have such a root too, but systemd runs there.
+    // A Kubernetes pod has no marker file: its root is an overlay and systemd was not booted in it.
+    // A diskless host may have an overlay root too, but it runs systemd.
     let overlay =
-        root.extract("/proc/1/mounts", |file| text_of(file).map(|text| is_overlay(&text)));
+        root.extract("/proc/1/mounts", |file| read_text(file).map(|text| is_overlay(&text)));
     match (overlay, root.exists("/run/systemd/system")) {
         (Reading::Value(overlay), Reading::Value(booted)) => Reading::Value(overlay && !booted),
         _ => Reading::Value(false),
     }
 }
 
-/// Whether the root is an overlay. Of what is mounted only this is kept: a line may hold a password.
+/// Whether the root is an overlay. Nothing else of the mounts is captured: a line may contain a
+/// password.
 fn is_overlay(mounts: &str) -> bool {
     mounts.lines().any(|line| {
         let mut words = line.split(' ').skip(1);
@@ -74,14 +75,14 @@ fn runtimes(root: &Root) -> Reading<Vec<String>> {
 
 fn cdi(root: &Root) -> Reading<Vec<CdiSpec>> {
     let mut specs = Vec::new();
-    for folder in CDI_FOLDERS {
-        let names = match root.list(folder) {
+    for dir in CDI_DIRS {
+        let names = match root.list(dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
         };
         for name in names.iter().filter(|name| name.contains("nvidia")) {
-            let path = format!("{folder}/{name}");
+            let path = format!("{dir}/{name}");
             let driver = root.text(&path).and_then(|text| named_driver(&text));
             specs.push(CdiSpec { path, driver });
         }
@@ -97,7 +98,7 @@ fn named_driver(text: &str) -> Reading<String> {
         let end = rest.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
         rest[..end.unwrap_or(rest.len())].trim_end_matches('.')
     });
-    // `libcuda.so.1` is the link beside the library.
+    // `libcuda.so.1` is the symlink to the library.
     match versions.into_iter().find(|version| version.contains('.')) {
         Some(version) => Reading::Value(version.to_owned()),
         None => Reading::Absent,
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_specification_names_its_driver() {
+    fn cdi_specification_names_its_driver() {
         let text = "- hostPath: /usr/lib/libcuda.so.1\n- hostPath: /usr/lib/libcuda.so.580.95.05\n";
         assert_eq!(named_driver(text), Reading::Value("580.95.05".to_owned()));
         assert_eq!(named_driver("kind: nvidia.com/gpu\n"), Reading::Absent);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_pod_is_an_overlay() {
+    fn pod_root_is_an_overlay() {
         assert!(is_overlay("overlay / overlay rw,lowerdir=/a 0 0\nproc /proc proc rw 0 0\n"));
         assert!(!is_overlay("/dev/sda1 / ext4 rw 0 0\noverlay /var/lib/x overlay rw 0 0\n"));
         assert!(!is_overlay(""));

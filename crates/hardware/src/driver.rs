@@ -1,4 +1,4 @@
-//! The driver that is loaded, and the user space that programs would load.
+//! The loaded driver and the user-space libraries that programs would load.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use farrier_facts::node::{DriverObservation, Library, ReadError, Reading};
 
 use crate::root::Root;
 
-/// Where distributions, `.run` files and container toolkits put the libraries.
-const FOLDERS: [&str; 7] = [
+/// Library directories of distributions, `.run` installers and container toolkits.
+const DIRS: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -17,22 +17,22 @@ const FOLDERS: [&str; 7] = [
     "/opt/nvidia/lib64",
 ];
 
-/// The libraries without which no CUDA program and no tool starts.
+/// Libraries that every CUDA program and every tool needs.
 const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 pub(crate) fn read(root: &Root) -> DriverObservation {
     DriverObservation {
-        loaded: where_mounted(root, root.word("/sys/module/nvidia/version")),
+        loaded: where_mounted(root, root.trimmed("/sys/module/nvidia/version")),
         nvrm_line: root
             .text("/proc/driver/nvidia/version")
             .map(|text| text.lines().next().unwrap_or_default().to_owned()),
         libraries: libraries(root),
         parameters: root.text("/proc/driver/nvidia/params").map(|text| parameters(&text)),
         firmware: root.list("/lib/firmware/nvidia").map(|names| {
-            // Beside the versions lie folders of chips, which are nouveau's.
+            // Next to the versions are per-chip directories, which belong to nouveau.
             names
                 .into_iter()
-                .filter(|name| name.starts_with(|it: char| it.is_ascii_digit()))
+                .filter(|name| name.starts_with(|letter: char| letter.is_ascii_digit()))
                 .collect()
         }),
         nouveau_loaded: match where_mounted(root, Reading::<()>::Absent) {
@@ -43,7 +43,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
     }
 }
 
-/// What is absent in the kernel's files says something only where the kernel's files are.
+/// A missing file in sysfs means something only if sysfs is mounted.
 fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     match (&reading, root.exists("/sys/module")) {
         (Reading::Absent, Reading::Value(false)) => {
@@ -54,51 +54,49 @@ fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     }
 }
 
-/// The libraries that a program would load, folder by folder.
+/// The libraries that a program would load, by directory.
 fn libraries(root: &Root) -> Reading<Vec<Library>> {
     let mut found = Vec::new();
-    let mut folders = 0;
-    for folder in FOLDERS {
-        let names = match root.list(folder) {
+    let mut dirs = 0;
+    for dir in DIRS {
+        let names = match root.list(dir) {
             Reading::Value(names) => {
-                folders += 1;
+                dirs += 1;
                 names
             }
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
         };
         for name in NAMES {
-            if names.iter().any(|it| it.strip_prefix(name) == Some(".1")) {
-                let path = format!("{folder}/{name}.1");
+            if names.iter().any(|file| file.strip_prefix(name) == Some(".1")) {
+                let path = format!("{dir}/{name}.1");
                 let version = linked_version(root, &path, name);
                 found.push(Library { path, version });
                 continue;
             }
-            // Without its link the loader's cache may still lead to it.
+            // Without the `.1` symlink the loader's cache may still resolve the library.
             for file in &names {
                 if let Some(version) = named_version(file, name) {
-                    let path = format!("{folder}/{file}");
+                    let path = format!("{dir}/{file}");
                     found.push(Library { path, version: Reading::Value(version.to_owned()) });
                 }
             }
         }
     }
-    if folders == 0 {
-        return Reading::Unreadable(ReadError::unavailable(
-            "there is no folder of libraries below this root",
-        ));
+    if dirs == 0 {
+        return Reading::Unreadable(ReadError::unavailable("no library directory below this root"));
     }
     Reading::Value(found)
 }
 
-/// The version at the end of the name that a link leads to.
+/// The version suffix of the file that a symlink points to.
 fn linked_version(root: &Root, path: &str, name: &str) -> Reading<String> {
     root.link(path).and_then(|target| {
         let file = target.rsplit('/').next().unwrap_or_default();
         named_version(file, name).map_or_else(
             || {
                 Reading::Unreadable(ReadError::malformed(format!(
-                    "`{path}` leads to `{target}`, which names no version"
+                    "`{path}` points to `{target}`, which has no version suffix"
                 )))
             },
             |version| Reading::Value(version.to_owned()),
@@ -106,14 +104,14 @@ fn linked_version(root: &Root, path: &str, name: &str) -> Reading<String> {
     })
 }
 
-/// `580.95.05` of `libcuda.so.580.95.05`.
+/// `580.95.05` from `libcuda.so.580.95.05`.
 fn named_version<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     let version = file.strip_prefix(name)?.strip_prefix('.')?;
     let plain = version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     (plain && version.contains('.')).then_some(version)
 }
 
-/// `Name: value` lines; a text stands in quotes.
+/// Parses `Name: value` lines; strings are quoted.
 fn parameters(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))

@@ -1,14 +1,14 @@
-//! Kernels: the one that runs, those that can be booted, and the driver's module for each.
+//! Kernels: the running one, the bootable ones, and the driver module for each.
 
 use std::cmp::Ordering;
 
 use farrier_facts::node::{BootChoice, InstalledKernel, KernelObservation, Reading};
 
 use crate::modules;
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
 pub(crate) fn read(root: &Root) -> KernelObservation {
-    let running = root.word("/proc/sys/kernel/osrelease");
+    let running = root.trimmed("/proc/sys/kernel/osrelease");
     KernelObservation {
         installed: installed(root, running.value()),
         boot_choice: boot_choice(root),
@@ -17,7 +17,7 @@ pub(crate) fn read(root: &Root) -> KernelObservation {
     }
 }
 
-/// Every kernel with a folder of modules or an image in `/boot`, oldest first.
+/// Every kernel with a modules directory or an image in `/boot`, oldest first.
 fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKernel>> {
     let with_modules = match root.list("/lib/modules") {
         Reading::Value(names) => names,
@@ -32,7 +32,7 @@ fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKern
     let images = boot.value().into_iter().flatten();
     releases.extend(images.filter_map(|name| name.strip_prefix("vmlinuz-")).map(str::to_owned));
     releases.extend(running.cloned());
-    // Debian's rescue images and the like are no releases.
+    // Skips Debian's rescue images and the like.
     releases.retain(|release| release.starts_with(|letter: char| letter.is_ascii_digit()));
     releases.sort_by(|left, right| compare(left, right));
     releases.dedup();
@@ -41,7 +41,7 @@ fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKern
             .into_iter()
             .map(|release| InstalledKernel {
                 bootable: image(&release),
-                module: modules::of_kernel(root, &release),
+                module: modules::for_kernel(root, &release),
                 headers: root.exists(&format!("/lib/modules/{release}/build/Makefile")),
                 release,
             })
@@ -49,7 +49,7 @@ fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKern
     )
 }
 
-/// Releases in the order in which boot loaders put them: numbers as numbers, letters as letters.
+/// Compares releases as boot loaders do: digits numerically, letters lexically.
 fn compare(left: &str, right: &str) -> Ordering {
     let (mut left, mut right) = (left.as_bytes(), right.as_bytes());
     while !left.is_empty() && !right.is_empty() {
@@ -74,13 +74,13 @@ fn compare(left: &str, right: &str) -> Ordering {
     left.len().cmp(&right.len())
 }
 
-/// How GRUB chooses. Its own configuration is for root only; `/etc/default/grub` says enough when it
-/// says "the first entry" or names a kernel.
+/// How GRUB chooses. Its configuration is readable by root only; `/etc/default/grub` is enough if
+/// it selects the first entry or names a kernel.
 fn boot_choice(root: &Root) -> BootChoice {
     const PATH: &str = "/etc/default/grub";
     let fallback = |why: &str| BootChoice::Unknown(why.to_owned());
     if let Some(entry) = environment(root, "next_entry=").value() {
-        let why = format!("GRUB's next entry `{entry}` names no kernel");
+        let why = format!("GRUB's next entry `{entry}` does not name a kernel");
         return named(entry).unwrap_or(BootChoice::Unknown(why));
     }
     match default_of(root, PATH) {
@@ -90,28 +90,29 @@ fn boot_choice(root: &Root) -> BootChoice {
             .unwrap_or_else(|| fallback(&format!("GRUB_DEFAULT is `{default}` in {PATH}"))),
         Reading::Absent => match root.list("/boot/loader/entries") {
             Reading::Value(_) => saved_entry(root),
-            _ => fallback("no GRUB configuration; the boot loader is not known"),
+            _ => fallback("no GRUB configuration; unknown boot loader"),
         },
         Reading::Unreadable(why) => fallback(&format!("{PATH}: {why}")),
     }
 }
 
-/// `GRUB_DEFAULT` of the file and of those that images add in the folder beside it.
+/// `GRUB_DEFAULT` from the file and from the drop-in directory that images add.
 fn default_of(root: &Root, path: &str) -> Reading<String> {
-    let folder = format!("{path}.d");
+    let dir = format!("{path}.d");
     let mut paths = vec![path.to_owned()];
-    match root.list(&folder) {
+    match root.list(&dir) {
         Reading::Value(names) => {
-            let parts = names.iter().filter(|it| matches!(it.rsplit_once('.'), Some((_, "cfg"))));
-            paths.extend(parts.map(|name| format!("{folder}/{name}")));
+            let parts =
+                names.iter().filter(|name| matches!(name.rsplit_once('.'), Some((_, "cfg"))));
+            paths.extend(parts.map(|name| format!("{dir}/{name}")));
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     }
     let mut found = Reading::Absent;
     for path in paths {
-        // Only the choice is kept: the kernel's command line may hold what is nobody's business.
-        match root.extract(&path, |file| text_of(file).map(|text| grub_default(&text))) {
+        // Only this setting is captured: the kernel's command line may contain secrets.
+        match root.extract(&path, |file| read_text(file).map(|text| grub_default(&text))) {
             Reading::Value(Some(default)) => found = Reading::Value(default),
             Reading::Value(None) if found == Reading::Absent => {
                 found = Reading::Value("0".to_owned());
@@ -123,7 +124,7 @@ fn default_of(root: &Root, path: &str) -> Reading<String> {
     found
 }
 
-/// What GRUB keeps between boots under a name; absent where it is empty.
+/// A value that GRUB stores between boots; absent if empty.
 fn environment(root: &Root, name: &str) -> Reading<String> {
     let mut unreadable = None;
     for path in ["/boot/grub/grubenv", "/boot/grub2/grubenv"] {
@@ -144,7 +145,7 @@ fn environment(root: &Root, name: &str) -> Reading<String> {
 fn saved_entry(root: &Root) -> BootChoice {
     match environment(root, "saved_entry=") {
         Reading::Value(entry) => {
-            let why = format!("GRUB's saved entry `{entry}` names no kernel");
+            let why = format!("GRUB's saved entry `{entry}` does not name a kernel");
             named(&entry).unwrap_or(BootChoice::Unknown(why))
         }
         // Nothing was saved: the first entry.
@@ -153,8 +154,8 @@ fn saved_entry(root: &Root) -> BootChoice {
     }
 }
 
-/// The kernel that a menu entry names: `Advanced options>Ubuntu, with Linux 6.8.0-60-generic`, or
-/// `abc123-5.14.0-503.el9.x86_64` as boot loader entries are called.
+/// The kernel in a menu entry: `Advanced options>Ubuntu, with Linux 6.8.0-60-generic`, or
+/// `abc123-5.14.0-503.el9.x86_64` in boot loader entries.
 fn named(entry: &str) -> Option<BootChoice> {
     let words = entry.split([' ', '>']);
     let kernel = words.rev().find_map(|word| {
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_compare_as_numbers() {
+    fn releases_compare_numerically() {
         let mut releases =
             ["6.8.0-100-generic", "6.8.0-60-generic", "5.15.0-151-generic", "6.11.0-8-generic"];
         releases.sort_by(|left, right| compare(left, right));
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_the_default_counts() {
+    fn last_grub_default_wins() {
         assert_eq!(
             grub_default("GRUB_DEFAULT=0\nGRUB_DEFAULT=\"saved\"\n").as_deref(),
             Some("saved")

@@ -1,4 +1,4 @@
-//! What a kernel module file says of itself: the section `.modinfo`, and a signature at its end.
+//! Metadata of a kernel module file: its `.modinfo` section and the appended signature.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -8,15 +8,15 @@ use farrier_facts::node::{ModuleInfo, ModuleOnDisk, ReadError, Reading};
 
 use crate::root::Root;
 
-/// nvidia.ko has about 100 MB with debugging information; a file that unpacks to more is none.
+/// nvidia.ko is about 100 MB with debug information; a file that unpacks to more is not a module.
 const MODULE_BYTES_MAX: usize = 512 << 20;
 
-/// The kernel's mark of an appended signature (`include/linux/module_signature.h`).
+/// The kernel's marker of an appended signature (`include/linux/module_signature.h`).
 const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 
-/// Below `/lib/modules/RELEASE`: DKMS and packages use different folders. In the order in which
-/// depmod prefers them.
-const FOLDERS: [&str; 7] = [
+/// Below `/lib/modules/RELEASE`, in depmod's order of preference. DKMS and packages use different
+/// directories.
+const DIRS: [&str; 7] = [
     "updates/dkms",
     "updates",
     "extra",
@@ -26,13 +26,14 @@ const FOLDERS: [&str; 7] = [
     "kernel/nvidia-open",
 ];
 
-/// Ubuntu's precompiled modules lie in a folder that carries the branch: `kernel/nvidia-580srv-open`.
+/// Ubuntu's precompiled modules are in a directory named after the branch:
+/// `kernel/nvidia-580srv-open`.
 const PRECOMPILED: &str = "kernel";
 
 const NAMES: [&str; 3] = ["nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz"];
 
 /// The driver's module for a kernel.
-pub(crate) fn of_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
+pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
     let base = format!("/lib/modules/{release}");
     let precompiled = match root.list(&format!("{base}/{PRECOMPILED}")) {
         Reading::Value(names) => names,
@@ -43,15 +44,15 @@ pub(crate) fn of_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
         .iter()
         .filter(|name| name.starts_with("nvidia-"))
         .map(|name| format!("{base}/{PRECOMPILED}/{name}"));
-    let folders = FOLDERS.iter().map(|folder| format!("{base}/{folder}")).chain(precompiled);
-    for folder in folders {
-        let names = match root.list(&folder) {
+    let dirs = DIRS.iter().map(|dir| format!("{base}/{dir}")).chain(precompiled);
+    for dir in dirs {
+        let names = match root.list(&dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
-        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|it| it == *name)) {
-            let path = format!("{folder}/{name}");
+        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|file| file == *name)) {
+            let path = format!("{dir}/{name}");
             let info = root.extract(&path, |file| info(file, name));
             return Reading::Value(ModuleOnDisk { path, info });
         }
@@ -63,7 +64,7 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     let read = match name.rsplit('.').next() {
         Some("zst") => unzstd(file).and_then(|bytes| parse(&bytes.as_slice())),
         Some("xz") => unxz(file).and_then(|bytes| parse(&bytes.as_slice())),
-        // A plain module has 100 MB, of which some kilobytes are asked for.
+        // An uncompressed module is 100 MB, of which only some kilobytes are needed.
         _ => parse(&file),
     };
     match read {
@@ -72,18 +73,17 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     }
 }
 
-/// Bytes by their place.
-trait Placed {
-    /// `length` bytes at `offset`; nothing where there are fewer.
+/// Random access to bytes.
+trait RandomAccess {
+    /// `length` bytes at `offset`; `None` if there are fewer.
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
-    /// How many there are.
     fn length(&self) -> Option<u64>;
 }
 
-/// No section that is read here is larger; a length beyond it is damage.
+/// No section read here is larger; a greater length means corruption.
 const SECTION_BYTES_MAX: u64 = 16 << 20;
 
-impl Placed for &[u8] {
+impl RandomAccess for &[u8] {
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(usize::try_from(length).ok()?)?;
@@ -95,7 +95,7 @@ impl Placed for &[u8] {
     }
 }
 
-impl Placed for File {
+impl RandomAccess for File {
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
         let length = usize::try_from(length.min(SECTION_BYTES_MAX + 1)).ok()?;
         let mut bytes = vec![0; length];
@@ -130,7 +130,7 @@ fn unxz(file: File) -> io::Result<Vec<u8>> {
     Ok(bounded.0)
 }
 
-/// Refuses what unpacks to more than a module has.
+/// Rejects data that unpacks to more than a module's size.
 struct BoundedBuffer(Vec<u8>);
 
 impl Write for BoundedBuffer {
@@ -147,8 +147,8 @@ impl Write for BoundedBuffer {
     }
 }
 
-/// Reads a little-endian 64-bit ELF file; every machine with these GPUs has such modules.
-fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
+/// Parses a little-endian ELF-64 file, the format of modules on every machine with these GPUs.
+fn parse(file: &impl RandomAccess) -> io::Result<ModuleInfo> {
     let section = modinfo(file).ok_or_else(|| io::Error::other("not a kernel module"))?;
     let value = |key: &str| {
         section.split(|byte| *byte == 0).find_map(|entry| {
@@ -166,8 +166,8 @@ fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
     })
 }
 
-/// The section `.modinfo` (System V ABI, ELF-64 object file format).
-fn modinfo(file: &impl Placed) -> Option<Vec<u8>> {
+/// The `.modinfo` section (System V ABI, ELF-64 object file format).
+fn modinfo(file: &impl RandomAccess) -> Option<Vec<u8>> {
     const CLASS_64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
     const NAME: &[u8] = b".modinfo\0";
     let head = file.at(0, 0x40).filter(|head| head.starts_with(CLASS_64_LITTLE))?;
@@ -237,7 +237,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_module_says_what_it_is() {
+    fn module_metadata_is_parsed() {
         let entries = [
             "firmware=nvidia/580.95.05/gsp_ga10x.bin",
             "version=580.95.05",
@@ -253,9 +253,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn modules_are_read_plain_and_packed() {
+    fn modules_are_read_plain_and_compressed() {
         let bytes = module(&["version=580.95.05"], false);
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let zst = ruzstd::encoding::compress_to_vec(
             bytes.as_slice(),
             ruzstd::encoding::CompressionLevel::Fastest,
@@ -263,7 +263,7 @@ pub(crate) mod tests {
         let mut xz = Vec::new();
         lzma_rs::xz_compress(&mut bytes.as_slice(), &mut xz).unwrap();
         for (name, packed) in [("nvidia.ko", bytes), ("nvidia.ko.zst", zst), ("nvidia.ko.xz", xz)] {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             std::fs::write(&path, &packed).unwrap();
             let read = info(File::open(&path).unwrap(), name);
             assert_eq!(read.value().unwrap().version.as_deref(), Some("580.95.05"), "{name}");
@@ -275,14 +275,14 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
+        fn no_input_panics(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
             let mut bytes = if start { b"\x7fELF\x02\x01".to_vec() } else { Vec::new() };
             bytes.extend(rest);
             let _ = parse(&bytes.as_slice());
         }
 
         #[test]
-        fn no_damage_makes_it_panic(at in 0_usize..0x140, byte in any::<u8>()) {
+        fn no_corruption_panics(at in 0_usize..0x140, byte in any::<u8>()) {
             let mut bytes = module(&["version=580.95.05"], true);
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;

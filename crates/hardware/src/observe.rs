@@ -1,15 +1,17 @@
-//! Reads everything that files tell about a node.
+//! Builds the observation of a node from its files.
 
 use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Reading};
 
 use crate::python::PythonChoice;
 use crate::root::Root;
-use crate::{containers, dkms, driver, kernels, now, packages, pci, python, secure_boot, services};
+use crate::{
+    containers, current_faults, dkms, driver, kernels, packages, pci, python, secure_boot, services,
+};
 
-/// Where the driver lists the `NVSwitch` chips that it manages.
+/// Where the driver lists the `NVSwitch` chips it manages.
 const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
-/// The whole observation, with what NVML said.
+/// Reads the files and combines them with an NVML reading.
 pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
     NodeObservation {
         version: OBSERVATION_VERSION,
@@ -28,9 +30,9 @@ pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObs
     }
 }
 
-/// The same, with the faults that are there now: for one look, where nobody watches them all the time.
+/// Like [`observe`], plus the faults present right now: for a one-shot check without monitoring.
 pub fn observe_now(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
-    NodeObservation { now: Some(now::read(root)), ..observe(root, nvml, python) }
+    NodeObservation { now: Some(current_faults::read(root)), ..observe(root, nvml, python) }
 }
 
 fn nvswitches(root: &Root) -> Reading<u32> {

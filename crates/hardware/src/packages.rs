@@ -4,15 +4,15 @@ use farrier_facts::node::{Package, PackageObservation, Pin, ReadError, Reading, 
 use serde::{Deserialize, Serialize};
 
 use crate::apt_conf::AptConf;
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
 const STATUS: &str = "/var/lib/dpkg/status";
 const RPM: [&str; 2] = ["/var/lib/rpm", "/usr/lib/sysimage/rpm"];
-const CONF_FOLDER: &str = "/etc/apt/apt.conf.d";
+const CONF_DIR: &str = "/etc/apt/apt.conf.d";
 const PREFERENCES: &str = "/etc/apt/preferences";
 
-/// What the names of the packages that are looked at begin with.
-const WATCHED: [&str; 11] = [
+/// Name prefixes of the packages of interest.
+const PREFIXES: [&str; 11] = [
     "nvidia-",
     "libnvidia-",
     "cuda-drivers",
@@ -35,14 +35,14 @@ pub(crate) fn read(root: &Root) -> PackageObservation {
     }
 }
 
-/// The watched packages, each with its architecture in its name (`libnvidia-compute-580:amd64`): dpkg may have a name twice,
-/// and `apt-mark` takes the host's own without one.
-pub(crate) fn of_architectures(root: &Root) -> Reading<Vec<Package>> {
+/// The packages of interest with their architecture in the name (`libnvidia-compute-580:amd64`):
+/// dpkg may have a name twice, and `apt-mark` assumes the host's architecture.
+pub(crate) fn with_architectures(root: &Root) -> Reading<Vec<Package>> {
     root.text(STATUS).and_then(|text| packages(&text, true))
 }
 
-/// The watched packages of dpkg's status file. A file that ends in the middle of a record was caught
-/// while it was written, or is damaged: then what is missing cannot be told from what is not there.
+/// The packages of interest in dpkg's status file. A file that ends in the middle of a record is
+/// being written or corrupt; a missing package then proves nothing.
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
@@ -60,12 +60,12 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has a record without a package"
             )));
         };
-        if !WATCHED.iter().any(|start| name.starts_with(start)) {
+        if !PREFIXES.iter().any(|start| name.starts_with(start)) {
             continue;
         }
-        // `install ok installed`: what is wanted, whether it failed, what it is.
+        // `install ok installed`: desired action, error flag, current state.
         let status: Vec<&str> = field("Status").unwrap_or_default().split(' ').collect();
-        let [wanted, _, state] = status[..] else {
+        let [action, _, state] = status[..] else {
             return Reading::Unreadable(ReadError::malformed(format!(
                 "{STATUS} has no status for `{name}`"
             )));
@@ -78,21 +78,22 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has no version for `{name}`"
             )));
         };
-        // What is for all has none of its own.
-        let architecture = field("Architecture").filter(|it| with_architecture && *it != "all");
+        // `all` is not an architecture suffix.
+        let architecture = field("Architecture")
+            .filter(|architecture| with_architecture && *architecture != "all");
         found.push(Package {
-            name: architecture.map_or_else(|| name.to_owned(), |it| format!("{name}:{it}")),
+            name: architecture.map_or_else(|| name.to_owned(), |suffix| format!("{name}:{suffix}")),
             version: version.to_owned(),
             status: state.to_owned(),
-            held: wanted == "hold",
+            held: action == "hold",
         });
     }
     Reading::Value(found)
 }
 
 fn rpm(root: &Root) -> Reading<bool> {
-    for folder in RPM {
-        match root.list(folder) {
+    for dir in RPM {
+        match root.list(dir) {
             Reading::Value(names)
                 if names.iter().any(|name| name.starts_with("rpmdb") || name == "Packages") =>
             {
@@ -105,29 +106,29 @@ fn rpm(root: &Root) -> Reading<bool> {
     Reading::Value(false)
 }
 
-/// One file's part of the settings that are looked at. The rest of apt's configuration may hold a
-/// proxy's password and is not kept.
+/// The relevant settings of one file. The rest of apt's configuration may contain a proxy's
+/// password and is not captured.
 #[derive(Debug, Serialize, Deserialize)]
-struct Part {
+struct AptSettings {
     enabled: Option<String>,
     blacklist: Vec<String>,
 }
 
 fn unattended(root: &Root) -> Reading<Unattended> {
-    let names = match root.list(CONF_FOLDER) {
+    let names = match root.list(CONF_DIR) {
         Reading::Value(names) => names,
         Reading::Absent => return Reading::Absent,
-        Reading::Unreadable(why) => return Reading::Unreadable(why.at(CONF_FOLDER)),
+        Reading::Unreadable(why) => return Reading::Unreadable(why.at(CONF_DIR)),
     };
     let mut enabled = false;
     let mut blacklist = Vec::new();
     for name in names.iter().filter(|name| is_read_by_apt(name)) {
-        let path = format!("{CONF_FOLDER}/{name}");
+        let path = format!("{CONF_DIR}/{name}");
         let part = root.extract(&path, |file| {
-            text_of(file).map(|text| {
+            read_text(file).map(|text| {
                 let mut conf = AptConf::default();
                 conf.read(&text);
-                Part {
+                AptSettings {
                     enabled: conf.last("APT::Periodic::Unattended-Upgrade").map(str::to_owned),
                     blacklist: conf.all("Unattended-Upgrade::Package-Blacklist").to_vec(),
                 }
@@ -147,7 +148,7 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     Reading::Value(Unattended { enabled, blacklist })
 }
 
-/// Apt reads files without an extension or with `conf`, of plain letters (apt.conf(5)).
+/// Apt reads files without an extension or with `conf`, whose names are plain (apt.conf(5)).
 fn is_read_by_apt(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     name.chars().all(plain)
@@ -180,7 +181,7 @@ fn stanza(text: &str) -> Vec<Pin> {
         text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     };
     let (Some(packages), Some(pin), Some(priority)) =
-        (field("Package"), field("Pin"), field("Pin-Priority").and_then(|it| it.parse().ok()))
+        (field("Package"), field("Pin"), field("Pin-Priority").and_then(|text| text.parse().ok()))
     else {
         return Vec::new();
     };
@@ -198,7 +199,7 @@ mod tests {
         "Package: nvidia-open\nStatus: hold ok installed\nVersion: 1:580.95.05-1\n\n";
 
     #[test]
-    fn holds_states_and_versions_are_read() {
+    fn holds_states_and_versions_are_parsed() {
         let text = format!(
             "{HELD}Package: bash\nStatus: install ok installed\nVersion: 5\n\n\
              Package: nvidia-utils-570\nStatus: deinstall ok config-files\nVersion: 570.1-1\n\n\
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_of_two_architectures_is_two_packages() {
+    fn same_name_in_two_architectures_is_two_packages() {
         let record = |architecture: &str| {
             format!(
                 "Package: libnvidia-gl-580\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: 580\n\n"
@@ -222,15 +223,15 @@ mod tests {
         let text = ["i386", "amd64", "all"].map(record).concat();
         let names = |named| {
             let read = packages(&text, named);
-            read.value().unwrap().iter().map(|it| it.name.clone()).collect::<Vec<_>>()
+            read.value().unwrap().iter().map(|package| package.name.clone()).collect::<Vec<_>>()
         };
-        let wanted = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
-        assert_eq!(names(true), wanted);
+        let expected = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
+        assert_eq!(names(true), expected);
         assert_eq!(names(false), ["libnvidia-gl-580"; 3]);
     }
 
     #[test]
-    fn a_damaged_status_is_not_a_short_list() {
+    fn corrupt_status_file_is_rejected() {
         for text in [
             "Package: nvidia-open\nStatus: hold ok inst",
             "Package: nvidia-open\nStatus: hold\nVersion: 1\n\n",
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_leaves_backups_alone() {
+    fn apt_ignores_backup_files() {
         assert!(is_read_by_apt("20auto-upgrades"));
         assert!(is_read_by_apt("99local.conf"));
         assert!(!is_read_by_apt("20auto-upgrades.ucf-dist"));

@@ -1,4 +1,4 @@
-//! NVIDIA devices on PCI: the count that holds with or without a driver.
+//! NVIDIA devices on the PCI bus: a count that does not depend on the driver.
 
 use farrier_facts::node::{PciDevice, Reading};
 
@@ -11,14 +11,14 @@ pub(crate) fn read(root: &Root) -> Reading<Vec<PciDevice>> {
     root.list(DEVICES).and_then(|addresses| {
         let mut found = Vec::new();
         for address in addresses {
-            match root.word(&format!("{DEVICES}/{address}/vendor")) {
+            match root.trimmed(&format!("{DEVICES}/{address}/vendor")) {
                 Reading::Value(vendor) if vendor == NVIDIA => {}
-                // A device that went away while we looked is not ours to count.
+                // A device that disappeared meanwhile is not counted.
                 Reading::Value(_) | Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             }
             let hex = |name: &str| {
-                root.word(&format!("{DEVICES}/{address}/{name}"))
+                root.trimmed(&format!("{DEVICES}/{address}/{name}"))
                     .map(|text| text.trim_start_matches("0x").to_ascii_lowercase())
             };
             let (device, class) = match (hex("device"), hex("class")) {

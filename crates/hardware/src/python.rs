@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
 
-/// Which Python was active when the node was looked at.
+/// The active Python at the time of the check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonChoice {
-    /// An interpreter or an environment that somebody named.
+    /// An interpreter or environment named by the user.
     pub named: Option<String>,
     /// `VIRTUAL_ENV` or `CONDA_PREFIX`.
     pub environment: Option<String>,
@@ -21,7 +21,7 @@ pub struct PythonChoice {
 }
 
 impl PythonChoice {
-    /// From what somebody named and the process's own environment.
+    /// From the user's choice and this process's environment.
     pub fn active(named: Option<&Path>) -> Self {
         let text = |path: PathBuf| path.into_os_string().into_string().ok();
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -33,15 +33,15 @@ impl PythonChoice {
         }
     }
 
-    /// For another root, where this process's environment means nothing.
-    pub fn of_root(named: Option<&str>) -> Self {
+    /// For another root, where this process's environment does not apply.
+    pub fn for_root(named: Option<&str>) -> Self {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned).to_vec();
         Self { named: named.map(str::to_owned), environment: None, path }
     }
 }
 
-/// The packages whose versions matter; and every `nvidia-…` package.
-const WATCHED: [&str; 12] = [
+/// Packages whose versions matter, in addition to every `nvidia-…` package.
+const PACKAGES: [&str; 12] = [
     "torch",
     "tensorflow",
     "jax",
@@ -58,9 +58,9 @@ const WATCHED: [&str; 12] = [
 
 pub(crate) fn read(root: &Root, choice: &PythonChoice) -> PythonObservation {
     match find(root, choice) {
-        Reading::Value((interpreter, folders)) => PythonObservation {
+        Reading::Value((interpreter, dirs)) => PythonObservation {
             interpreter: Reading::Value(interpreter),
-            packages: packages(root, &folders),
+            packages: packages(root, &dirs),
         },
         Reading::Absent => {
             PythonObservation { interpreter: Reading::Absent, packages: Reading::Absent }
@@ -72,25 +72,25 @@ pub(crate) fn read(root: &Root, choice: &PythonChoice) -> PythonObservation {
     }
 }
 
-/// The interpreter and its folders of packages.
+/// The interpreter and its package directories.
 fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     if let Some(named) = &choice.named {
         let environment = match root.exists(&format!("{named}/bin/python3")) {
             Reading::Value(true) => named.clone(),
-            _ => prefix_of(named),
+            _ => install_prefix(named),
         };
         return match site_packages(root, &environment) {
-            Ok(folders) if folders.is_empty() => Reading::Unreadable(ReadError::malformed(
-                format!("`{named}` is no Python with a folder of packages"),
-            )),
-            Ok(folders) => Reading::Value((named.clone(), folders)),
+            Ok(dirs) if dirs.is_empty() => Reading::Unreadable(ReadError::malformed(format!(
+                "`{named}` is not a Python with a package directory"
+            ))),
+            Ok(dirs) => Reading::Value((named.clone(), dirs)),
             Err(why) => Reading::Unreadable(why),
         };
     }
-    let environment = choice.environment.iter().map(|folder| format!("{folder}/bin"));
-    for folder in environment.chain(choice.path.iter().cloned()) {
+    let environment = choice.environment.iter().map(|dir| format!("{dir}/bin"));
+    for dir in environment.chain(choice.path.iter().cloned()) {
         for name in ["python3", "python"] {
-            let program = format!("{folder}/{name}");
+            let program = format!("{dir}/{name}");
             if root.exists(&program) != Reading::Value(true) {
                 continue;
             }
@@ -100,39 +100,39 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     Reading::Absent
 }
 
-/// The folders of an interpreter. Where none are beside it, it may be a link to one that has them; a
-/// shim (pyenv, asdf) is a script, and where it leads only the shim knows.
+/// The package directories of an interpreter. If there are none next to it, it may be a symlink to
+/// one that has them; a shim (pyenv, asdf) is a script, and only the shim knows its target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
-    let beside = match site_packages(root, &prefix_of(&program)) {
-        Ok(folders) => folders,
+    let beside = match site_packages(root, &install_prefix(&program)) {
+        Ok(dirs) => dirs,
         Err(why) => return Reading::Unreadable(why),
     };
     if !beside.is_empty() {
         return Reading::Value((program, beside));
     }
-    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let dir = program.rsplit_once('/').map_or("", |(dir, _)| dir);
     let target = root.link(&program).value().map(|target| match target.strip_prefix('/') {
         Some(_) => target.clone(),
-        None => format!("{folder}/{target}"),
+        None => format!("{dir}/{target}"),
     });
-    match target.map(|target| site_packages(root, &prefix_of(&target))) {
-        Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
+    match target.map(|target| site_packages(root, &install_prefix(&target))) {
+        Some(Ok(dirs)) if !dirs.is_empty() => Reading::Value((program, dirs)),
         Some(Err(why)) => Reading::Unreadable(why),
         _ => Reading::Unreadable(ReadError::malformed(format!(
-            "`{program}` has no folder of packages beside it"
+            "`{program}` has no package directory next to it"
         ))),
     }
 }
 
-/// `/opt/env` of `/opt/env/bin/python3`.
-fn prefix_of(program: &str) -> String {
-    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
-    folder.strip_suffix("/bin").unwrap_or(folder).to_owned()
+/// `/opt/env` from `/opt/env/bin/python3`.
+fn install_prefix(program: &str) -> String {
+    let dir = program.rsplit_once('/').map_or("", |(dir, _)| dir);
+    dir.strip_suffix("/bin").unwrap_or(dir).to_owned()
 }
 
-/// The folders of packages below a prefix, of every Python 3 that is there. Debian keeps packages of
-/// the system's Python in `dist-packages`, and what pip installs below `/usr/local`. An error where one
-/// of them is there and cannot be read: what is in it is not known to be nothing.
+/// The package directories below a prefix, of every Python 3. Debian keeps packages of the system
+/// Python in `dist-packages`, and pip's below `/usr/local`. Fails if one exists but cannot be read,
+/// since its contents are unknown.
 fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut prefixes = vec![prefix.to_owned()];
     if prefix == "/usr" || prefix.is_empty() {
@@ -141,15 +141,15 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut found = Vec::new();
     for prefix in prefixes {
         for library in ["lib", "lib64"] {
-            let folder = format!("{prefix}/{library}");
-            let names = match root.list(&folder) {
+            let dir = format!("{prefix}/{library}");
+            let names = match root.list(&dir) {
                 Reading::Value(names) => names,
                 Reading::Absent => continue,
-                Reading::Unreadable(why) => return Err(why.at(format!("`{folder}`"))),
+                Reading::Unreadable(why) => return Err(why.at(format!("`{dir}`"))),
             };
             for name in names.iter().filter(|name| name.starts_with("python3")) {
                 for packages in ["site-packages", "dist-packages"] {
-                    let path = format!("{folder}/{name}/{packages}");
+                    let path = format!("{dir}/{name}/{packages}");
                     match root.list(&path) {
                         Reading::Value(_) => found.push(path),
                         Reading::Absent => {}
@@ -162,35 +162,35 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     Ok(found)
 }
 
-fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
+fn packages(root: &Root, dirs: &[String]) -> Reading<Vec<PythonPackage>> {
     let mut found: BTreeMap<String, PythonPackage> = BTreeMap::new();
-    for folder in folders {
-        let names = match root.list(folder) {
+    for dir in dirs {
+        let names = match root.list(dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder.as_str())),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir.as_str())),
         };
         for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
             let Some((name, _)) = name.split_once('-') else { continue };
-            let plain = normal(name);
-            if !WATCHED.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
+            let plain = normalise(name);
+            if !PACKAGES.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
                 continue;
             }
-            // What comes first on the path is what Python takes.
+            // Python uses the first match on its path.
             if found.contains_key(&plain) {
                 continue;
             }
-            let full = names
-                .iter()
-                .find(|it| it.starts_with(&format!("{name}-")) && it.ends_with(".dist-info"));
+            let full = names.iter().find(|entry| {
+                entry.starts_with(&format!("{name}-")) && entry.ends_with(".dist-info")
+            });
             let Some(full) = full else { continue };
-            match package(root, folder, full, &plain) {
+            match package(root, dir, full, &plain) {
                 Reading::Value(package) => {
                     found.insert(plain, package);
                 }
                 Reading::Absent => {}
                 Reading::Unreadable(why) => {
-                    return Reading::Unreadable(why.at(format!("{folder}/{full}")));
+                    return Reading::Unreadable(why.at(format!("{dir}/{full}")));
                 }
             }
         }
@@ -198,8 +198,8 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
     Reading::Value(found.into_values().collect())
 }
 
-fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonPackage> {
-    root.text(&format!("{folder}/{info}/METADATA")).and_then(|text| {
+fn package(root: &Root, dir: &str, info: &str, name: &str) -> Reading<PythonPackage> {
+    root.text(&format!("{dir}/{info}/METADATA")).and_then(|text| {
         let head = text.split("\n\n").next().unwrap_or_default();
         let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let Some(version) = field("Version: ") else {
@@ -208,16 +208,16 @@ fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonP
         Reading::Value(PythonPackage {
             name: name.to_owned(),
             version: version.trim().to_owned(),
-            cuda: if name == "torch" { built_with(root, folder) } else { Reading::Absent },
+            cuda: if name == "torch" { built_with(root, dir) } else { Reading::Absent },
             pinned: pinned(head),
         })
     })
 }
 
-/// The CUDA in torch's own file: `cuda: Optional[str] = '12.8'`.
-fn built_with(root: &Root, folder: &str) -> Reading<String> {
+/// The CUDA version in torch's own file: `cuda: Optional[str] = '12.8'`.
+fn built_with(root: &Root, dir: &str) -> Reading<String> {
     const FILE: &str = "torch/version.py";
-    match root.text(&format!("{folder}/{FILE}")) {
+    match root.text(&format!("{dir}/{FILE}")) {
         Reading::Value(text) => {
             let assigned = text.lines().find_map(|line| {
                 let (left, right) = line.split_once('=')?;
@@ -227,34 +227,34 @@ fn built_with(root: &Root, folder: &str) -> Reading<String> {
             match assigned {
                 Some(cuda) if cuda == "None" => Reading::Absent,
                 Some(cuda) => Reading::Value(cuda),
-                None => Reading::Unreadable(ReadError::malformed(format!(
-                    "{FILE} does not speak of CUDA"
-                ))),
+                None => {
+                    Reading::Unreadable(ReadError::malformed(format!("{FILE} has no CUDA version")))
+                }
             }
         }
         Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable(format!("{FILE} is not there")))
+            Reading::Unreadable(ReadError::unavailable(format!("{FILE} does not exist")))
         }
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }
 }
 
-/// The packages of NVIDIA's that are required exactly: `nvidia-nccl-cu12==2.27.5; platform…`.
+/// NVIDIA packages required with an exact version: `nvidia-nccl-cu12==2.27.5; platform…`.
 fn pinned(head: &str) -> BTreeMap<String, String> {
     head.lines()
         .filter_map(|line| line.strip_prefix("Requires-Dist: "))
         .filter_map(|line| {
             let requirement = line.split(';').next()?.replace(['(', ')', ' '], "");
             let (name, version) = requirement.split_once("==")?;
-            let name = normal(name.split('[').next()?);
+            let name = normalise(name.split('[').next()?);
             (name.starts_with("nvidia-") && !version.contains(['*', ',']))
                 .then(|| (name, version.to_owned()))
         })
         .collect()
 }
 
-/// A package's name as Python compares it (PEP 503).
-fn normal(name: &str) -> String {
+/// A normalised package name (PEP 503).
+fn normalise(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
@@ -265,10 +265,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_comes_before_the_path() {
-        let folder = tempfile::tempdir().unwrap();
+    fn environment_takes_precedence_over_path() {
+        let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
-            let path = folder.path().join(path);
+            let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
@@ -290,43 +290,43 @@ mod tests {
         );
         write("usr/bin/python3", "");
         write("usr/lib/python3/dist-packages/torch-1.0.dist-info/METADATA", "Version: 1.0\n");
-        let root = Root::live(folder.path());
-        let mut choice = PythonChoice::of_root(None);
+        let root = Root::live(dir.path());
+        let mut choice = PythonChoice::for_root(None);
         choice.environment = Some("/opt/env".to_owned());
-        let seen = read(&root, &choice);
-        assert_eq!(seen.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
-        let packages = seen.packages.value().unwrap();
-        let torch = packages.iter().find(|it| it.name == "torch").unwrap();
+        let observed = read(&root, &choice);
+        assert_eq!(observed.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
+        let packages = observed.packages.value().unwrap();
+        let torch = packages.iter().find(|package| package.name == "torch").unwrap();
         assert_eq!(torch.version, "2.9.1");
         assert_eq!(torch.cuda, Reading::Value("12.8".to_owned()));
         assert_eq!(torch.pinned["nvidia-nccl-cu12"], "2.27.5");
         assert_eq!(packages.len(), 2);
         for named in ["/opt/env", "/opt/env/bin/python3"] {
-            let seen = read(&root, &PythonChoice::of_root(Some(named)));
-            assert_eq!(seen.packages.value().map(Vec::len), Some(2), "{named}");
+            let observed = read(&root, &PythonChoice::for_root(Some(named)));
+            assert_eq!(observed.packages.value().map(Vec::len), Some(2), "{named}");
         }
-        let system = read(&root, &PythonChoice::of_root(None));
+        let system = read(&root, &PythonChoice::for_root(None));
         assert_eq!(system.packages.value().unwrap()[0].version, "1.0");
-        let wrong = read(&root, &PythonChoice::of_root(Some("/opt/none/bin/python3")));
+        let wrong = read(&root, &PythonChoice::for_root(Some("/opt/none/bin/python3")));
         assert!(wrong.packages.why_unreadable().is_some());
         let empty = tempfile::tempdir().unwrap();
-        let none = read(&Root::live(empty.path()), &PythonChoice::of_root(None));
+        let none = read(&Root::live(empty.path()), &PythonChoice::for_root(None));
         assert_eq!(none.interpreter, Reading::Absent);
     }
 
     #[test]
-    fn a_folder_of_packages_that_cannot_be_listed_is_not_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        let usr = folder.path().join("usr");
+    fn unreadable_package_directory_is_not_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let usr = dir.path().join("usr");
         fs::create_dir_all(usr.join("bin")).unwrap();
         fs::write(usr.join("bin/python3"), "").unwrap();
         fs::create_dir_all(usr.join("lib/python3/dist-packages")).unwrap();
         let local = usr.join("local/lib/python3.12");
         fs::create_dir_all(&local).unwrap();
-        // A link to itself cannot be listed, also not by root.
+        // A symlink to itself cannot be listed, not even by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
-        let seen = read(&Root::live(folder.path()), &PythonChoice::of_root(None));
-        let why = seen.packages.why_unreadable().unwrap().to_string();
+        let observed = read(&Root::live(dir.path()), &PythonChoice::for_root(None));
+        let why = observed.packages.why_unreadable().unwrap().to_string();
         assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
     }
 }

@@ -1,17 +1,17 @@
-//! Whether the kernel refuses unsigned modules.
+//! Whether the kernel rejects unsigned modules.
 
 use farrier_facts::node::{ReadError, Reading, SecureBootObservation};
 
 use crate::root::Root;
 
-/// The variable `SecureBoot` of the EFI global namespace (UEFI specification, section 3.3).
+/// The `SecureBoot` variable in the EFI global namespace (UEFI specification, section 3.3).
 const VARIABLE: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
 pub(crate) fn read(root: &Root) -> SecureBootObservation {
     SecureBootObservation {
         enabled: enabled(root),
         signatures_enforced: root
-            .word("/sys/module/module/parameters/sig_enforce")
+            .trimmed("/sys/module/module/parameters/sig_enforce")
             .map(|word| word == "Y" || word == "1"),
     }
 }
@@ -20,7 +20,7 @@ fn enabled(root: &Root) -> Reading<bool> {
     match root.exists("/sys/firmware") {
         Reading::Value(true) => {}
         Reading::Value(false) | Reading::Absent => {
-            return Reading::Unreadable(ReadError::unavailable("/sys/firmware is not there"));
+            return Reading::Unreadable(ReadError::unavailable("/sys/firmware does not exist"));
         }
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     }
@@ -30,16 +30,16 @@ fn enabled(root: &Root) -> Reading<bool> {
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     }
     match root.bytes(VARIABLE) {
-        // Four bytes of attributes come before the value.
+        // The value follows four bytes of attributes.
         Reading::Value(bytes) => match bytes.as_slice() {
             [_, _, _, _, value] => Reading::Value(*value == 1),
             other => Reading::Unreadable(ReadError::malformed(format!(
-                "the variable has {} bytes, not 5",
+                "the variable has {} bytes, expected 5",
                 other.len()
             ))),
         },
         Reading::Absent => Reading::Unreadable(ReadError::unavailable(
-            "efivarfs is not mounted or has no SecureBoot",
+            "efivarfs is not mounted or has no SecureBoot variable",
         )),
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }

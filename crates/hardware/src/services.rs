@@ -1,4 +1,4 @@
-//! Services, from the files that systemd reads and the cgroups that it makes.
+//! Services, from systemd's unit files and cgroups.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use farrier_facts::node::{ReadError, Reading, ServiceObservation};
 
 use crate::root::Root;
 
-/// The services that a GPU node needs or may need.
+/// Services that a GPU node needs or may need.
 pub(crate) const NAMES: [&str; 4] =
     ["nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm"];
 
-/// Where units are, in the order in which systemd looks.
-pub(crate) const UNIT_FOLDERS: [&str; 4] = [
+/// Unit directories in systemd's lookup order.
+pub(crate) const UNIT_DIRS: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 ];
 
-/// Where systemd puts a service's processes: version 2, then version 1 of cgroups.
+/// systemd's cgroup for services: cgroup v2, then v1.
 const SLICES: [&str; 2] = ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"];
 
 pub(crate) fn read(root: &Root) -> BTreeMap<String, ServiceObservation> {
@@ -30,15 +30,15 @@ fn service(root: &Root, name: &str, enabled: &Reading<Vec<String>>) -> ServiceOb
     let unit = format!("{name}.service");
     let target = root.link(&format!("/etc/systemd/system/{unit}"));
     ServiceObservation {
-        unit: any(UNIT_FOLDERS.iter().map(|folder| root.exists(&format!("{folder}/{unit}")))),
+        unit: any(UNIT_DIRS.iter().map(|dir| root.exists(&format!("{dir}/{unit}")))),
         enabled: enabled.as_ref().map(|units| units.contains(&unit)),
-        // What is not a link is not masked.
+        // A unit file that is not a link is not masked.
         masked: Reading::Value(target.value().is_some_and(|target| target == "/dev/null")),
         running: running(root, &unit),
     }
 }
 
-/// True where one is; unreadable where one of the others could have been.
+/// True if any reading is true; unreadable if none is true and one could not be read.
 fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
     let mut unreadable = None;
     for reading in readings {
@@ -51,15 +51,15 @@ fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
     unreadable.map_or(Reading::Value(false), Reading::Unreadable)
 }
 
-/// The units that some target wants at boot.
+/// Units that some target wants or requires at boot.
 fn enabled_units(root: &Root) -> Reading<Vec<String>> {
-    let folder = "/etc/systemd/system";
-    root.list(folder).and_then(|names| {
+    let dir = "/etc/systemd/system";
+    root.list(dir).and_then(|names| {
         let mut units = Vec::new();
         for name in names {
             if matches!(name.rsplit_once('.'), Some((_, "wants" | "requires"))) {
-                match root.list(&format!("{folder}/{name}")) {
-                    Reading::Value(wanted) => units.extend(wanted),
+                match root.list(&format!("{dir}/{name}")) {
+                    Reading::Value(names) => units.extend(names),
                     Reading::Absent => {}
                     Reading::Unreadable(why) => return Reading::Unreadable(why),
                 }

@@ -1,29 +1,29 @@
-//! How often something is read, by what it costs and how fast it must be known.
+//! Polling tiers: how often a value is read, by its cost and urgency.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How often something is asked: what is dear to ask is asked seldom.
+/// A polling tier. Expensive values are polled less often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Every second: what moves with the work.
+    /// Every second: values that follow the workload.
     Fast,
     /// Every ten seconds: counters, links, processes.
     Medium,
-    /// Every minute: what changes seldom or takes milliseconds to ask.
+    /// Every minute: values that rarely change or take milliseconds to read.
     Slow,
-    /// Every hour: what takes tens of milliseconds, and what the part does not have, anew.
+    /// Every hour: values that take tens of milliseconds, and another attempt at unsupported ones.
     Rare,
 }
 
 impl Tier {
-    /// All of them, in the order in which a new child is asked.
+    /// All tiers, in the order in which a new child is polled.
     pub const ALL: [Self; 4] = [Self::Fast, Self::Medium, Self::Slow, Self::Rare];
 
-    /// The time between two requests.
+    /// Polling interval.
     pub const fn period(self) -> Duration {
         Duration::from_secs(match self {
             Self::Fast => 1,

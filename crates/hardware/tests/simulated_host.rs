@@ -1,35 +1,36 @@
-//! The host's collector and the kernel log on a simulated node: what is injected is seen, and a quiet node is quiet.
-#![allow(clippy::unwrap_used, reason = "a test that cannot make its node has failed")]
+//! The host collector and the kernel log on a simulated node: injected faults are detected, and a
+//! healthy node shows none.
+#![allow(clippy::unwrap_used, reason = "a test that cannot create its node has failed")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
-use farrier_hardware::holder::{HolderKind, holder};
-use farrier_hardware::host::{Collector, Expectations};
+use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
+use farrier_hardware::process_owner::{OwnerKind, process_owner};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::fault::{BlockedThread, HostChange, NicChange, apply_to_host as apply};
-use farrier_sim::host::Adapters;
-use farrier_sim::tree::Record;
-use farrier_sim::{Host, HostFault, NodeDir, Spec, StoreError, make};
+use farrier_sim::host::NicConfig;
+use farrier_sim::rootfs::KernelRecord;
+use farrier_sim::{Host, HostFault, NodeDir, NodeSpec, StoreError, builder};
 
 const NOW_UNIX_MS: u64 = 1_795_000_000_000;
 
 struct Node {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     directory: NodeDir,
-    collector: Collector,
+    collector: HostCollector,
 }
 
 impl Node {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let spec = Spec { now_unix_ms: NOW_UNIX_MS, ..Spec::of("H100-SXM5-80GB", 8) };
-        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
-        let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
-        let directory = NodeDir::at(folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let spec = NodeSpec { now_unix_ms: NOW_UNIX_MS, ..NodeSpec::new("H100-SXM5-80GB", 8) };
+        let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
+        let directory = NodeDir::new(dir.path());
         directory.create(&node, &host, &gpus, true).unwrap();
         let inventory: Vec<GpuIdentity> = (0..)
             .zip(&gpus)
@@ -41,10 +42,10 @@ impl Node {
                 name: Some(gpu.name.clone()),
             })
             .collect();
-        let root = Root::unrecorded(folder.path().join("root"));
-        let mut collector = Collector::new(root, Expectations::default());
+        let root = Root::unrecorded(dir.path().join("root"));
+        let mut collector = HostCollector::new(root, Expectations::default());
         collector.set_inventory(&inventory);
-        Self { folder, directory, collector }
+        Self { dir, directory, collector }
     }
 
     fn inject(&self, fault: &HostFault) {
@@ -61,7 +62,7 @@ impl Node {
     }
 
     fn read(&mut self) -> Vec<Sample> {
-        // The fast tier says again what the medium one said of the ports.
+        // The fast tier repeats the medium tier's values of the ports.
         [Tier::Medium, Tier::Slow, Tier::Rare]
             .iter()
             .flat_map(|tier| self.collector.read(*tier))
@@ -78,7 +79,7 @@ fn value(samples: &[Sample], subject: &Subject, signal: Signal) -> f64 {
 }
 
 #[test]
-fn a_quiet_node_is_read_whole_and_shows_nothing() {
+fn healthy_node_is_read_completely_and_shows_no_fault() {
     let mut node = Node::new();
     node.read();
     let samples = node.read();
@@ -111,7 +112,7 @@ fn a_quiet_node_is_read_whole_and_shows_nothing() {
 }
 
 #[test]
-fn what_is_injected_is_seen() {
+fn injected_faults_are_detected() {
     let mut node = Node::new();
     node.read();
     let down = NicChange {
@@ -173,16 +174,16 @@ fn what_is_injected_is_seen() {
 }
 
 #[test]
-fn the_kernel_log_is_followed_with_its_gaps() {
+fn kernel_log_is_followed_with_its_gaps() {
     let node = Node::new();
-    let settings = KmsgSettings::below(&node.folder.path().join("root"), None);
+    let settings = KmsgSettings::below(&node.dir.path().join("root"), None);
     let (stop, mut before, mut after) = (AtomicBool::new(false), 0, Vec::new());
     let mut caught_up = false;
     std::thread::scope(|scope| {
-        kmsg::run(&settings, &stop, &mut |said| match said {
+        kmsg::run(&settings, &stop, &mut |event| match event {
             KernelLog::CaughtUp => {
                 caught_up = true;
-                let (directory, record) = (&node.directory, Record::error("farrier: first"));
+                let (directory, record) = (&node.directory, KernelRecord::error("farrier: first"));
                 let inject = move |fault: HostFault| {
                     directory
                         .edit(NOW_UNIX_MS, |state, now| -> Result<(), StoreError> {
@@ -192,13 +193,13 @@ fn the_kernel_log_is_followed_with_its_gaps() {
                         .unwrap();
                 };
                 scope.spawn(move || {
-                    inject(HostFault::KernelLine { record: record.clone(), count: 3 });
+                    inject(HostFault::KernelMessage { record: record.clone(), count: 3 });
                     inject(HostFault::KernelGap(7));
-                    inject(HostFault::KernelLine { record, count: 1 });
+                    inject(HostFault::KernelMessage { record, count: 1 });
                 });
             }
-            said if caught_up => {
-                after.push(said);
+            event if caught_up => {
+                after.push(event);
                 if after.len() == 5 {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -208,22 +209,22 @@ fn the_kernel_log_is_followed_with_its_gaps() {
     });
     assert!(before > 10, "{before} records at the start");
     let lost: Vec<&KernelLog> =
-        after.iter().filter(|said| !matches!(said, KernelLog::Record { .. })).collect();
+        after.iter().filter(|event| !matches!(event, KernelLog::Record { .. })).collect();
     assert_eq!(lost, [&KernelLog::Lost { lines: 7 }]);
 }
 
 #[test]
-fn services_of_a_simulated_node_hold_by_their_unit() {
+fn simulated_services_are_owned_by_their_unit() {
     let node = Node::new();
-    let root = Root::unrecorded(node.folder.path().join("root"));
+    let root = Root::unrecorded(node.dir.path().join("root"));
     let pids = root.list("/proc");
     let units: Vec<String> = pids
         .value()
         .into_iter()
         .flatten()
         .filter_map(|name| name.parse().ok())
-        .filter_map(|pid| match holder(&root, pid).kind {
-            HolderKind::Unit { name } => Some(name),
+        .filter_map(|pid| match process_owner(&root, pid).kind {
+            OwnerKind::Unit { name } => Some(name),
             _ => None,
         })
         .collect();

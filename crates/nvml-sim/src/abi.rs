@@ -1,33 +1,33 @@
-//! Pointers that a caller of the C interface gave us.
+//! Pointers passed in by C callers.
 //!
-//! The types here are transparent over pointers, stand in the signatures of the exported functions, and have no
-//! other constructor outside of tests: each comes from a C caller, whose part of NVML's contract is that it is
-//! null or valid for what the function's documentation says is read or written. That is what every block below
-//! rests on.
+//! The types are transparent over pointers and appear in the signatures of the exported functions.
+//! Outside of tests they have no other constructor, so each comes from a C caller. NVML's contract
+//! obliges the caller to pass null or a pointer that is valid for the documented reads and writes.
+//! Every unsafe block below relies on this.
 
 use std::ffi::{CStr, c_char, c_void};
 
-use crate::code::{Answer, Code};
+use crate::error_code::{ErrorCode, NvmlResult};
 
-/// A device's handle. Never followed: it is compared with the addresses that we gave out.
+/// A device handle. Never dereferenced, only compared with the addresses handed out.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Device(pub(crate) *const c_void);
+pub(crate) struct DeviceHandle(pub(crate) *const c_void);
 
-/// The handle of an event set or of a sample: a number of ours in the shape of a pointer, never followed.
+/// Handle of an event set or a GPM sample: a number in the shape of a pointer, never dereferenced.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) *const c_void);
+pub(crate) struct OpaqueHandle(pub(crate) *const c_void);
 
-/// A C type that a caller has room for.
+/// A C type that can be written to a caller's memory.
 pub(crate) trait CValue: Copy {
-    /// Writes the value. A struct writes its members and not the padding between them: that has no
-    /// defined content in Rust, so an optimized build would hand out what was on the stack.
+    /// Writes the value. A struct writes its members but not its padding. Padding is undefined in
+    /// Rust, so an optimized build would leak stack content to the caller.
     ///
     /// # Safety
     /// `at` must be valid for a write of `Self`; it need not be aligned.
     unsafe fn write(self, at: *mut Self) {
-        // SAFETY: as the caller of this function warrants.
+        // SAFETY: guaranteed by the caller of this function.
         unsafe { at.write_unaligned(self) };
     }
 }
@@ -36,30 +36,41 @@ macro_rules! plain_values {
     ($($type:ty),*) => {$( impl CValue for $type {} )*};
 }
 
-plain_values!(u8, u32, i32, u64, i64, f64, *const c_char, *const c_void, Device, Token);
+plain_values!(
+    u8,
+    u32,
+    i32,
+    u64,
+    i64,
+    f64,
+    *const c_char,
+    *const c_void,
+    DeviceHandle,
+    OpaqueHandle
+);
 
 impl<T: CValue, const N: usize> CValue for [T; N] {
     unsafe fn write(self, at: *mut Self) {
         for (index, value) in self.into_iter().enumerate() {
-            // SAFETY: the element is inside of what the caller warrants to be valid.
+            // SAFETY: the element is within the array that the caller guarantees to be valid.
             unsafe { CValue::write(value, at.cast::<T>().wrapping_add(index)) };
         }
     }
 }
 
-/// Where one value goes, or comes from and goes.
+/// Pointer to one value to write, or to read and write.
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct OutPtr<T>(*mut T);
 
-impl<T> Clone for Out<T> {
+impl<T> Clone for OutPtr<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Out<T> {}
+impl<T> Copy for OutPtr<T> {}
 
-impl<T: CValue> Out<T> {
+impl<T: CValue> OutPtr<T> {
     #[cfg(test)]
     pub(crate) fn to(value: &mut T) -> Self {
         Self(value)
@@ -69,65 +80,63 @@ impl<T: CValue> Out<T> {
         self.0.is_null()
     }
 
-    /// Writes the value.
-    pub(crate) fn put(self, value: T) -> Answer {
+    pub(crate) fn put(self, value: T) -> NvmlResult {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract valid for a write of `T`; no alignment is assumed.
+        // SAFETY: non-null, so by the caller's contract valid for a write of `T`; no alignment is
+        // assumed.
         unsafe { CValue::write(value, self.0) };
         Ok(())
     }
 
-    /// Reads the value.
-    pub(crate) fn get(self) -> Result<T, Code> {
+    pub(crate) fn get(self) -> Result<T, ErrorCode> {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract valid for a read of `T`, which is a plain C type.
+        // SAFETY: non-null, so by the caller's contract valid for a read of `T`, a plain C type.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads, changes and writes the value.
-    pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> Answer {
+    pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> NvmlResult {
         let mut value = self.get()?;
         change(&mut value);
         self.put(value)
     }
 
-    /// The `version` that every versioned struct begins with.
-    pub(crate) fn version(self) -> Result<u32, Code> {
-        Out::<u32>(self.0.cast()).get()
+    /// The `version` member at the start of every versioned struct.
+    pub(crate) fn version(self) -> Result<u32, ErrorCode> {
+        OutPtr::<u32>(self.0.cast()).get()
     }
 
-    /// What follows the value in memory: the caller's struct goes on there.
+    /// The memory right after the value, where the caller's struct continues.
     pub(crate) fn after<U>(self) -> OutArray<U> {
         OutArray(self.0.wrapping_add(1).cast())
     }
 
-    /// The same place as that of a later version of the struct, which its `version` said it is.
-    pub(crate) fn extended<U>(self) -> Out<U> {
-        Out(self.0.cast())
+    /// The same address as a later struct version, after its `version` has been checked.
+    pub(crate) fn extended<U>(self) -> OutPtr<U> {
+        OutPtr(self.0.cast())
     }
 
-    /// Changes a struct whose `version` says that it is the one we know as number `version`.
-    pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> Answer {
-        if self.version()? == version_of::<T>(version) {
+    /// Changes a struct if its `version` member matches.
+    pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> NvmlResult {
+        if self.version()? == struct_version::<T>(version) {
             self.change(change)
         } else {
-            Err(Code::VERSION_MISMATCH)
+            Err(ErrorCode::VERSION_MISMATCH)
         }
     }
 }
 
-/// The number that a versioned struct begins with: its size, and its version in the highest byte.
-pub(crate) const fn version_of<T>(version: u32) -> u32 {
+/// The `version` member of a struct: its size, with the version number in the highest byte.
+pub(crate) const fn struct_version<T>(version: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "structs are far smaller than 2^24 bytes")]
     let size = size_of::<T>() as u32;
     size | version << 24
 }
 
-/// Where values in a row go.
+/// Pointer to an array.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct OutArray<T>(*mut T);
@@ -155,57 +164,57 @@ impl<T: CValue> OutArray<T> {
         self.0.is_null()
     }
 
-    /// Writes the values; the caller says through a count that there is room for them.
-    pub(crate) fn put(self, values: &[T]) -> Answer {
+    /// Writes the values. The caller has stated the capacity through a count.
+    pub(crate) fn put(self, values: &[T]) -> NvmlResult {
         for (index, value) in values.iter().enumerate() {
             self.at(index)?.put(*value)?;
         }
         Ok(())
     }
 
-    /// The place of one value, which the caller says is there.
-    pub(crate) fn at(self, index: usize) -> Result<Out<T>, Code> {
+    /// Pointer to one element. The caller has stated the capacity through a count.
+    pub(crate) fn at(self, index: usize) -> Result<OutPtr<T>, ErrorCode> {
         if self.0.is_null() {
-            Err(Code::INVALID_ARGUMENT)
+            Err(ErrorCode::INVALID_ARGUMENT)
         } else {
-            Ok(Out(self.0.wrapping_add(index)))
+            Ok(OutPtr(self.0.wrapping_add(index)))
         }
     }
 
-    /// NVML's way of handing out lists: `count` says how many there is room for and is told how many there are.
-    pub(crate) fn fill(self, count: Out<u32>, values: &[T]) -> Answer {
-        let room = count.get()?;
-        let needed = u32::try_from(values.len()).map_err(|_| Code::UNKNOWN)?;
+    /// NVML's list protocol: `count` holds the capacity and receives the number of elements.
+    pub(crate) fn fill(self, count: OutPtr<u32>, values: &[T]) -> NvmlResult {
+        let capacity = count.get()?;
+        let needed = u32::try_from(values.len()).map_err(|_| ErrorCode::UNKNOWN)?;
         count.put(needed)?;
-        if room < needed {
-            return Err(Code::INSUFFICIENT_SIZE);
+        if capacity < needed {
+            return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
         self.put(values)
     }
 }
 
-/// Where text goes.
+/// Pointer to a text buffer.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Buffer(*mut c_char);
+pub(crate) struct TextBuffer(*mut c_char);
 
-impl Buffer {
+impl TextBuffer {
     #[cfg(test)]
     pub(crate) fn to(bytes: &mut [c_char]) -> Self {
         Self(bytes.as_mut_ptr())
     }
 
-    /// Writes the text and its end, for which there are `length` bytes.
-    pub(crate) fn put(self, length: u32, text: &str) -> Answer {
+    /// Writes the text and a NUL into a buffer of `length` bytes.
+    pub(crate) fn put(self, length: u32, text: &str) -> NvmlResult {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         let bytes = text.as_bytes();
         if bytes.len() >= length as usize {
-            return Err(Code::INSUFFICIENT_SIZE);
+            return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
-        // SAFETY: not null, so by the caller's contract valid for `length` bytes, which are more than the
-        // text has; the text is ours and cannot overlap.
+        // SAFETY: non-null, so by the caller's contract valid for `length` bytes, which exceeds the
+        // text length. The text is ours, so the ranges cannot overlap.
         unsafe {
             self.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.0.add(bytes.len()).write(0);
@@ -214,35 +223,36 @@ impl Buffer {
     }
 }
 
-/// Text from the caller.
+/// A C string argument.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Text(*const c_char);
+pub(crate) struct TextArg(*const c_char);
 
-impl Text {
+impl TextArg {
     #[cfg(test)]
-    pub(crate) fn of(text: &CStr) -> Self {
+    pub(crate) fn new(text: &CStr) -> Self {
         Self(text.as_ptr())
     }
 
-    /// A copy of it; bytes that are no text make it match nothing.
-    pub(crate) fn get(self) -> Result<String, Code> {
+    /// A copy of the string. Invalid UTF-8 is replaced, so it matches no identifier.
+    pub(crate) fn get(self) -> Result<String, ErrorCode> {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract it ends in a nought and stays as it is during the call.
+        // SAFETY: non-null, so by the caller's contract NUL-terminated and unchanged during the
+        // call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 }
 
-/// Text in a struct: cut to the room that there is, and ended.
-pub(crate) fn characters<const N: usize>(text: &str) -> [u8; N] {
-    let mut room = [0; N];
-    for (place, byte) in room.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
-        *place = byte;
+/// Text for a fixed-size struct member, truncated and NUL-terminated.
+pub(crate) fn fixed_text<const N: usize>(text: &str) -> [u8; N] {
+    let mut text_bytes = [0; N];
+    for (slot, byte) in text_bytes.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
+        *slot = byte;
     }
-    room
+    text_bytes
 }
 
 #[cfg(test)]
@@ -252,9 +262,9 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::cast_ptr_alignment, reason = "a caller's pointer need not be aligned")]
-    fn padding_stays_as_the_caller_had_it() {
-        let mut room = [0xaa_u8; size_of::<PlatformInfo>()];
+    #[expect(clippy::cast_ptr_alignment, reason = "a caller's pointer may be unaligned")]
+    fn padding_is_not_written() {
+        let mut memory = [0xaa_u8; size_of::<PlatformInfo>()];
         let info = PlatformInfo {
             version: 2,
             ib_guid: [0; 16],
@@ -265,8 +275,8 @@ mod tests {
             peer_type: 0,
             module: 1,
         };
-        Out(room.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
-        assert_eq!(room[..4], [2, 0, 0, 0]);
-        assert_eq!(room[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
+        OutPtr(memory.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
+        assert_eq!(memory[..4], [2, 0, 0, 0]);
+        assert_eq!(memory[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
     }
 }

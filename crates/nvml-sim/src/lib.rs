@@ -1,16 +1,17 @@
-//! A `libnvidia-ml.so.1` that answers for simulated GPUs: any NVML client works against it, unchanged.
+//! A `libnvidia-ml.so.1` for simulated GPUs. Any NVML client works against it unchanged.
 //!
 //! ```text
 //! client ─ C ABI ─> calls/*.rs ─ on_device ─> library (faults, lost, unsupported) ─> Session
-//!                                                                                     │ reads on change
-//!                                       DIR/{node.json, gpus/N.json} <────────────────┘ writes settings
+//!                                                                   reads on change │
+//!                           DIR/{node.json, gpus/N.json} <── writes settings ─────────┘
 //! ```
 //!
-//! The node's directory is `FARRIER_SIM_NODE`, or else the one above the folder that this library lies in
-//! (`DIR/lib/libnvidia-ml.so.1`). A file that cannot be read changes nothing: the last good state stays. No
-//! panic crosses the C boundary, and no thread is spawned.
+//! The node directory is `FARRIER_SIM_NODE`, or else the parent of the folder that contains this
+//! library (`DIR/lib/libnvidia-ml.so.1`). If a file cannot be read, the last valid state stays in
+//! use. No panic crosses the C boundary, and the library spawns no threads.
 //!
-//! All unsafe code is in `abi` (pointers that a caller gave us) and `place` (asking the loader where we are).
+//! All unsafe code is in `abi` and `structs` (pointers from C callers) and in `locate` (the path of
+//! this library).
 #![allow(
     unsafe_code,
     reason = "this crate is a C library: it exports symbols and writes through pointers"
@@ -19,9 +20,9 @@
 
 mod abi;
 mod calls;
-mod code;
+mod error_code;
 mod library;
-mod place;
+mod locate;
 mod structs;
 #[cfg(test)]
 mod tests;

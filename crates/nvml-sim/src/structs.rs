@@ -1,9 +1,9 @@
-//! NVML's structs, laid out as C does. The ABI test compares sizes and versions with nvidia-ml-py.
+//! NVML's structs in C layout. The ABI test compares sizes and versions with nvidia-ml-py.
 #![allow(dead_code, reason = "members are part of the layout whether or not they are read here")]
 
 use std::ffi::{c_char, c_void};
 
-use crate::abi::{CValue, Device};
+use crate::abi::{CValue, DeviceHandle};
 
 macro_rules! c_structs {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
@@ -15,7 +15,8 @@ macro_rules! c_structs {
         impl CValue for $name {
             unsafe fn write(self, at: *mut Self) {
                 $(
-                    // SAFETY: the member is inside of what the caller warrants to be valid.
+                    // SAFETY: the member is within the struct that the caller guarantees to be
+                    // valid.
                     unsafe { CValue::write(self.$field, &raw mut (*at).$field) };
                 )*
             }
@@ -25,7 +26,7 @@ macro_rules! c_structs {
 
 c_structs! {
     PciInfo { bus_id_legacy: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, bus_id: [u8; 32] }
-    /// Before version 2 there is no subsystem.
+    /// Version 1 has no subsystem.
     PciInfoV1 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32 }
     PciInfoV2 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, reserved: [u32; 4] }
     PciInfoExt { version: u32, domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, base_class: u32, sub_class: u32, bus_id: [u8; 32] }
@@ -45,8 +46,8 @@ c_structs! {
     TemperatureV1 { version: u32, sensor: u32, temperature_c: i32 }
     ThermalSensor { controller: u32, min_c: i32, max_c: i32, current_c: i32, target: u32 }
     ThermalSettings { count: u32, sensors: [ThermalSensor; 3] }
-    EventDataV1 { device: Device, kind: u64, data: u64 }
-    EventData { device: Device, kind: u64, data: u64, gpu_instance: u32, compute_instance: u32 }
+    EventDataV1 { device: DeviceHandle, kind: u64, data: u64 }
+    EventData { device: DeviceHandle, kind: u64, data: u64, gpu_instance: u32, compute_instance: u32 }
     ProcessUtilizationSample { pid: u32, timestamp_us: u64, sm: u32, memory: u32, encoder: u32, decoder: u32 }
     ProcessUtilizationInfo { timestamp_us: u64, pid: u32, sm: u32, memory: u32, encoder: u32, decoder: u32, jpeg: u32, optical_flow: u32 }
     ProcessesUtilizationInfo { version: u32, count: u32, last_seen_us: u64, samples: crate::abi::OutArray<ProcessUtilizationInfo> }
@@ -58,7 +59,7 @@ c_structs! {
         threshold_exceeded: u32,
     }
     RepairStatus { version: u32, channel: u32, tpc: u32 }
-    /// Its `version` is not looked at.
+    /// Its `version` is not checked.
     UnrepairableMemory { unrepairable: u32 }
     FabricInfo { cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32 }
     FabricInfoV2 { version: u32, cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32, health_mask: u32 }
@@ -70,8 +71,8 @@ c_structs! {
     DriverBranch { version: u32, branch: [u8; 80] }
     C2cModeInfo { enabled: u32 }
     GpmMetric { id: u32, code: u32, value: f64, short_name: *const c_char, long_name: *const c_char, unit: *const c_char }
-    /// `nvmlGpmMetricsGet_t` up to its metrics, whose number differs from header to header.
-    GpmMetricsHead { version: u32, count: u32, first: crate::abi::Token, second: crate::abi::Token }
+    /// `nvmlGpmMetricsGet_t` up to the metrics, whose number depends on the header version.
+    GpmMetricsHead { version: u32, count: u32, first: crate::abi::OpaqueHandle, second: crate::abi::OpaqueHandle }
     GpmSupport { version: u32, supported: u32 }
     ConfComputeState { environment: u32, feature: u32, dev_tools: u32 }
     ConfComputeCaps { cpu: u32, gpus: u32 }

@@ -1,4 +1,4 @@
-//! The library from within: one test at a time, since its state is the process's.
+//! In-process tests. They run one at a time, since the library state is per process.
 
 use std::ffi::c_char;
 use std::fs;
@@ -7,37 +7,37 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farrier_facts::FactSet;
 use farrier_sim::NodeDir;
-use farrier_sim::make::{self, Spec};
+use farrier_sim::builder::{self, NodeSpec};
 use proptest::prelude::*;
 
-use crate::abi::{Buffer, Device, Out, OutArray, Text, Token};
+use crate::abi::{DeviceHandle, OpaqueHandle, OutArray, OutPtr, TextArg, TextBuffer};
 use crate::calls::*;
 use crate::library::{initialise_at, shut_down};
 use crate::structs::{EventData, FieldValue, Memory, ProcessInfo, Utilization};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static LIBRARY_LOCK: Mutex<()> = Mutex::new(());
 
-/// An initialised library over a node in a temporary directory.
-struct Opened {
+/// An initialised library for a node in a temporary directory.
+struct OpenLibrary {
     folder: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
-impl Opened {
-    fn of(sku: &str, gpus: u32, driver: &str) -> Self {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+impl OpenLibrary {
+    fn new(sku: &str, gpus: u32, driver: &str) -> Self {
+        let lock = LIBRARY_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
-        let spec = Spec { driver: driver.to_owned(), ..Spec::of(sku, gpus) };
-        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
-        // What the library reads of a node, and nothing else: a property makes a hundred of them.
-        let directory = NodeDir::at(folder.path());
+        let spec = NodeSpec { driver: driver.to_owned(), ..NodeSpec::new(sku, gpus) };
+        let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
+        // Only the files that the library reads: the property tests create a hundred nodes.
+        let directory = NodeDir::new(folder.path());
         fs::create_dir(folder.path().join("gpus")).unwrap();
         for (number, gpu) in (0..).zip(&gpus) {
             fs::write(directory.gpu_path(number), serde_json::to_vec_pretty(gpu).unwrap()).unwrap();
         }
         fs::write(directory.node_path(), serde_json::to_vec_pretty(&node).unwrap()).unwrap();
         initialise_at("nvmlInit_v2", folder.path().to_owned()).unwrap();
-        Self { folder, _turn: turn }
+        Self { folder, _lock: lock }
     }
 
     fn gpu_path(&self) -> std::path::PathBuf {
@@ -45,64 +45,66 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenLibrary {
     fn drop(&mut self) {
         shut_down();
     }
 }
 
-fn device(index: u32) -> Device {
-    let mut device = Device(std::ptr::null());
-    assert_eq!(nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)), 0);
+fn device(index: u32) -> DeviceHandle {
+    let mut device = DeviceHandle(std::ptr::null());
+    assert_eq!(nvmlDeviceGetHandleByIndex_v2(index, OutPtr::to(&mut device)), 0);
     device
 }
 
-fn text(call: impl Fn(Buffer, u32) -> i32) -> (i32, String) {
+fn text(call: impl Fn(TextBuffer, u32) -> i32) -> (i32, String) {
     let mut room: [c_char; 96] = [0; 96];
-    let code = call(Buffer::to(&mut room), 96);
+    let code = call(TextBuffer::to(&mut room), 96);
     let bytes =
         room.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
     (code, String::from_utf8(bytes).unwrap())
 }
 
 #[test]
-fn calls_before_init_and_with_strange_handles() {
-    let opened = Opened::of("H100-SXM5-80GB", 2, "580.95.05");
+fn uninitialised_calls_and_unknown_handles_fail() {
+    let library = OpenLibrary::new("H100-SXM5-80GB", 2, "580.95.05");
     let mut count = 0;
-    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 0);
+    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 0);
     assert_eq!(count, 2);
-    let stranger: u64 = 0;
-    for handle in [Device(std::ptr::null()), Device(std::ptr::from_ref(&stranger).cast())] {
+    let unknown: u64 = 0;
+    for handle in
+        [DeviceHandle(std::ptr::null()), DeviceHandle(std::ptr::from_ref(&unknown).cast())]
+    {
         assert_eq!(text(|name, length| nvmlDeviceGetName(handle, name, length)).0, 2);
     }
-    assert_eq!(nvmlEventSetFree(Token(std::ptr::without_provenance(4096))), 2);
+    assert_eq!(nvmlEventSetFree(OpaqueHandle(std::ptr::without_provenance(4096))), 2);
     assert_eq!(shut_down(), 0);
-    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 1, "not initialised");
-    initialise_at("nvmlInit_v2", opened.folder.path().to_owned()).unwrap();
+    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 1, "uninitialised");
+    initialise_at("nvmlInit_v2", library.folder.path().to_owned()).unwrap();
 }
 
 #[test]
-fn a_gpu_whose_file_is_gone_is_lost() {
-    let opened = Opened::of("H100-SXM5-80GB", 2, "580.95.05");
-    let held = device(0);
-    fs::remove_file(opened.gpu_path()).unwrap();
-    assert_eq!(text(|name, length| nvmlDeviceGetName(held, name, length)).0, 15);
+fn gpu_with_a_missing_file_is_lost() {
+    let library = OpenLibrary::new("H100-SXM5-80GB", 2, "580.95.05");
+    let device_handle = device(0);
+    fs::remove_file(library.gpu_path()).unwrap();
+    assert_eq!(text(|name, length| nvmlDeviceGetName(device_handle, name, length)).0, 15);
 }
 
 #[test]
-fn text_that_does_not_fit_is_not_written() {
-    let _opened = Opened::of("T4", 1, "535.183.01");
+fn text_larger_than_the_buffer_is_not_written() {
+    let _library = OpenLibrary::new("T4", 1, "535.183.01");
     let mut room: [c_char; 4] = [7; 4];
-    assert_eq!(nvmlDeviceGetName(device(0), Buffer::to(&mut room), 4), 7);
+    assert_eq!(nvmlDeviceGetName(device(0), TextBuffer::to(&mut room), 4), 7);
     assert_eq!(room, [7; 4]);
     assert_eq!(text(|version, length| nvmlSystemGetDriverVersion(version, length)).1, "535.183.01");
 }
 
-/// The clock event counters moved when 580.82 renumbered the fields.
+/// Driver 580.82 renumbered the clock event counters.
 #[test]
-fn fields_have_the_numbers_of_the_driver() {
+fn field_numbers_match_the_driver_version() {
     let field = |driver: &str, number: u32| {
-        let _opened = Opened::of("H100-SXM5-80GB", 1, driver);
+        let _library = OpenLibrary::new("H100-SXM5-80GB", 1, driver);
         let mut value = FieldValue {
             field: number,
             scope: 0,
@@ -124,9 +126,9 @@ fn fields_have_the_numbers_of_the_driver() {
 }
 
 #[test]
-fn what_moves_follows_a_clock_that_stands_still() {
-    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
-    let directory = NodeDir::at(opened.folder.path());
+fn counters_follow_a_frozen_clock() {
+    let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
+    let directory = NodeDir::new(library.folder.path());
     let energy = |now: u64| {
         directory.set_clock(0, |_| Some(now)).unwrap();
         let mut value = FieldValue {
@@ -145,13 +147,13 @@ fn what_moves_follows_a_clock_that_stands_still() {
     // An idle H100 draws 77.777 W.
     assert_eq!(energy(10_000), (10_000_000, 777_770));
     assert_eq!(energy(20_000), (20_000_000, 1_555_540));
-    assert_eq!(energy(10_000), (10_000_000, 777_770), "it may be set back");
+    assert_eq!(energy(10_000), (10_000_000, 777_770), "the clock may move backwards");
 }
 
 #[test]
-fn a_driver_that_is_not_loaded_answers_nothing() {
-    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
-    let directory = NodeDir::at(opened.folder.path());
+fn unloaded_driver_fails_every_call() {
+    let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
+    let directory = NodeDir::new(library.folder.path());
     let load = |loaded: bool| {
         let mut node = directory.node().unwrap();
         node.driver_loaded = loaded;
@@ -159,30 +161,30 @@ fn a_driver_that_is_not_loaded_answers_nothing() {
     };
     let mut count = 0;
     load(false);
-    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 9);
+    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 9);
     load(true);
-    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 0);
+    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 0);
 }
 
-/// Everything that a poller calls; whatever is in the file, it returns.
-fn poll(device: Device) -> i32 {
+/// Makes all calls of a typical poller. They must return whatever the file contains.
+fn poll(device: DeviceHandle) -> i32 {
     let (mut word, mut long) = (0_u32, 0_u64);
     let mut memory = Memory { total: 0, free: 0, used: 0 };
     let mut rates = Utilization { gpu: 0, memory: 0 };
     let code = text(|name, length| nvmlDeviceGetName(device, name, length)).0;
-    nvmlDeviceGetUUID(device, Buffer::to(&mut [0; 96]), 96);
-    nvmlDeviceGetTemperature(device, 0, Out::to(&mut word));
-    nvmlDeviceGetMemoryInfo(device, Out::to(&mut memory));
-    nvmlDeviceGetUtilizationRates(device, Out::to(&mut rates));
-    nvmlDeviceGetTotalEccErrors(device, 0, 0, Out::to(&mut long));
-    nvmlDeviceGetNvLinkState(device, 17, Out::to(&mut word));
-    nvmlDeviceGetPowerManagementLimit(device, Out::to(&mut word));
+    nvmlDeviceGetUUID(device, TextBuffer::to(&mut [0; 96]), 96);
+    nvmlDeviceGetTemperature(device, 0, OutPtr::to(&mut word));
+    nvmlDeviceGetMemoryInfo(device, OutPtr::to(&mut memory));
+    nvmlDeviceGetUtilizationRates(device, OutPtr::to(&mut rates));
+    nvmlDeviceGetTotalEccErrors(device, 0, 0, OutPtr::to(&mut long));
+    nvmlDeviceGetNvLinkState(device, 17, OutPtr::to(&mut word));
+    nvmlDeviceGetPowerManagementLimit(device, OutPtr::to(&mut word));
     word = 0;
-    nvmlDeviceGetSupportedGraphicsClocks(device, 2619, Out::to(&mut word), OutArray::null());
+    nvmlDeviceGetSupportedGraphicsClocks(device, 2619, OutPtr::to(&mut word), OutArray::null());
     word = 0;
     nvmlDeviceGetComputeRunningProcesses_v3(
         device,
-        Out::to(&mut word),
+        OutPtr::to(&mut word),
         OutArray::<ProcessInfo>::null(),
     );
     let mut values: Vec<FieldValue> = (0..310)
@@ -201,7 +203,7 @@ fn poll(device: Device) -> i32 {
 }
 
 fn replace(path: &Path, bytes: &[u8]) {
-    // A new file each time, so that the change is seen at once.
+    // A new inode, so that the change is detected at once.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -209,25 +211,25 @@ fn replace(path: &Path, bytes: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Any bytes in a GPU's file: the last good state stays.
+    /// Arbitrary bytes in a GPU's file: the last valid state stays in use.
     #[test]
     fn arbitrary_bytes_never_crash(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
-        let held = device(0);
-        prop_assert_eq!(poll(held), 0);
-        replace(&opened.gpu_path(), &bytes);
-        prop_assert_eq!(poll(held), 0);
+        let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
+        let device_handle = device(0);
+        prop_assert_eq!(poll(device_handle), 0);
+        replace(&library.gpu_path(), &bytes);
+        prop_assert_eq!(poll(device_handle), 0);
     }
 
-    /// A good file with one number of it replaced by any other: every call still returns.
+    /// A valid file with one number replaced: every call still returns.
     #[test]
-    fn arbitrary_numbers_never_crash(place in any::<prop::sample::Index>(), number in prop_oneof![any::<u64>().prop_map(|n| n.to_string()), any::<i32>().prop_map(|n| n.to_string())]) {
-        let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
-        let held = device(0);
-        let good = fs::read_to_string(opened.gpu_path()).unwrap();
+    fn arbitrary_numbers_never_crash(line in any::<prop::sample::Index>(), number in prop_oneof![any::<u64>().prop_map(|n| n.to_string()), any::<i32>().prop_map(|n| n.to_string())]) {
+        let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
+        let device_handle = device(0);
+        let good = fs::read_to_string(library.gpu_path()).unwrap();
         let lines: Vec<&str> = good.lines().collect();
         let numbers: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].trim_end_matches(',').ends_with(|last: char| last.is_ascii_digit())).collect();
-        let chosen = numbers[place.index(numbers.len())];
+        let chosen = numbers[line.index(numbers.len())];
         let changed: Vec<String> = lines.iter().enumerate().map(|(line, text)| {
             if line != chosen {
                 return (*text).to_owned();
@@ -238,22 +240,22 @@ proptest! {
                 None => format!("{number}{comma}"),
             }
         }).collect();
-        replace(&opened.gpu_path(), changed.join("\n").as_bytes());
-        prop_assert_ne!(poll(held), 999);
+        replace(&library.gpu_path(), changed.join("\n").as_bytes());
+        prop_assert_ne!(poll(device_handle), 999);
     }
 }
 
 #[test]
-fn events_are_told_once_and_to_each_set() {
-    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
-    let held = device(0);
+fn each_event_set_receives_an_event_once() {
+    let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
+    let device_handle = device(0);
     let sets = [(); 2].map(|()| {
-        let mut set = Token(std::ptr::null());
-        assert_eq!(nvmlEventSetCreate(Out::to(&mut set)), 0);
-        assert_eq!(nvmlDeviceRegisterEvents(held, 8, set), 0);
+        let mut set = OpaqueHandle(std::ptr::null());
+        assert_eq!(nvmlEventSetCreate(OutPtr::to(&mut set)), 0);
+        assert_eq!(nvmlDeviceRegisterEvents(device_handle, 8, set), 0);
         set
     });
-    let directory = NodeDir::at(opened.folder.path());
+    let directory = NodeDir::new(library.folder.path());
     let pushed: Result<(), farrier_sim::StoreError> = directory.edit_gpu(0, |gpu| {
         gpu.push_event(8, 31);
         gpu.push_event(0x10, 7);
@@ -261,17 +263,21 @@ fn events_are_told_once_and_to_each_set() {
     });
     pushed.unwrap();
     let mut data =
-        EventData { device: held, kind: 0, data: 0, gpu_instance: 0, compute_instance: 0 };
+        EventData { device: device_handle, kind: 0, data: 0, gpu_instance: 0, compute_instance: 0 };
     for set in sets {
-        assert_eq!(nvmlEventSetWait_v2(set, Out::to(&mut data), 1000), 0);
+        assert_eq!(nvmlEventSetWait_v2(set, OutPtr::to(&mut data), 1000), 0);
         assert_eq!((data.kind, data.data), (8, 31));
-        assert_eq!(nvmlEventSetWait_v2(set, Out::to(&mut data), 0), 10, "other types are not told");
+        assert_eq!(
+            nvmlEventSetWait_v2(set, OutPtr::to(&mut data), 0),
+            10,
+            "other event types are not delivered"
+        );
         assert_eq!(nvmlEventSetFree(set), 0);
     }
     assert_eq!(
-        nvmlDeviceSetPowerManagementLimit(held, 1),
-        if crate::place::is_root() { 2 } else { 4 }
+        nvmlDeviceSetPowerManagementLimit(device_handle, 1),
+        if crate::locate::is_root() { 2 } else { 4 }
     );
-    let mut found = held;
-    assert_eq!(nvmlDeviceGetHandleByUUID(Text::of(c"GPU-nothing"), Out::to(&mut found)), 6);
+    let mut found = device_handle;
+    assert_eq!(nvmlDeviceGetHandleByUUID(TextArg::new(c"GPU-nothing"), OutPtr::to(&mut found)), 6);
 }

@@ -1,37 +1,38 @@
-//! Simulated GPU nodes: real NVML clients, and our own agent and checks, run against them unchanged.
+//! Simulated GPU nodes. Real NVML clients, our agent and our checks run against them unchanged.
 //!
-//! A node is a directory of readable JSON that may be edited while clients run, beside a tree of the
-//! files that a real node has below `/proc`, `/sys`, `/dev` and `/var`:
+//! A node is a directory of JSON files, which may be edited while clients run, next to a root file
+//! system with the files that a real node has in `/proc`, `/sys`, `/dev` and `/var`:
 //!
 //! ```text
-//! facts + Spec ─ make::node, Host::of (pure) ─> Node, Host, Gpus ─ NodeDir::create ─> DIR/{*.json, gpus/, root/}
-//! Fault, HostFault ─ fault::apply* (pure) ─> State, kernel records ─ NodeDir::edit (lock, atomic replace) ─┐
-//! State ─ Tree::of (pure) ─> root/, of which only what changed is written <──────────────────────────────┘
+//! facts + NodeSpec ─ build_node, Host::new (pure) ─> Node, Host, Gpus ─ NodeDir::create ─> DIR
+//! Fault, HostFault ─ fault::apply* (pure) ─> SimState ─ NodeDir::edit (lock, atomic rename) ─┐
+//! SimState ─ RootFs::for_node (pure) ─> DIR/root/; only changed files are written <──────────┘
 //!
-//!                 nvml-sim (libnvidia-ml.so.1) reads node.json and gpus/ on change, writes settings
+//! nvml-sim (libnvidia-ml.so.1) re-reads node.json and gpus/ when they change and writes settings
 //! ```
 //!
-//! The same seed gives the same node, byte for byte. Nothing here spawns tasks or threads.
+//! The same seed gives the same node, byte for byte. This crate spawns no tasks or threads, except
+//! in `fleet::wire`.
 
+pub mod builder;
 pub mod fault;
 pub mod fleet;
 pub mod gpu;
 pub mod host;
-pub mod make;
 pub mod node;
-mod random;
+mod rng;
+pub mod rootfs;
 mod sku;
 mod state;
 mod store;
-pub mod tree;
 
+pub use builder::{BuildError, NodeSpec};
 pub use fault::{CallFault, Fault, HostFault};
 pub use gpu::Gpu;
 pub use host::Host;
-pub use make::{MakeError, Spec};
 pub use node::Node;
-pub use state::State;
+pub use state::SimState;
 pub use store::{NodeDir, StoreError};
 
-/// The version of the JSON form that this build reads and writes.
+/// Version of the JSON format that this build reads and writes.
 pub const FORMAT: u32 = 1;

@@ -1,81 +1,79 @@
-//! `node.json`: what all GPUs of a node share.
+//! `node.json`: the state that all GPUs of a node share.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fault::CallFault;
 
-/// A simulated node.
+/// The state that all GPUs of a node share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// The version of this form.
     pub format: u32,
-    /// The canonical name of its GPUs' model, such as `H100-SXM5-80GB`.
+    /// Canonical GPU model name, such as `H100-SXM5-80GB`.
     pub sku: String,
-    /// What decided its UUIDs and serial numbers.
+    /// Seed of UUIDs, serial numbers and the host name.
     pub seed: u64,
-    /// Its name.
     pub hostname: String,
-    /// The kernel that runs, as `uname -r` prints it.
+    /// Running kernel, as printed by `uname -r`.
     pub kernel: String,
-    /// The driver that is loaded, such as `580.95.05`.
+    /// Loaded driver version, such as `580.95.05`.
     pub driver: String,
-    /// When it was started, milliseconds of the Unix clock.
+    /// Boot time, Unix milliseconds.
     pub booted_unix_ms: u64,
-    /// The newest CUDA that the driver speaks, as major and minor number.
+    /// Highest CUDA version that the driver supports: major, minor.
     pub cuda: [u32; 2],
-    /// Whether writes succeed whoever asks (`true`), never (`false`), or only as root (absent).
+    /// Whether setters succeed for any user (`true`), for none (`false`), or only for root
+    /// (`None`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_root: Option<bool>,
-    /// The present, if it stands still: milliseconds of the Unix clock.
+    /// Frozen clock, Unix milliseconds. `None` if the node follows the real clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_unix_ms: Option<u64>,
-    /// Whether it was started anew since it was made.
+    /// Whether the node has rebooted since it was created.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restarted: bool,
-    /// Whether the driver is loaded.
-    #[serde(default = "loaded", skip_serializing_if = "Clone::clone")]
+    #[serde(default = "default_true", skip_serializing_if = "Clone::clone")]
     pub driver_loaded: bool,
-    /// The driver on disk, where it is not the one that was loaded.
+    /// Driver version on disk. `None` if it is the loaded one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// Whether the node is a virtual machine that its GPUs are passed through to.
+    /// Whether the node is a virtual machine with passed-through GPUs.
     pub virtual_machine: bool,
-    /// Calls that fail or hang, whichever GPU they are about.
+    /// Injected failures of calls that concern no particular GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<CallFault>,
 }
 
-fn loaded() -> bool {
+fn default_true() -> bool {
     true
 }
 
 impl Node {
-    /// The version of modules, libraries and packages.
+    /// Version of the modules, libraries and packages on disk.
     pub fn driver_on_disk(&self) -> &str {
         self.replaced_by.as_deref().unwrap_or(&self.driver)
     }
 
-    /// Now, if the node's clock stands still, or else `real`.
+    /// The frozen clock if there is one, else `real_unix_ms`.
     pub fn now_unix_ms(&self, real_unix_ms: u64) -> u64 {
         self.clock_unix_ms.unwrap_or(real_unix_ms)
     }
 
-    /// For how long it has run: by its own clock, or as when it was made or started.
+    /// Uptime by the frozen clock. Without one it is fixed: 0 after a reboot, else one day.
     pub fn uptime_ms(&self) -> u64 {
         match self.clock_unix_ms {
             Some(now) => now.saturating_sub(self.booted_unix_ms),
             None if self.restarted => 0,
-            None => crate::make::UPTIME_MS,
+            None => crate::builder::UPTIME_MS,
         }
     }
 
-    /// What NVML says of its own version: the CUDA generation before the driver's version.
+    /// NVML library version: the CUDA major version followed by the driver version.
     pub fn nvml_version(&self) -> String {
         format!("{}.{}", self.cuda[0], self.driver)
     }
 
-    /// The driver's version as numbers, for comparison; what is no number counts as nought.
+    /// Driver version as numbers, for comparison. A component that is not a number counts as 0.
     pub fn driver_numbers(&self) -> [u32; 3] {
         let mut parts = self.driver.split('.').map(|part| part.parse().unwrap_or(0));
         std::array::from_fn(|_| parts.next().unwrap_or(0))
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn version_strings_and_numbers() {
         let node: Node = serde_json::from_str(
             r#"{"format": 1, "sku": "H200-SXM5-141GB", "seed": 1, "hostname": "a", "kernel": "6.8.0", "booted_unix_ms": 0, "virtual_machine": false,
                 "driver": "580.159.04", "cuda": [13, 0]}"#,

@@ -1,12 +1,13 @@
-//! What the facts do not hold of a part and a card nevertheless reports: sizes to the mebibyte, clocks, part
+//! Values that a GPU reports and the facts do not hold: memory to the mebibyte, clocks, part
 //! numbers.
 //!
-//! The H200's values are read off a card; those of the others are remembered from listings of `nvidia-smi -q`
-//! and not measured. They make a simulated card plausible and no decision rests on them, which is why they are not facts.
+//! The H200 values were read from a real GPU. The others come from `nvidia-smi -q` listings and
+//! were not measured. They only make a simulated GPU plausible. No decision depends on them, so
+//! they are not facts.
 
 use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 
-/// A part's values.
+/// Simulation constants of a GPU model.
 #[derive(Debug, Clone)]
 pub(crate) struct Sku {
     pub(crate) memory_mib: u64,
@@ -36,7 +37,7 @@ pub(crate) struct Sku {
     pub(crate) gpu_limit_c: i32,
     pub(crate) memory_max_c: i32,
     pub(crate) remap_banks: u32,
-    /// What instances get, where it is known: eighths of the memory and mebibytes.
+    /// MIG slice sizes where known: (eighths of the memory, MiB).
     pub(crate) slices_mib: &'static [(u32, u64)],
 }
 
@@ -168,7 +169,7 @@ const B200: Sku = Sku {
     ..H200
 };
 
-/// A part of which only the facts are known.
+/// Defaults for models of which only the facts are known.
 const OTHER: Sku = Sku {
     memory_mib: 0,
     reserved_kib: 524_288,
@@ -194,9 +195,9 @@ const OTHER: Sku = Sku {
 };
 
 impl Sku {
-    /// The values of a part, filled up from its facts.
-    pub(crate) fn of(gpu: &GpuFacts) -> Self {
-        let known = match gpu.id.as_str() {
+    /// The constants of a GPU model; unlisted models are derived from their facts.
+    pub(crate) fn for_gpu(gpu: &GpuFacts) -> Self {
+        let constants = match gpu.id.as_str() {
             "H200-SXM5-141GB" => Some(H200),
             "H100-SXM5-80GB" => Some(H100_SXM),
             "H100-PCIe-80GB" => Some(H100_PCIE),
@@ -205,7 +206,7 @@ impl Sku {
             "B200-SXM6-180GB" => Some(B200),
             _ => None,
         };
-        known.unwrap_or_else(|| Self::from_facts(gpu))
+        constants.unwrap_or_else(|| Self::from_facts(gpu))
     }
 
     #[expect(
@@ -214,7 +215,7 @@ impl Sku {
         reason = "gigabytes, watts and link rates of the facts are small and positive"
     )]
     fn from_facts(gpu: &GpuFacts) -> Self {
-        // What is sold as a gigabyte is nearer to a gibibyte, less what ECC and the firmware keep.
+        // Vendor gigabytes are close to gibibytes, less the ECC and firmware reservation.
         let memory_mib =
             gpu.memory.as_ref().map_or(16_384, |memory| (memory.capacity_gb * 1019.0) as u64);
         let rate =
@@ -222,7 +223,7 @@ impl Sku {
         let (links, link_mb_per_s) = match gpu.links.as_ref().and_then(rate) {
             None => (0, 0),
             Some((all, generation)) => {
-                // Both directions of one link, in gigabytes a second, by generation.
+                // Bidirectional bandwidth of one link in GB/s, by NVLink generation.
                 let one = match generation {
                     1 => 40.0,
                     2..=4 => 50.0,

@@ -1,25 +1,23 @@
-//! All of a node at once.
+//! The complete state of a simulated node.
 
 use std::collections::BTreeMap;
 
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
 
-/// A node, its host and its GPUs, and what the kernel is about to write.
+/// A node, its host and its GPUs, plus pending kernel log records.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
-    /// What the GPUs share.
+pub struct SimState {
     pub node: Node,
-    /// What there is besides GPUs.
     pub host: Host,
-    /// The GPUs by their number.
+    /// GPUs by index.
     pub gpus: BTreeMap<u32, Gpu>,
-    /// The number of the next record in the kernel log, if none is lost.
+    /// Next sequence number in the kernel log, before injected gaps.
     pub next_sequence: u64,
-    /// Records for the kernel log.
-    pub records: Vec<Record>,
-    /// Whether the log of an earlier start is forgotten.
-    pub log_begins_anew: bool,
+    /// Records to append to the kernel log.
+    pub records: Vec<KernelRecord>,
+    /// Whether the kernel log restarts with a new boot.
+    pub resets_kernel_log: bool,
 }

@@ -1,8 +1,9 @@
-//! `cargo xtask bench agent`: what the agent costs and how fast it is, on a simulated node of eight H100.
+//! `cargo xtask bench agent`: cost and latency of the agent on a simulated node with eight H100.
 //!
 //! ```text
-//! node ─┬─ agent and probe, scraped ─┐   (the agent tells a server, and carries out its orders)
-//!       ├─ gpustat, once a second    ├─ one run ─> cost ─> (peers end) ─> latency ─> flood ─> bench/agent.md
+//! node ─┬─ agent and probe, scraped ─┐  (the agent reports to a server and executes its orders)
+//!       ├─ gpustat, once a second    ├─> cost ─> (peers stop) ─> latency ─> flood ─>
+//! bench/agent.md
 //!       └─ nvitop, once a second     ┘
 //! ```
 
@@ -16,130 +17,132 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::bench::Times;
+use crate::bench_facts::Timings;
 use crate::bench_size::Size;
-use crate::process::{Memory, Spent};
-use crate::shell::say;
-use node::{Agent, Node};
-use peers::Peer;
-use server::Server;
+use crate::process::{CpuTime, MemoryUsage};
+use crate::shell::print_status;
+use node::{AgentProcess, BenchNode};
+use peers::PeerProcess;
+use server::ServerProcess;
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
-struct Sizes {
-    /// Until everybody has started and the agent has looked at everything once.
+struct AgentParams {
+    /// Until all processes have started and the agent has read every tier once.
     warm_up: Duration,
-    /// How long costs are measured.
+    /// Duration of the cost measurement.
     watch: Duration,
-    /// Lines whose way to a finding is timed.
+    /// Kernel lines whose latency is measured.
     lines_timed: usize,
-    /// Lines of the flood.
     flood_lines: u64,
 }
 
-/// What the budgets are stated for; the slowest tier comes by once in the minute.
-const FULL: Sizes = Sizes {
+/// The sizes that the budgets refer to. The slowest tier runs once in the minute.
+const FULL: AgentParams = AgentParams {
     warm_up: Duration::from_secs(15),
     watch: Duration::from_secs(60),
     lines_timed: 300,
     flood_lines: 100_000,
 };
-const QUICK: Sizes = Sizes {
+const QUICK: AgentParams = AgentParams {
     warm_up: Duration::from_secs(5),
     watch: Duration::from_secs(5),
     lines_timed: 20,
     flood_lines: 5_000,
 };
 
-/// As Prometheus commonly scrapes.
+/// Common Prometheus scrape interval.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Pauses between timed lines, at most; not in step with how often the log is looked at.
+/// Maximum pause between timed lines, out of step with the agent's polling.
 const PAUSE_US_MAX: u64 = 80_000;
-/// The speed of the flood.
 const FLOOD_LINES_PER_S: u64 = 10_000;
 
-/// Budgets.
 const RSS_MB_MAX: f64 = 40.0;
 const LATENCY_MS_MAX: f64 = 50.0;
 
-/// Xids that no driver prints: each opens a finding of its own and no other.
-const XID_UNKNOWN: usize = 1000;
-/// An Xid that a faulty program prints without end.
-const XID_FLOOD: usize = 31;
+/// Xids that no driver prints, so that each opens exactly one finding.
+const FIRST_UNKNOWN_XID: usize = 1000;
+/// An Xid that a faulty program can trigger endlessly.
+const FLOOD_XID: usize = 31;
 
-/// Measures and writes `bench/agent.md`.
+/// Runs the benchmark and writes `bench/agent.md`.
 pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.build(&[])?;
-    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
-    let node = Node::make(&farrier)?;
-    let server = Server::start(&farrier, &node.folder)?;
+    let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
+    let node = BenchNode::create(&farrier)?;
+    let server = ServerProcess::start(&farrier, &node.folder)?;
     let mut agent = node.agent(&server.enrol("bench-1")?)?;
-    let costs = costs(&node, &mut agent, sizes)?;
-    say("--- from line to finding");
-    let latency = latency(&node, &mut agent, sizes.lines_timed)?;
-    say("--- a flood");
-    let flood = flood(&node, &mut agent, sizes.flood_lines)?;
-    size.publish("agent", &report::text(sizes, &costs, &latency, &flood)?)?;
+    let costs = costs(&node, &mut agent, params)?;
+    print_status("--- latency from kernel line to finding");
+    let latency = latency(&node, &mut agent, params.lines_timed)?;
+    print_status("--- flood");
+    let flood = flood(&node, &mut agent, params.flood_lines)?;
+    size.publish("agent", &report::text(params, &costs, &latency, &flood)?)?;
     let mut over = Vec::new();
     if costs[0].memory.rss_mb().max(flood.memory.rss_mb()) > RSS_MB_MAX {
         over.push("memory".to_owned());
     }
-    if latency.worst_of_ninety_nine_percent_ms() > LATENCY_MS_MAX {
-        over.push("from line to finding".to_owned());
+    if latency.p99_ms() > LATENCY_MS_MAX {
+        over.push("latency from kernel line to finding".to_owned());
     }
     size.judge(&over)
 }
 
-/// What one watcher costs.
-struct Cost {
+/// Cost of one monitoring program.
+struct WatcherCost {
     name: &'static str,
-    /// Milliseconds of processor time a second, by part.
+    /// CPU milliseconds per second, by thread or child.
     rates: BTreeMap<String, f64>,
-    memory: Memory,
-    /// How often it looked; none where it goes by tiers.
+    memory: MemoryUsage,
+    /// Readings taken. `None` for the agent, which reads by tiers.
     rounds: Option<u32>,
 }
 
-impl Cost {
+impl WatcherCost {
     fn ms_per_s(&self) -> f64 {
         self.rates.values().sum()
     }
 }
 
-/// The agent and its peers at the same time; the agent is first.
-fn costs(node: &Node, agent: &mut Agent, sizes: Sizes) -> anyhow::Result<Vec<Cost>> {
+/// Measures the agent and its peers at the same time. The agent is first.
+fn costs(
+    node: &BenchNode,
+    agent: &mut AgentProcess,
+    params: AgentParams,
+) -> anyhow::Result<Vec<WatcherCost>> {
     let mut peers = peers::start(node)?;
-    say(&format!("--- costs: {} s", (sizes.warm_up + sizes.watch).as_secs()));
-    scraped_for(agent, sizes.warm_up)?;
-    let rounds =
-        |peers: &[Peer]| peers.iter().map(Peer::rounds).collect::<anyhow::Result<Vec<_>>>();
-    let spent = |agent: &Agent, peers: &[Peer]| {
+    print_status(&format!("--- costs: {} s", (params.warm_up + params.watch).as_secs()));
+    scrape_for(agent, params.warm_up)?;
+    let rounds = |peers: &[PeerProcess]| {
+        peers.iter().map(PeerProcess::rounds).collect::<anyhow::Result<Vec<_>>>()
+    };
+    let cpu_times = |agent: &AgentProcess, peers: &[PeerProcess]| {
         let pids = peers.iter().map(|peer| peer.process.pid());
         let pids = std::iter::once(agent.process.pid()).chain(pids);
-        pids.map(|pid| Spent::by(pid, "probe")).collect::<anyhow::Result<Vec<_>>>()
+        pids.map(|pid| CpuTime::measure(pid, "probe")).collect::<anyhow::Result<Vec<_>>>()
     };
-    let (spent_before, rounds_before) = (spent(agent, &peers)?, rounds(&peers)?);
-    scraped_for(agent, sizes.watch)?;
-    let (spent_after, rounds_after) = (spent(agent, &peers)?, rounds(&peers)?);
+    let (cpu_before, rounds_before) = (cpu_times(agent, &peers)?, rounds(&peers)?);
+    scrape_for(agent, params.watch)?;
+    let (cpu_after, rounds_after) = (cpu_times(agent, &peers)?, rounds(&peers)?);
     let mut rates =
-        spent_after.iter().zip(&spent_before).map(|(after, before)| after.rates_since(before));
-    agent.process.must_run("the agent")?;
-    let mut costs = vec![Cost {
+        cpu_after.iter().zip(&cpu_before).map(|(after, before)| after.rates_since(before));
+    agent.process.ensure_running("the agent")?;
+    let mut costs = vec![WatcherCost {
         name: "farrier agent",
-        rates: rates.next().context("the agent was measured")?,
-        memory: Memory::of(agent.process.pid())?,
+        rates: rates.next().context("the agent was not measured")?,
+        memory: MemoryUsage::of_process(agent.process.pid())?,
         rounds: None,
     }];
     let rounds = rounds_after.iter().zip(&rounds_before).map(|(after, before)| after - before);
     for ((peer, rates), rounds) in peers.iter_mut().zip(rates).zip(rounds) {
-        peer.process.must_run(peer.name)?;
-        let memory = Memory::of(peer.process.pid())?;
-        costs.push(Cost { name: peer.name, rates, memory, rounds: Some(rounds) });
+        peer.process.ensure_running(peer.name)?;
+        let memory = MemoryUsage::of_process(peer.process.pid())?;
+        costs.push(WatcherCost { name: peer.name, rates, memory, rounds: Some(rounds) });
     }
     Ok(costs)
 }
 
-fn scraped_for(agent: &Agent, time: Duration) -> anyhow::Result<()> {
+fn scrape_for(agent: &AgentProcess, time: Duration) -> anyhow::Result<()> {
     let end = Instant::now() + time;
     while Instant::now() < end {
         agent.metrics()?;
@@ -148,62 +151,63 @@ fn scraped_for(agent: &Agent, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From the write of a kernel line to its finding in the sink, which comes after the disk has it.
-fn latency(node: &Node, agent: &mut Agent, lines: usize) -> anyhow::Result<Times> {
+/// Latency from the write of a kernel line to its finding in the sink, after the journal's fsync.
+fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::Result<Timings> {
     let mut log = node.kernel_log()?;
-    // Knuth's generator, as in `bench_log`.
+    // The same linear congruential generator as in `bench_log`.
     let mut state = 42_u64;
     let mut times = Vec::with_capacity(lines);
-    for xid in XID_UNKNOWN..XID_UNKNOWN + lines {
+    for xid in FIRST_UNKNOWN_XID..FIRST_UNKNOWN_XID + lines {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((state >> 33) % PAUSE_US_MAX));
-        let wanted = format!("\"detail\":\"Xid {xid}\"");
+        let needle = format!("\"detail\":\"Xid {xid}\"");
         let start = Instant::now();
         log.xid(xid, 1)?;
-        agent.until_sunk(|line| line.contains(&wanted).then_some(()))?;
+        agent.wait_for_sink_line(|line| line.contains(&needle).then_some(()))?;
         times.push(start.elapsed());
     }
-    Ok(Times::of(times))
+    Ok(Timings::new(times))
 }
 
-/// What a flood came to.
-struct Flood {
-    /// How long it was written.
+/// Result of the flood.
+struct FloodResult {
+    /// Time taken to write the lines.
     written: Duration,
-    /// From the last line to the sink's count of all of them; counts are written once a second.
+    /// From the last line until the sink's count is complete. Counts are written once a second.
     counted_after: Duration,
     counted: u64,
-    /// Processor time of the agent while it was written and counted, in milliseconds a second.
+    /// CPU time of the agent from the first line until the count is complete.
     ms_per_s: f64,
-    memory: Memory,
-    memory_before: Memory,
+    memory: MemoryUsage,
+    memory_before: MemoryUsage,
 }
 
-fn flood(node: &Node, agent: &mut Agent, lines: u64) -> anyhow::Result<Flood> {
+fn flood(node: &BenchNode, agent: &mut AgentProcess, lines: u64) -> anyhow::Result<FloodResult> {
     const WRITES_PER_S: u64 = 100;
     let pid = agent.process.pid();
     let mut log = node.kernel_log()?;
-    let (spent_before, memory_before) = (Spent::by(pid, "probe")?, Memory::of(pid)?);
+    let (cpu_before, memory_before) =
+        (CpuTime::measure(pid, "probe")?, MemoryUsage::of_process(pid)?);
     let begun = Instant::now();
     for write in 0..lines * WRITES_PER_S / FLOOD_LINES_PER_S {
         let due = begun + Duration::from_secs(write) / u32::try_from(WRITES_PER_S)?;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        log.xid(XID_FLOOD, FLOOD_LINES_PER_S / WRITES_PER_S)?;
+        log.xid(FLOOD_XID, FLOOD_LINES_PER_S / WRITES_PER_S)?;
     }
     let last_line = Instant::now();
-    let wanted = format!("\"detail\":\"Xid {XID_FLOOD}\"");
-    let counted = agent.until_sunk(|line| {
-        let count = line.contains(&wanted).then(|| line.split("\"count\":").nth(1))??;
+    let needle = format!("\"detail\":\"Xid {FLOOD_XID}\"");
+    let counted = agent.wait_for_sink_line(|line| {
+        let count = line.contains(&needle).then(|| line.split("\"count\":").nth(1))??;
         let count = count.split(',').next()?.parse::<u64>().ok()?;
         (count >= lines).then_some(count)
     })?;
     let (written, counted_after) = (last_line - begun, last_line.elapsed());
     let lost = "\nfarrier_agent_kernel_lines_lost_total 0\n";
     if counted != lines || !agent.metrics()?.contains(lost) {
-        bail!("{counted} of {lines} lines were counted, or lines were lost");
+        bail!("only {counted} of {lines} lines were counted, or the agent lost lines");
     }
-    let ms_per_s = Spent::by(pid, "probe")?.rates_since(&spent_before).values().sum();
-    let memory = Memory::of(pid)?;
-    Ok(Flood { written, counted_after, counted, ms_per_s, memory, memory_before })
+    let ms_per_s = CpuTime::measure(pid, "probe")?.rates_since(&cpu_before).values().sum();
+    let memory = MemoryUsage::of_process(pid)?;
+    Ok(FloodResult { written, counted_after, counted, ms_per_s, memory, memory_before })
 }

@@ -1,4 +1,4 @@
-//! A simulated node of eight H100, and an agent that watches it.
+//! A simulated node with eight H100 and its agent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::process::Running;
+use crate::process::ChildProcess;
 use crate::python::target;
 use crate::shell::{command, run};
 
-/// Ends a hang; a busy machine takes long over anything, and that is no failure.
-pub(super) const PATIENCE: Duration = Duration::from_secs(180);
+/// Only ends a hang: on a busy machine everything takes long.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Later than any node has run: what claims to be of the future is of now.
+/// Later than any uptime; the agent treats timestamps in the future as now.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
-/// A node below target/, where the disk is a real one: findings are synced to it.
-pub(super) struct Node {
+/// A node in target/, which is on a real disk: findings are fsynced.
+pub(super) struct BenchNode {
     pub(super) folder: PathBuf,
     farrier: PathBuf,
 }
 
-impl Node {
-    pub(super) fn make(farrier: &Path) -> anyhow::Result<Self> {
+impl BenchNode {
+    pub(super) fn create(farrier: &Path) -> anyhow::Result<Self> {
         let folder = target().join("bench/agent");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -43,26 +43,26 @@ impl Node {
         self.folder.join(name)
     }
 
-    /// The address of the first GPU, as the driver prints it: `0000:1b:00`.
+    /// PCI address of the first GPU as the driver prints it: `0000:1b:00`.
     fn gpu(&self) -> anyhow::Result<String> {
         let gpus = fs::read_dir(self.at("node/root/proc/driver/nvidia/gpus"))?;
         let first = gpus.flatten().filter_map(|gpu| gpu.file_name().into_string().ok()).min();
         Ok(first.context("the node has no GPU")?.trim_end_matches(".0").to_owned())
     }
 
-    /// The end of the kernel log.
-    pub(super) fn kernel_log(&self) -> anyhow::Result<KernelLog> {
+    /// Opens the kernel log for appending.
+    pub(super) fn kernel_log(&self) -> anyhow::Result<KernelLogWriter> {
         let path = self.at("node/root/dev/kmsg");
         let text = fs::read_to_string(&path)?;
         let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
         let next = last.context("the kernel log is empty")? + 1;
         let file = OpenOptions::new().append(true).open(path)?;
-        Ok(KernelLog { file, next, gpu: self.gpu()? })
+        Ok(KernelLogWriter { file, next, gpu: self.gpu()? })
     }
 
-    /// Starts an agent with this more in its configuration, and waits until it sees everything, finds nothing wrong, and its server
-    /// has heard of it.
-    pub(super) fn agent(&self, more: &str) -> anyhow::Result<Agent> {
+    /// Starts an agent with additional configuration and waits until it is healthy and connected to
+    /// its server.
+    pub(super) fn agent(&self, more: &str) -> anyhow::Result<AgentProcess> {
         let at = |name: &str| self.at(name).display().to_string();
         let config = format!(
             "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n[sink]\nfile = {:?}\n{more}",
@@ -77,39 +77,40 @@ impl Node {
         start.arg("agent").arg("--config").arg(self.at("agent.toml"));
         let log = File::create(self.at("log"))?;
         let child = start.stdout(Stdio::null()).stderr(log).spawn();
-        let process = Running(child.context("failed to start the agent")?);
+        let process = ChildProcess(child.context("failed to start the agent")?);
         let begun = Instant::now();
         while !self.is_healthy()? {
-            if begun.elapsed() > PATIENCE {
-                bail!("the agent does not become healthy; its log is {}", at("log"));
+            if begun.elapsed() > TIMEOUT {
+                bail!("the agent did not become healthy; see its log {}", at("log"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         let log = fs::read_to_string(self.at("log"))?;
         let address = log.lines().find_map(|line| line.split("address=").nth(1));
-        let address = address.context("the agent does not say where it listens")?.trim().to_owned();
-        Ok(Agent { process, address, sink: File::open(self.at("sink.jsonl"))? })
+        let address =
+            address.context("no listen address in the log of the agent")?.trim().to_owned();
+        Ok(AgentProcess { process, address, sink: File::open(self.at("sink.jsonl"))? })
     }
 
     fn is_healthy(&self) -> anyhow::Result<bool> {
         let mut status = command(&self.farrier);
         status.arg("status").arg("--socket").arg(self.at("agent.sock"));
         status.arg("--state-dir").arg(self.at("state")).args(["--output", "json"]);
-        let said = status.stderr(Stdio::null()).output()?;
-        let is_told = String::from_utf8_lossy(&said.stdout).contains("\"connected\"");
-        Ok(said.status.success() && is_told)
+        let output = status.stderr(Stdio::null()).output()?;
+        let is_connected = String::from_utf8_lossy(&output.stdout).contains("\"connected\"");
+        Ok(output.status.success() && is_connected)
     }
 }
 
-/// A writer of the kernel log, as the driver would be.
-pub(super) struct KernelLog {
+/// Writes kernel log lines in place of the driver.
+pub(super) struct KernelLogWriter {
     file: File,
     next: u64,
     gpu: String,
 }
 
-impl KernelLog {
-    /// Appends so many lines of this Xid in one write.
+impl KernelLogWriter {
+    /// Appends this many lines of an Xid in one write.
     pub(super) fn xid(&mut self, xid: usize, lines: u64) -> anyhow::Result<()> {
         let mut text = String::new();
         for seq in self.next..self.next + lines {
@@ -123,43 +124,48 @@ impl KernelLog {
     }
 }
 
-/// An agent that runs.
-pub(super) struct Agent {
-    pub(super) process: Running,
+pub(super) struct AgentProcess {
+    pub(super) process: ChildProcess,
     address: String,
     sink: File,
 }
 
-impl Agent {
-    /// One scrape, as Prometheus does it.
+impl AgentProcess {
+    /// Scrapes the metrics, as Prometheus does.
     pub(super) fn metrics(&self) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        if !answer.starts_with("HTTP/1.1 200 ") {
-            bail!("/metrics does not answer: {}", answer.lines().next().unwrap_or_default());
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        if !response.starts_with("HTTP/1.1 200 ") {
+            bail!(
+                "unexpected response from /metrics: {}",
+                response.lines().next().unwrap_or_default()
+            );
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Waits until the sink has a line of which `wanted` gives something.
-    pub(super) fn until_sunk<T>(
+    /// Waits for a sink line for which `matches` returns a value.
+    pub(super) fn wait_for_sink_line<T>(
         &mut self,
-        mut wanted: impl FnMut(&str) -> Option<T>,
+        mut matches: impl FnMut(&str) -> Option<T>,
     ) -> anyhow::Result<T> {
         let begun = Instant::now();
         let mut text = String::new();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TIMEOUT {
             if self.sink.read_to_string(&mut text)? == 0 {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;
             }
-            if let Some(found) = text.lines().find_map(&mut wanted) {
+            if let Some(found) = text.lines().find_map(&mut matches) {
                 return Ok(found);
             }
         }
-        bail!("it does not come to the sink; last: {}", text.lines().last().unwrap_or_default())
+        bail!(
+            "timed out waiting for the sink; last line: {}",
+            text.lines().last().unwrap_or_default()
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! Other watchers of GPUs: each a loop in one long-lived process, once a second, on the same node.
+//! Other GPU monitors: each a loop in one long-lived process, once a second, on the same node.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -6,16 +6,16 @@ use std::process::Stdio;
 
 use anyhow::Context;
 
-use super::node::Node;
-use crate::needs;
-use crate::process::Running;
+use super::node::BenchNode;
+use crate::process::ChildProcess;
 use crate::python::target;
+use crate::requirements;
 use crate::shell::{command, run};
 
-/// As the tests of the simulated library pin them, and in the same folder.
+/// Same versions and folder as in the simulator tests.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
-/// What one round of a peer is: its name, how it begins, and what it does each second.
+/// Peers: name, setup code, and code that runs each second.
 const PEERS: [(&str, &str, &str); 2] = [
     ("gpustat.new_query()", "import gpustat", "assert len(gpustat.new_query().gpus) == 8"),
     (
@@ -25,64 +25,62 @@ const PEERS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// A peer that runs.
-pub(super) struct Peer {
+pub(super) struct PeerProcess {
     pub(super) name: &'static str,
-    pub(super) process: Running,
+    pub(super) process: ChildProcess,
     rounds: PathBuf,
 }
 
-impl Peer {
-    /// How often it has looked so far.
+impl PeerProcess {
+    /// Readings taken so far.
     pub(super) fn rounds(&self) -> anyhow::Result<u32> {
         Ok(u32::try_from(fs::metadata(&self.rounds)?.len())?)
     }
 }
 
-/// Starts them all.
-pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
+/// Starts all peers.
+pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     let python = install()?;
     let each = PEERS.iter().enumerate();
-    each.map(|(number, (name, begin, look))| {
+    each.map(|(number, (name, setup, reading))| {
         let source = format!(
-            "import os, time\n{begin}\nnext = time.monotonic()\nwhile True:\n    {look}\n    os.write(1, b'.')\n    \
+            "import os, time\n{setup}\nnext = time.monotonic()\nwhile True:\n    {reading}\n    os.write(1, b'.')\n    \
              next += 1\n    time.sleep(max(0, next - time.monotonic()))\n"
         );
         let rounds = node.at(&format!("peer-{number}"));
         let mut peer = command(&python);
         peer.args(["-c", &source]).env("LD_LIBRARY_PATH", node.at("node/lib"));
         let child = peer.stdin(Stdio::null()).stdout(File::create(&rounds)?).spawn();
-        let process = Running(child.with_context(|| format!("failed to start `{name}`"))?);
-        Ok(Peer { name, process, rounds })
+        let process = ChildProcess(child.with_context(|| format!("failed to start `{name}`"))?);
+        Ok(PeerProcess { name, process, rounds })
     })
     .collect()
 }
 
-/// A Python with the clients, installed once.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let folder = target().join("python-clients");
     let python = folder.join("bin/python");
     let lock = File::create(folder.with_extension("lock"))?;
     lock.lock()?;
-    let (marker, wanted) = (folder.join("installed"), CLIENTS.join("\n"));
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let (marker, required) = (folder.join("installed"), CLIENTS.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(python);
     }
-    needs::python()?;
+    requirements::ensure_python()?;
     run(command("python3").args(["-m", "venv"]).arg(&folder), "python3 -m venv")?;
     let mut pip = command(&python);
     run(pip.args(["-m", "pip", "install", "--quiet"]).args(CLIENTS), "pip install")?;
-    fs::write(&marker, wanted)?;
+    fs::write(&marker, required)?;
     Ok(python)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_clients_are_those_of_the_tests() {
-        let tests = include_str!("../../../crates/cli/tests/simulate/world.rs");
+    fn clients_match_the_pinned_test_versions() {
+        let tests = include_str!("../../../crates/cli/tests/simulate/test_node.rs");
         for client in super::CLIENTS {
-            assert!(tests.contains(client), "{client} is not what the tests install");
+            assert!(tests.contains(client), "{client} differs from the version in the tests");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A server that the agent tells, on this machine, over TLS.
+//! A server on this machine, over TLS.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,27 +7,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::node::PATIENCE;
-use crate::process::Running;
+use super::node::TIMEOUT;
+use crate::process::ChildProcess;
 use crate::shell::command;
 
-/// A server that runs.
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     farrier: PathBuf,
     folder: PathBuf,
     url: String,
     fingerprint: String,
-    _process: Running,
+    _process: ChildProcess,
 }
 
-impl Server {
-    /// Starts one in `folder`.
+impl ServerProcess {
     pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("server.log");
         let mut start = command(farrier);
         start.args(["server", "run", "--listen", "127.0.0.1:0", "--dir"]);
         start.arg(folder.join("server")).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let process = Running(start.spawn().context("failed to start the server")?);
+        let process = ChildProcess(start.spawn().context("failed to start the server")?);
         let begun = Instant::now();
         let (address, fingerprint) = loop {
             let text = fs::read_to_string(&log)?;
@@ -38,8 +36,8 @@ impl Server {
             if let (Some(address), Some(fingerprint)) = (field("address="), field("fingerprint=")) {
                 break (address, fingerprint);
             }
-            if begun.elapsed() > PATIENCE {
-                bail!("the server does not serve; its log is {}", log.display());
+            if begun.elapsed() > TIMEOUT {
+                bail!("the server did not start; see its log {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -52,20 +50,20 @@ impl Server {
         })
     }
 
-    /// Enrols a node; gives what its agent's configuration says of it. Orders are carried out, but for those that would end the
-    /// agent: Xids come later.
+    /// Enrols a node and returns the configuration for its agent. Reboots and resets are disabled,
+    /// since the Xids injected later would trigger them.
     pub(super) fn enrol(&self, node: &str) -> anyhow::Result<String> {
         let identity = self.folder.join("identity");
         let mut create = command(&self.farrier);
         create.args(["server", "token", "create", "--pool", "bench", "--dir"]);
         let made = create.arg(self.folder.join("server")).output()?;
         let token = String::from_utf8(made.stdout)?;
-        let token = token.lines().next().context("no token was made")?;
+        let token = token.lines().next().context("no token in the output")?;
         let mut enrol = command(&self.farrier);
         enrol.args(["agent", "enrol", "--server", &self.url, "--node", node, "--token", token]);
         enrol.args(["--ca-fingerprint", &self.fingerprint, "--identity"]).arg(&identity);
         if !enrol.stdout(Stdio::null()).status()?.success() {
-            bail!("the node does not enrol");
+            bail!("failed to enrol the node");
         }
         Ok(format!(
             "[server]\nurl = {:?}\nidentity = {:?}\n[orders]\nenabled = true\nscheduler = \"host\"\nallow_reboot = false\nallow_reset = false\n",

@@ -1,4 +1,4 @@
-//! `cargo xtask bench fleet`: what the server costs and how fast it is, with agents of another process on the real wire.
+//! `cargo xtask bench fleet`: cost and latency of the server, with agents in another process.
 //!
 //! ```text
 //! crates/sim/examples/load ─ gRPC, server-sent events ─> farrier server run ─> /proc ─> bench/fleet.md
@@ -6,33 +6,36 @@
 
 mod load;
 mod report;
-mod scenes;
+mod scenarios;
 mod server;
 
 use anyhow::bail;
 
 use crate::bench_size::Size;
-use crate::shell::say;
-use scenes::{Burst, Certified, Findings, Flood, Restart, Steady};
+use crate::shell::print_status;
+use scenarios::{
+    BurstResult, CertifiedResult, FindingsResult, FloodResult, RestartResult, SteadyResult,
+};
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
-struct Sizes {
-    /// Nodes that report, for so many seconds.
+struct FleetParams {
+    /// Reporting nodes, and seconds.
     steady: (usize, usize),
     certified: usize,
     /// Nodes, and how many of them fail.
     burst: (usize, usize),
     /// Nodes, and findings on them.
     findings: (usize, usize),
-    /// Nodes, nodes that flood, and fatal findings on the others.
+    /// Nodes, flooding nodes, and fatal findings on the others.
     flood: (usize, usize, usize),
-    /// Entries of the log, and how many of them come after the state that was kept.
+    /// Log entries, and how many of them follow the snapshot.
     history: (usize, usize),
 }
 
-/// What the budgets are stated for. The state is kept every 50,000 entries, and more come while it is written.
-const FULL: Sizes = Sizes {
+/// The sizes that the budgets refer to. A snapshot is written every 50,000 entries, and more
+/// entries arrive while it is written.
+const FULL: FleetParams = FleetParams {
     steady: (100_000, 180),
     certified: 2_000,
     burst: (1_500, 375),
@@ -40,7 +43,7 @@ const FULL: Sizes = Sizes {
     flood: (200, 1_000, 600),
     history: (1_000_000, 65_000),
 };
-const QUICK: Sizes = Sizes {
+const QUICK: FleetParams = FleetParams {
     steady: (500, 5),
     certified: 20,
     burst: (200, 50),
@@ -49,25 +52,25 @@ const QUICK: Sizes = Sizes {
     history: (10_000, 1_000),
 };
 
-/// What was measured; a part that was not asked for is missing.
+/// Results by scenario. Scenarios that did not run are missing.
 #[derive(Default)]
-struct Measured {
-    steady: Vec<Steady>,
-    certified: Option<Certified>,
-    bursts: Vec<Burst>,
-    findings: Option<Findings>,
-    flood: Option<Flood>,
-    restarts: Vec<Restart>,
+struct FleetResults {
+    steady: Vec<SteadyResult>,
+    certified: Option<CertifiedResult>,
+    bursts: Vec<BurstResult>,
+    findings: Option<FindingsResult>,
+    flood: Option<FloodResult>,
+    restarts: Vec<RestartResult>,
 }
 
-/// Measures all, or the parts that are named, and writes `bench/fleet.md` where it was all of them.
+/// Runs all or the named scenarios. Writes `bench/fleet.md` if all ran.
 pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
-    let sizes = size.pick(FULL, QUICK);
-    let known = ["burst", "findings", "flood", "steady", "restart", "certified"];
-    if let Some(unknown) = parts.iter().find(|part| !known.contains(part)) {
-        bail!("`{unknown}` is none of {}", known.join(", "));
+    let params = size.pick(FULL, QUICK);
+    let names = ["burst", "findings", "flood", "steady", "restart", "certified"];
+    if let Some(unknown) = parts.iter().find(|part| !names.contains(part)) {
+        bail!("unknown scenario `{unknown}`; expected one of {}", names.join(", "));
     }
-    let wants = |part: &str| parts.is_empty() || parts.contains(&part);
+    let selected = |part: &str| parts.is_empty() || parts.contains(&part);
     size.build(&[
         "--package=farrier",
         "--package=farrier-sim",
@@ -75,36 +78,36 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
         "--bin=farrier",
         "--example=load",
     ])?;
-    let mut measured = Measured::default();
-    if wants("burst") {
-        // As policy has it at first, and with room for all that fail.
+    let mut results = FleetResults::default();
+    if selected("burst") {
+        // With the default disruption budget, and with one that covers all failing nodes.
         for share in ["0", "0.5"] {
-            measured.bursts.push(scenes::burst(size, sizes.burst, share)?);
+            results.bursts.push(scenarios::burst(size, params.burst, share)?);
         }
     }
-    if wants("findings") {
-        measured.findings = Some(scenes::findings(size, sizes.findings)?);
+    if selected("findings") {
+        results.findings = Some(scenarios::findings(size, params.findings)?);
     }
-    if wants("flood") {
-        measured.flood = Some(scenes::flood(size, sizes.flood)?);
+    if selected("flood") {
+        results.flood = Some(scenarios::flood(size, params.flood)?);
     }
-    if wants("steady") {
-        for report in ["heartbeat", "makeup"] {
-            measured.steady.push(scenes::steady(size, sizes.steady, report)?);
+    if selected("steady") {
+        for report in ["heartbeat", "inventory"] {
+            results.steady.push(scenarios::steady(size, params.steady, report)?);
         }
     }
-    if wants("certified") {
-        measured.certified = Some(scenes::certified(size, sizes.certified)?);
+    if selected("certified") {
+        results.certified = Some(scenarios::certified(size, params.certified)?);
     }
-    if wants("restart") {
-        measured.restarts = scenes::restarts(size, sizes.history)?;
+    if selected("restart") {
+        results.restarts = scenarios::restarts(size, params.history)?;
     }
-    let text = report::text(&measured)?;
+    let text = report::text(&results)?;
     if parts.is_empty() {
         size.publish("fleet", &text)?;
     } else {
-        say(&text);
+        print_status(&text);
     }
-    report::check_nothing_lost(&measured)?;
-    size.judge(&report::over_budget(&measured)?)
+    report::check_nothing_lost(&results)?;
+    size.judge(&report::over_budget(&results)?)
 }

@@ -1,133 +1,138 @@
-//! The figures beside their budgets, in words.
+//! The report, with budgets.
 
 use std::fmt::Write as _;
 
 use anyhow::bail;
 
-use super::Measured;
-use super::scenes::{Burst, Certified, Findings, Flood, Restart, Steady};
-use crate::bench::{machine, today};
+use super::FleetResults;
+use super::scenarios::{
+    BurstResult, CertifiedResult, FindingsResult, FloodResult, RestartResult, SteadyResult,
+};
+use crate::bench_facts::{machine, today};
 
-/// Budgets.
 const CORES_MAX: f64 = 1.0;
 const MEMORY_MB_MAX: f64 = 2000.0;
 const DECISIONS_S_MAX: f64 = 2.0;
 const EVENT_MS_MAX: f64 = 250.0;
-/// How much later a fatal finding may be in a flood, at the 99th percentile.
+/// Maximum delay of a fatal finding in a flood, at P99.
 const FLOOD_DELAY_MS_MAX: f64 = 100.0;
 const RESTART_S_MAX: f64 = 5.0;
 
-/// What another system has published, as the reference.
+/// Published figures of another system, for reference.
 const REFERENCE: &str = "\
-NVSentinel's published figures, on its own machines and with Kubernetes and MongoDB beneath it, are no race on one machine: they say what a
-fleet of this size is known to cost. 57 events a second: 17.67 ms an event in its analyser, one at a time (ADR 056 of its repository). 163 s: the 90 % of
-the times from fault to cordon when 375 of 1,500 nodes fail (its fault-quarantine scale test of v0.4). 235 GB: the control plane's memory at
-100,000 nodes (its pull request 1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
+NVSentinel's published figures are from its own machines, with Kubernetes and MongoDB underneath, so they are not a race on \
+one machine. They show what a fleet of this size is known to cost. 57 events per second: 17.67 ms per event in its \
+analyser, one at a time (ADR 056 of its repository). 163 s: P90 of the time from fault to cordon when 375 of 1,500 nodes \
+fail (its fault-quarantine scale test of v0.4). 235 GB: memory of the control plane at 100,000 nodes (its pull request \
+1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
 ";
 
-/// What is over its budget.
-pub(super) fn over_budget(measured: &Measured) -> anyhow::Result<Vec<String>> {
+/// Scenarios over their budget.
+pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>> {
     let mut over = Vec::new();
-    for it in &measured.steady {
-        if it.cost.cores > CORES_MAX || it.cost.peak_rss_mb > MEMORY_MB_MAX {
-            over.push(format!("{} nodes that report ({})", it.nodes, it.report));
+    for result in &results.steady {
+        if result.cost.cores > CORES_MAX || result.cost.peak_rss_mb > MEMORY_MB_MAX {
+            over.push(format!("{} reporting nodes ({})", result.nodes, result.report));
         }
     }
-    for it in &measured.bursts {
-        if it.figures.get("last_failure_to_last_decision_ms")? > DECISIONS_S_MAX * 1e3 {
-            over.push(format!("{} of {} nodes fail", it.failing, it.nodes));
+    for result in &results.bursts {
+        if result.measurements.get("last_failure_to_last_decision_ms")? > DECISIONS_S_MAX * 1e3 {
+            over.push(format!("{} of {} nodes failing", result.failing, result.nodes));
         }
     }
-    if let Some(it) = &measured.findings
-        && it.figures.get("finding_to_event_p99_ms")? > EVENT_MS_MAX
+    if let Some(result) = &results.findings
+        && result.measurements.get("finding_to_event_p99_ms")? > EVENT_MS_MAX
     {
-        over.push("from finding to event".to_owned());
+        over.push("latency from finding to event".to_owned());
     }
-    if let Some(it) = &measured.flood
-        && it.figures.get("flooded_p99_ms")? - it.figures.get("quiet_p99_ms")? > FLOOD_DELAY_MS_MAX
+    if let Some(result) = &results.flood
+        && result.measurements.get("flooded_p99_ms")? - result.measurements.get("quiet_p99_ms")?
+            > FLOOD_DELAY_MS_MAX
     {
-        over.push(format!("a fatal finding beside {} nodes that flood", it.flooding));
+        over.push(format!("fatal findings with {} flooding nodes", result.flooding));
     }
-    for it in measured.restarts.iter().filter(|it| it.has_budget) {
-        if it.worst_s() > RESTART_S_MAX {
-            over.push(format!("restart {}", it.what));
+    for result in results.restarts.iter().filter(|result| result.has_budget) {
+        if result.worst_s() > RESTART_S_MAX {
+            over.push(format!("restart {}", result.what));
         }
     }
     Ok(over)
 }
 
-/// Fails when the log lost or doubled a finding. This is no budget: it counts at every size.
-pub(super) fn check_nothing_lost(measured: &Measured) -> anyhow::Result<()> {
-    let Some(it) = &measured.certified else { return Ok(()) };
-    let get = |name: &str| it.figures.get(name);
+/// Fails if the log lost or duplicated a finding. Not a budget: this applies at every size.
+pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
+    let Some(result) = &results.certified else { return Ok(()) };
+    let get = |name: &str| result.measurements.get(name);
     let lost = get("findings_sent")? - get("findings_logged")?;
     let doubled = get("records_doubled")?;
     if lost > 0.0 || doubled > 0.0 {
-        bail!("a restart lost {lost} findings and doubled {doubled} records");
+        bail!("a restart lost {lost} findings and duplicated {doubled} records");
     }
     Ok(())
 }
 
-pub(super) fn text(measured: &Measured) -> anyhow::Result<String> {
+pub(super) fn text(results: &FleetResults) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# Cost and speed of the server\n")?;
-    writeln!(text, "Made by `cargo xtask bench fleet` on {}: {}.", today()?, machine()?)?;
+    writeln!(text, "Generated by `cargo xtask bench fleet` on {}: {}.", today()?, machine()?)?;
     writeln!(
         text,
-        "The server is a process of its own (release), the agents are another on the same two cores; costs are the server's alone, by \
-         `/proc`. The log is on disk, each commit brought there before it is acknowledged.\n"
+        "The server (release build) and the agents are two processes on the same two cores. Costs are those of the server \
+         only, from `/proc`. The log is on disk, and each commit is synced before it is acknowledged.\n"
     )?;
     writeln!(text, "{REFERENCE}")?;
-    if !measured.steady.is_empty() {
-        steady(&mut text, &measured.steady)?;
+    if !results.steady.is_empty() {
+        steady(&mut text, &results.steady)?;
     }
-    if !measured.bursts.is_empty() {
-        bursts(&mut text, &measured.bursts)?;
+    if !results.bursts.is_empty() {
+        bursts(&mut text, &results.bursts)?;
     }
-    if let Some(it) = &measured.findings {
-        findings(&mut text, it)?;
+    if let Some(result) = &results.findings {
+        findings(&mut text, result)?;
     }
-    if let Some(it) = &measured.flood {
-        flood(&mut text, it)?;
+    if let Some(result) = &results.flood {
+        flood(&mut text, result)?;
     }
-    if let Some(it) = &measured.certified {
-        certified(&mut text, it)?;
+    if let Some(result) = &results.certified {
+        certified(&mut text, result)?;
     }
-    if !measured.restarts.is_empty() {
-        restarts(&mut text, &measured.restarts)?;
+    if !results.restarts.is_empty() {
+        restarts(&mut text, &results.restarts)?;
     }
     Ok(text)
 }
 
-fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
-    writeln!(text, "## Nodes of eight GPUs that report every 10 s\n")?;
+fn steady(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
+    writeln!(text, "## Eight-GPU nodes that report every 10 s\n")?;
     writeln!(
         text,
-        "On shared connections of 1,000 streams each, without TLS. *heartbeat*: what an agent says every 10 s while nothing changes is that \
-         it lives, a message of a few bytes; readings of GPUs stay on the node. *makeup*: each report has all that the node is made of, eight GPUs with \
-         name and UUID, driver, kernel and frameworks (about 640 bytes), which the server compares with what it knows. In both, 25 findings a \
-         second open and 25 clear, one in ten a fault that takes its node through cordon, drain, reset, proof and back. The last three columns \
-         are from a change on a node to its acknowledgement, which waits for the disk and for whatever holds the deciding thread up.\n"
+        "On shared connections of 1,000 streams each, without TLS. *heartbeat*: while nothing changes, an agent only sends a \
+         heartbeat of a few bytes every 10 s; GPU readings stay on the node. *inventory*: each report contains the full \
+         inventory, eight GPUs with name and UUID, driver, kernel and frameworks (about 640 bytes), which the server \
+         compares with its state. In both, 25 findings per second open and 25 clear. One in ten is a fault that takes its \
+         node through cordon, drain, reset, verification and back into service. The last three columns are the latency \
+         from a change on a node to its acknowledgement, which includes the disk sync and the queue of the controller \
+         thread.\n"
     )?;
     writeln!(
         text,
-        "| reports | nodes | for | CPU, cores | of these deciding | peak RSS | PSS | PSS a node | change → ack 50 % | 99 % | worst |"
+        "| reports | nodes | time | CPU, cores | of which controller | peak RSS | PSS | PSS per node | change → ack P50 | P99 | max |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|")?;
-    for it in all {
-        let Steady { report, nodes, seconds, cost, empty_mb, figures, .. } = it;
-        #[expect(clippy::cast_precision_loss, reason = "some hundred thousand")]
+    for result in all {
+        let SteadyResult { report, nodes, seconds, cost, empty_mb, measurements, .. } = result;
+        #[expect(clippy::cast_precision_loss, reason = "a few hundred thousand")]
         let each_kb = (cost.pss_mb - empty_mb) * 1e3 / *nodes as f64;
         writeln!(
             text,
             "| {report} | {nodes} | {seconds} s | {:.2} | {:.3} | {:.0} MB | {:.0} MB | {each_kb:.1} kB | {:.1} ms | {:.1} ms | {:.0} ms |",
             cost.cores,
-            cost.brain_cores,
+            cost.controller_cores,
             cost.peak_rss_mb,
             cost.pss_mb,
-            figures.get("change_to_acknowledgement_p50_ms")?,
-            figures.get("change_to_acknowledgement_p99_ms")?,
-            figures.get("change_to_acknowledgement_max_ms")?,
+            measurements.get("change_to_acknowledgement_p50_ms")?,
+            measurements.get("change_to_acknowledgement_p99_ms")?,
+            measurements.get("change_to_acknowledgement_max_ms")?,
         )?;
     }
     writeln!(
@@ -138,54 +143,54 @@ fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
     joined(text, all)
 }
 
-/// How they came, and how the server comes back with as many.
-fn joined(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
+/// The join phase, and a restart with all nodes in the log.
+fn joined(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(
         text,
-        "Before that all of them join at once: each enrols, is seen, is asked for two proofs, passes them and is put in service.\n"
+        "Before that all nodes join at once: each enrols, reports its inventory, passes two verification orders and goes into service.\n"
     )?;
     writeln!(
         text,
-        "| reports | all connected | all in service | events in the log | events a second | restart after kill -9, with all of them in the log |"
+        "| reports | all connected | all in service | events in the log | events per second | restart after kill -9, with all nodes in the log |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|")?;
-    for it in all {
+    for result in all {
         let (entries, time_s) =
-            (it.figures.get("entries_joined")?, it.figures.get("in_service_s")?);
+            (result.measurements.get("entries_joined")?, result.measurements.get("in_service_s")?);
         writeln!(
             text,
             "| {} | {:.1} s | {time_s:.1} s | {entries} | {:.0} | {:.1} s (CPU {:.1} s) |",
-            it.report,
-            it.figures.get("connect_s")?,
+            result.report,
+            result.measurements.get("connect_s")?,
             entries / time_s,
-            it.restart.0.as_secs_f64(),
-            it.restart.1.as_secs_f64(),
+            result.restart.0.as_secs_f64(),
+            result.restart.1.as_secs_f64(),
         )?;
     }
     writeln!(text, "| NVSentinel | | | | 57 | |\n")?;
     Ok(())
 }
 
-fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
+fn bursts(text: &mut String, all: &[BurstResult]) -> anyhow::Result<()> {
     writeln!(text, "## A quarter of a fleet fails within one second\n")?;
     writeln!(
         text,
-        "Each node finds Xid 48. A decision is what the log has of the node next: that it is taken out of service, or that it should be and why it is not \
-         (by default at most a tenth of the fleet may be out). Times end when the decision's event is at whoever follows the log \
-         over HTTP, which is after it is on disk.\n"
+        "Each node finds Xid 48. A decision is the next log entry about the node: it is taken out of service, or this is \
+         deferred with a reason (by default at most a tenth of the fleet may be out). A time ends when the event of the \
+         decision reaches a client that follows the log over HTTP, after it is on disk.\n"
     )?;
     writeln!(
         text,
-        "| nodes | fail | taken out | held back | failure → decision 50 % | 99 % | worst | last failure → last decision |"
+        "| nodes | failing | taken out | deferred | failure → decision P50 | P99 | max | last failure → last decision |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|")?;
-    for it in all {
-        let get = |name: &str| it.figures.get(name);
+    for result in all {
+        let get = |name: &str| result.measurements.get(name);
         writeln!(
             text,
             "| {} | {} | {} | {} | {:.1} ms | {:.1} ms | {:.0} ms | {:.0} ms |",
-            it.nodes,
-            it.failing,
+            result.nodes,
+            result.failing,
             get("taken_out")?,
             get("held_back")?,
             get("failure_to_decision_p50_ms")?,
@@ -195,27 +200,28 @@ fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
         )?;
     }
     writeln!(text, "| budget: 1500 | 375 | | | | | | {:.0} ms |", DECISIONS_S_MAX * 1e3)?;
-    writeln!(text, "| NVSentinel: 1500 | 375 | 375 | | | 90 %: 163 s | | |\n")?;
+    writeln!(text, "| NVSentinel: 1500 | 375 | 375 | | | P90: 163 s | | |\n")?;
     Ok(())
 }
 
-fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
+fn flood(text: &mut String, result: &FloodResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
     writeln!(text, "## A fatal finding while nodes flood the server\n")?;
     writeln!(
         text,
-        "{} nodes, each on a connection of its own, send reports of 1 MB as fast as the server reads them. Meanwhile {} other nodes have \
-         {} fatal findings, 20 a second: from the finding to its acknowledgement, which is after it is on disk. The load is on the same two cores. \
-         The log grew to {:.0} MB, the server's peak RSS was {:.0} MB.\n",
-        it.flooding,
-        it.nodes,
+        "{} nodes, each on its own connection, send reports of 1 MB as fast as the server reads them. Meanwhile {} other \
+         nodes open {} fatal findings, 20 per second. The latency is from a finding to its acknowledgement, after it is on \
+         disk. The load generator runs on the same two cores. The log grew to {:.0} MB, and the server's peak RSS was \
+         {:.0} MB.\n",
+        result.flooding,
+        result.nodes,
         get("flooded_count")?,
-        it.log_mb,
-        it.peak_rss_mb
+        result.log_mb,
+        result.peak_rss_mb
     )?;
-    writeln!(text, "| | 50 % | 99 % | worst |")?;
+    writeln!(text, "| | P50 | P99 | max |")?;
     writeln!(text, "|---|---|---|---|")?;
-    for (what, name) in [("before the flood", "quiet"), ("in the flood", "flooded")] {
+    for (what, name) in [("before the flood", "quiet"), ("during the flood", "flooded")] {
         writeln!(
             text,
             "| {what} | {:.1} ms | {:.1} ms | {:.1} ms |",
@@ -224,20 +230,20 @@ fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
             get(&format!("{name}_max_ms"))?,
         )?;
     }
-    writeln!(text, "| budget | | {FLOOD_DELAY_MS_MAX:.0} ms later than before | |\n")?;
+    writeln!(text, "| budget | | {FLOOD_DELAY_MS_MAX:.0} ms more than before | |\n")?;
     Ok(())
 }
 
-fn findings(text: &mut String, it: &Findings) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
-    writeln!(text, "## From a finding on a node to its event at a reader\n")?;
+fn findings(text: &mut String, result: &FindingsResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
+    writeln!(text, "## Latency from a finding on a node to its event at an API client\n")?;
     writeln!(
         text,
-        "{} findings, about 40 a second, on {} nodes that report; the reader follows `/api/v1/events/stream`.\n",
+        "{} findings, about 40 per second, on {} reporting nodes; the client follows `/api/v1/events/stream`.\n",
         get("finding_to_event_count")?,
-        it.nodes
+        result.nodes
     )?;
-    writeln!(text, "| 50 % | 99 % | worst | budget of 99 % |")?;
+    writeln!(text, "| P50 | P99 | max | P99 budget |")?;
     writeln!(text, "|---|---|---|---|")?;
     writeln!(
         text,
@@ -249,39 +255,40 @@ fn findings(text: &mut String, it: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn certified(text: &mut String, it: &Certified) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
-    writeln!(text, "## A connection and a certificate each\n")?;
+fn certified(text: &mut String, result: &CertifiedResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
+    writeln!(text, "## One connection and certificate per node\n")?;
     writeln!(
         text,
-        "{} nodes enrol with a token and connect by mutual TLS, each on a connection of its own. Then the server is killed (`kill -9`) while each \
-         sends one more finding, and started again; every node tries again after 125 to 375 ms, far sooner than agents do.\n",
-        it.nodes
+        "{} nodes enrol with a token and connect with mutual TLS, each on its own connection. Then the server is killed \
+         (`kill -9`) while each node sends one more finding, and is restarted. Every node retries after 125 to 375 ms, far \
+         sooner than real agents.\n",
+        result.nodes
     )?;
     writeln!(text, "| what | measured |")?;
     writeln!(text, "|---|---|")?;
     writeln!(
         text,
-        "| all enrolled, each a signature and two writes to disk | {:.1} s |",
+        "| all enrolled, each with a signature and two disk writes | {:.1} s |",
         get("enrol_s")?
     )?;
     writeln!(text, "| all connected | {:.1} s |", get("connect_s")?)?;
     writeln!(
         text,
-        "| memory a connection, with its node's state (PSS from {:.0} to {:.0} MB; peak RSS {:.0} MB) | {:.1} kB |",
-        it.pss_mb.0,
-        it.pss_mb.1,
-        it.peak_rss_mb,
-        it.bytes_each() / 1e3
+        "| memory per connection, including the node's state (PSS from {:.0} to {:.0} MB; peak RSS {:.0} MB) | {:.1} kB |",
+        result.pss_mb.0,
+        result.pss_mb.1,
+        result.peak_rss_mb,
+        result.bytes_each() / 1e3
     )?;
     writeln!(
         text,
-        "| all back after the restart, from when it accepts | {:.1} s |",
+        "| all reconnected after the restart, from the first accept | {:.1} s |",
         get("reconnect_s")?
     )?;
     writeln!(
         text,
-        "| findings sent, in the log, records twice in the log | {}, {}, {} |\n",
+        "| findings sent, findings in the log, duplicate records | {}, {}, {} |\n",
         get("findings_sent")?,
         get("findings_logged")?,
         get("records_doubled")?
@@ -289,28 +296,29 @@ fn certified(text: &mut String, it: &Certified) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn restarts(text: &mut String, all: &[Restart]) -> anyhow::Result<()> {
+fn restarts(text: &mut String, all: &[RestartResult]) -> anyhow::Result<()> {
     let Some(first) = all.first() else { return Ok(()) };
     writeln!(text, "## Restart with a long log\n")?;
     writeln!(
         text,
-        "{} entries: {} days of {} simulated nodes that join, fall ill, are taken out, mended, proven and given back. From the start of the process until \
-         `/healthz` answers.\n",
+        "{} entries: {} days of {} simulated nodes that join, fail, and are quarantined, repaired, verified and returned to \
+         service. Measured from the start of the process until `/healthz` responds.\n",
         first.entries, first.days, first.nodes
     )?;
-    writeln!(text, "| start | each | worst | CPU, worst | budget |")?;
+    writeln!(text, "| start | all runs | max | CPU, max | budget |")?;
     writeln!(text, "|---|---|---|---|---|")?;
-    for it in all {
+    for result in all {
         let each: Vec<String> =
-            it.times.iter().map(|time| format!("{:.2} s", time.as_secs_f64())).collect();
-        let budget = if it.has_budget { format!("{RESTART_S_MAX:.0} s") } else { String::new() };
+            result.times.iter().map(|time| format!("{:.2} s", time.as_secs_f64())).collect();
+        let budget =
+            if result.has_budget { format!("{RESTART_S_MAX:.0} s") } else { String::new() };
         writeln!(
             text,
             "| {} | {} | {:.2} s | {:.2} s | {budget} |",
-            it.what,
+            result.what,
             each.join(", "),
-            it.worst_s(),
-            it.worst_cpu_s()
+            result.worst_s(),
+            result.worst_cpu_s()
         )?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A server of its own in a folder of its own, and what it costs.
+//! A server process with its own folder, and its cost.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,85 +11,85 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::bench_size::Size;
-use crate::process::{Memory, Running, Spent, own_time};
+use crate::process::{ChildProcess, CpuTime, MemoryUsage, process_cpu_time};
 use crate::python::target;
 use crate::shell::command;
 
-/// Longer than a start may ever take.
+/// Longer than any start takes.
 const START_WAIT: Duration = Duration::from_secs(180);
 
-/// A folder for a server, empty.
+/// Creates an empty folder for a server.
 pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench/fleet").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    // A server keeps its keys there, and refuses a folder that others may use.
+    // The folder holds keys, so the server requires mode 0700.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     Ok(folder)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
-    /// Loopback without TLS: whoever says a name is believed.
+pub(super) enum Transport {
+    /// Plaintext on loopback, where node names are not authenticated.
     Plain,
     Tls,
 }
 
-pub(super) struct Server {
-    pub(super) process: Running,
+pub(super) struct BenchServer {
+    pub(super) process: ChildProcess,
     pub(super) address: SocketAddr,
-    /// From the start of the process until it answered.
+    /// From process start until the first response.
     pub(super) ready_after: Duration,
-    /// Processor time until then.
+    /// CPU time until then.
     pub(super) ready_cpu: Duration,
     farrier: PathBuf,
     folder: PathBuf,
-    door: Door,
+    transport: Transport,
 }
 
-impl Server {
-    /// Starts one on a port that the kernel chooses.
-    pub(super) fn start(size: Size, folder: &Path, door: Door) -> anyhow::Result<Self> {
-        Self::start_at(size, folder, door, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+impl BenchServer {
+    /// Starts a server on a port chosen by the kernel.
+    pub(super) fn start(size: Size, folder: &Path, transport: Transport) -> anyhow::Result<Self> {
+        Self::start_at(size, folder, transport, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
 
     pub(super) fn start_at(
         size: Size,
         folder: &Path,
-        door: Door,
+        transport: Transport,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
-        let (farrier, log) = (size.farrier(), folder.join("said"));
+        let (farrier, log) = (size.farrier(), folder.join("server.log"));
         let begun = Instant::now();
         let mut run = command(&farrier);
         run.args(["server", "run", "--listen", &listen.to_string(), "--dir"]).arg(folder);
-        if door == Door::Plain {
+        if transport == Transport::Plain {
             run.args(["--plain", "train"]);
         }
         let child = run.stdin(Stdio::null()).stderr(File::create(&log)?).spawn()?;
-        let mut process = Running(child);
+        let mut process = ChildProcess(child);
         let address = loop {
-            if let Some(address) = served_at(&log)
-                && (door == Door::Tls || is_healthy(address))
+            if let Some(address) = listen_address(&log)
+                && (transport == Transport::Tls || is_healthy(address))
             {
                 break address;
             }
-            let ended = process.must_run("the server");
+            let ended = process.ensure_running("the server");
             ended.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
             if begun.elapsed() > START_WAIT {
-                bail!("the server does not answer");
+                bail!("the server did not respond in time");
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         let ready_after = begun.elapsed();
-        let ready_cpu = own_time(process.pid()).context("the server runs")?;
+        let ready_cpu = process_cpu_time(process.pid()).context("the server is not running")?;
         let folder = folder.to_owned();
-        Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, door })
+        Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, transport })
     }
 
     pub(super) fn url(&self) -> String {
-        let scheme = if self.door == Door::Plain { "http" } else { "https" };
+        let scheme = if self.transport == Transport::Plain { "http" } else { "https" };
         format!("{scheme}://{}", self.address)
     }
 
@@ -97,39 +97,40 @@ impl Server {
         self.process.pid()
     }
 
-    /// A token of a person who may do everything.
-    pub(super) fn person(&self) -> anyhow::Result<String> {
-        let said = self.asked(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
-        said.lines().next().map(str::to_owned).context("no token")
+    /// Creates an admin user and returns the token.
+    pub(super) fn admin_token(&self) -> anyhow::Result<String> {
+        let output =
+            self.run_command(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
+        output.lines().next().map(str::to_owned).context("no token")
     }
 
-    /// A token that so many nodes may join with, and the authority's fingerprint.
-    pub(super) fn join(&self, nodes: usize) -> anyhow::Result<(String, String)> {
+    /// Creates a join token for this many nodes. Also returns the CA fingerprint.
+    pub(super) fn join_token(&self, nodes: usize) -> anyhow::Result<(String, String)> {
         let uses = nodes.to_string();
-        let said = self.asked(&["token", "create", "--pool", "train", "--uses", &uses])?;
-        let mut words = said.split_whitespace();
+        let output = self.run_command(&["token", "create", "--pool", "train", "--uses", &uses])?;
+        let mut words = output.split_whitespace();
         let token = words.next().context("no token")?.to_owned();
         words.find(|word| *word == "--ca-fingerprint");
         Ok((token, words.next().context("no fingerprint")?.to_owned()))
     }
 
-    fn asked(&self, words: &[&str]) -> anyhow::Result<String> {
-        let mut ask = command(&self.farrier);
-        let output = ask.arg("server").args(words).arg("--dir").arg(&self.folder).output()?;
+    fn run_command(&self, args: &[&str]) -> anyhow::Result<String> {
+        let mut farrier = command(&self.farrier);
+        let output = farrier.arg("server").args(args).arg("--dir").arg(&self.folder).output()?;
         if !output.status.success() {
-            bail!("`{}` failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+            bail!("`{}` failed: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
         }
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the server, as a power cut would.
     pub(super) fn kill(mut self) -> anyhow::Result<()> {
         self.process.0.kill()?;
         self.process.0.wait()?;
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Stops the server with SIGTERM.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.pid().to_string();
         command("kill").args(["-TERM", &pid]).status()?;
@@ -138,50 +139,50 @@ impl Server {
     }
 }
 
-/// The address that the server's log names once it serves.
-fn served_at(log: &Path) -> Option<SocketAddr> {
+/// The listen address from the server's log.
+fn listen_address(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     let line = text.lines().find(|line| line.contains("agents are served"))?;
     line.split("address=").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_healthy(address: SocketAddr) -> bool {
-    let ask = || -> std::io::Result<bool> {
+    let request = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(START_WAIT))?;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.starts_with("HTTP/1.1 200"))
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        Ok(response.starts_with("HTTP/1.1 200"))
     };
-    ask().unwrap_or(false)
+    request().unwrap_or(false)
 }
 
-/// What a server costs between two moments.
+/// Cost of a server over a time interval.
 #[derive(Default, Clone)]
-pub(super) struct Cost {
-    /// Of one core.
+pub(super) struct ServerCost {
+    /// CPU, in cores.
     pub(super) cores: f64,
-    /// Of these on the thread that decides.
-    pub(super) brain_cores: f64,
+    /// CPU of the controller thread, in cores.
+    pub(super) controller_cores: f64,
     pub(super) pss_mb: f64,
     pub(super) peak_rss_mb: f64,
 }
 
-impl Cost {
-    pub(super) fn since(before: &Spent, pid: u32) -> anyhow::Result<Self> {
-        let rates = Spent::by(pid, "child")?.rates_since(before);
-        let memory = Memory::of(pid)?;
+impl ServerCost {
+    pub(super) fn since(before: &CpuTime, pid: u32) -> anyhow::Result<Self> {
+        let rates = CpuTime::measure(pid, "child")?.rates_since(before);
+        let memory = MemoryUsage::of_process(pid)?;
         Ok(Self {
             cores: rates.values().sum::<f64>() / 1e3,
-            brain_cores: rates.get("brain").copied().unwrap_or_default() / 1e3,
+            controller_cores: rates.get("brain").copied().unwrap_or_default() / 1e3,
             pss_mb: memory.pss_mb(),
             peak_rss_mb: peak_rss_mb(pid)?,
         })
     }
 }
 
-/// The most that was ever resident.
+/// Peak resident memory.
 fn peak_rss_mb(pid: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,16 +1,15 @@
-//! Rust source as tokens: enough to see which method is called on what and with which literals.
+//! A minimal Rust lexer: enough to see which method is called on what and with which literals.
 
-/// A token and its line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) line: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Ident(String),
-    /// The content of a string literal, as it is written.
+    /// Content of a string literal, with escapes as written.
     Text(String),
     Punct(char),
     /// A number, a character or a lifetime.
@@ -20,80 +19,83 @@ pub(super) enum Kind {
 impl Token {
     pub(super) fn ident(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Ident(name) => Some(name),
+            TokenKind::Ident(name) => Some(name),
             _ => None,
         }
     }
 
     pub(super) fn is(&self, punct: char) -> bool {
-        self.kind == Kind::Punct(punct)
+        self.kind == TokenKind::Punct(punct)
     }
 }
 
 pub(super) fn tokens(source: &str) -> Vec<Token> {
-    let letters: Vec<char> = source.chars().collect();
+    let chars: Vec<char> = source.chars().collect();
     let mut tokens = Vec::new();
     let (mut at, mut line) = (0, 1);
-    while at < letters.len() {
-        let (kind, end) = next(&letters, at);
+    while at < chars.len() {
+        let (kind, end) = next(&chars, at);
         if let Some(kind) = kind {
             tokens.push(Token { kind, line });
         }
-        line += letters[at..end].iter().filter(|letter| **letter == '\n').count();
+        line += chars[at..end].iter().filter(|ch| **ch == '\n').count();
         at = end;
     }
     tokens
 }
 
-/// The token that begins at a place, none of blanks and comments, and where it ends.
-fn next(letters: &[char], at: usize) -> (Option<Kind>, usize) {
-    let is = |place: usize, letter: char| letters.get(place) == Some(&letter);
-    let letter = letters[at];
-    if letter == '/' && is(at + 1, '/') {
-        return (None, until(letters, at, |it| it == '\n'));
+/// The token at `at`, or `None` for whitespace and comments, and the index after it.
+fn next(chars: &[char], at: usize) -> (Option<TokenKind>, usize) {
+    let is = |index: usize, ch: char| chars.get(index) == Some(&ch);
+    let ch = chars[at];
+    if ch == '/' && is(at + 1, '/') {
+        return (None, until(chars, at, |ch| ch == '\n'));
     }
-    if letter == '/' && is(at + 1, '*') {
-        return (None, block_comment(letters, at));
+    if ch == '/' && is(at + 1, '*') {
+        return (None, block_comment(chars, at));
     }
-    if letter.is_whitespace() {
+    if ch.is_whitespace() {
         return (None, at + 1);
     }
-    if letter == '"' {
-        return text(letters, at, 0, false);
+    if ch == '"' {
+        return text(chars, at, 0, false);
     }
-    if letter.is_alphabetic() || letter == '_' {
-        let end = until(letters, at, |it| !(it.is_alphanumeric() || it == '_'));
-        let word: String = letters[at..end].iter().collect();
-        let hashes = letters[end..].iter().take_while(|it| **it == '#').count();
+    if ch.is_alphabetic() || ch == '_' {
+        let end = until(chars, at, |ch| !(ch.is_alphanumeric() || ch == '_'));
+        let word: String = chars[at..end].iter().collect();
+        let hashes = chars[end..].iter().take_while(|ch| **ch == '#').count();
         let is_raw = matches!(word.as_str(), "r" | "br" | "cr");
         if is(end + hashes, '"') && (is_raw || (hashes == 0 && matches!(word.as_str(), "b" | "c")))
         {
-            return text(letters, end + hashes, hashes, is_raw);
+            return text(chars, end + hashes, hashes, is_raw);
         }
-        return (Some(Kind::Ident(word)), end);
+        return (Some(TokenKind::Ident(word)), end);
     }
-    if letter == '\'' {
+    if ch == '\'' {
         // `'a'` and `'\n'` are characters, `'a` is a lifetime.
         if is(at + 1, '\\') {
-            return (Some(Kind::Other), until(letters, at + 3, |it| it == '\'') + 1);
+            return (Some(TokenKind::Other), until(chars, at + 3, |ch| ch == '\'') + 1);
         }
-        return (Some(Kind::Other), if is(at + 2, '\'') { at + 3 } else { at + 1 });
+        return (Some(TokenKind::Other), if is(at + 2, '\'') { at + 3 } else { at + 1 });
     }
-    if letter.is_ascii_digit() {
-        return (Some(Kind::Other), until(letters, at, |it| !(it.is_alphanumeric() || it == '_')));
+    if ch.is_ascii_digit() {
+        return (
+            Some(TokenKind::Other),
+            until(chars, at, |ch| !(ch.is_alphanumeric() || ch == '_')),
+        );
     }
-    (Some(Kind::Punct(letter)), at + 1)
+    (Some(TokenKind::Punct(ch)), at + 1)
 }
 
-fn until(letters: &[char], from: usize, ends: impl Fn(char) -> bool) -> usize {
-    let rest = letters.get(from..).unwrap_or_default();
-    rest.iter().position(|letter| ends(*letter)).map_or(letters.len(), |place| from + place)
+fn until(chars: &[char], from: usize, ends: impl Fn(char) -> bool) -> usize {
+    let rest = chars.get(from..).unwrap_or_default();
+    rest.iter().position(|ch| ends(*ch)).map_or(chars.len(), |index| from + index)
 }
 
-fn block_comment(letters: &[char], from: usize) -> usize {
+fn block_comment(chars: &[char], from: usize) -> usize {
     let (mut at, mut depth) = (from, 0);
-    while at < letters.len() {
-        match letters.get(at..at + 2) {
+    while at < chars.len() {
+        match chars.get(at..at + 2) {
             Some(['/', '*']) => (at, depth) = (at + 2, depth + 1),
             Some(['*', '/']) => (at, depth) = (at + 2, depth - 1),
             _ => at += 1,
@@ -102,36 +104,36 @@ fn block_comment(letters: &[char], from: usize) -> usize {
             break;
         }
     }
-    at.min(letters.len())
+    at.min(chars.len())
 }
 
-/// A string literal from its quotation mark on.
-fn text(letters: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<Kind>, usize) {
+/// A string literal that starts at its opening quote.
+fn text(chars: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<TokenKind>, usize) {
     let mut at = quote + 1;
-    while at < letters.len() {
-        let closes = letters[at] == '"'
-            && letters[at + 1..].iter().take(hashes).filter(|it| **it == '#').count() == hashes;
+    while at < chars.len() {
+        let closes = chars[at] == '"'
+            && chars[at + 1..].iter().take(hashes).filter(|ch| **ch == '#').count() == hashes;
         if closes {
             break;
         }
-        at += if letters[at] == '\\' && !is_raw { 2 } else { 1 };
+        at += if chars[at] == '\\' && !is_raw { 2 } else { 1 };
     }
-    let end = at.min(letters.len());
-    let content = letters[quote + 1..end].iter().collect();
-    (Some(Kind::Text(content)), (end + 1 + hashes).min(letters.len()))
+    let end = at.min(chars.len());
+    let content = chars[quote + 1..end].iter().collect();
+    (Some(TokenKind::Text(content)), (end + 1 + hashes).min(chars.len()))
 }
 
-/// The place behind the bracket that closes the one at `open`; `open` itself where none is.
-pub(super) fn closing(tokens: &[Token], open: usize) -> usize {
+/// The index after the bracket that closes the one at `open`, or `open` if there is none.
+pub(super) fn group_end(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0_i32;
-    for (place, token) in tokens.iter().enumerate().skip(open) {
+    for (index, token) in tokens.iter().enumerate().skip(open) {
         depth += match token.kind {
-            Kind::Punct('(' | '[' | '{') => 1,
-            Kind::Punct(')' | ']' | '}') => -1,
+            TokenKind::Punct('(' | '[' | '{') => 1,
+            TokenKind::Punct(')' | ']' | '}') => -1,
             _ => 0,
         };
         if depth <= 0 {
-            return if place == open { open } else { place + 1 };
+            return if index == open { open } else { index + 1 };
         }
     }
     tokens.len()
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_comments_and_lifetimes_are_told_apart() {
+    fn lexer_separates_literals_comments_and_lifetimes() {
         let source = r##"
             // "not a text"
             fn f<'a>(c: &'a str) { /* "nor /* this */" */ c == 'x' && c == '\'' && b"\"q\"" }
@@ -151,13 +153,13 @@ mod tests {
         let tokens = tokens(source);
         let texts: Vec<&str> = tokens
             .iter()
-            .filter_map(|it| match &it.kind {
-                Kind::Text(text) => Some(text.as_str()),
+            .filter_map(|token| match &token.kind {
+                TokenKind::Text(text) => Some(text.as_str()),
                 _ => None,
             })
             .collect();
         assert_eq!(texts, [r#"\"q\""#, r#"raw "quoted" text"#, r#"a \" b"#]);
-        let last = tokens.iter().rfind(|it| it.ident() == Some("y")).unwrap();
+        let last = tokens.iter().rfind(|token| token.ident() == Some("y")).unwrap();
         assert_eq!(last.line, 4);
     }
 }

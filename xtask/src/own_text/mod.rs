@@ -1,12 +1,12 @@
-//! Whether code reads our own sentences back. Reasons, errors and states are values; a sentence is
+//! Checks that no code parses our own messages. Reasons, errors and states are values; text is
 //! output.
 //!
 //! ```text
-//! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> places ─ allowed.txt ─> problems
+//! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> matches ─ allowed.txt ─> problems
 //! ```
 //!
-//! The rules see names and literals, and not types: a place that reads another program's text stands
-//! in `allowed.txt` with what it reads. Comparing two values that hold sentences is not seen here.
+//! The rules see names and literals but no types. Code that parses text of other programs is listed
+//! in `allowed.txt`. Comparisons of two variables that hold messages are not detected.
 
 mod lexer;
 mod rules;
@@ -16,38 +16,37 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use lexer::{Token, closing};
-use rules::{constants, found};
+use lexer::{Token, group_end};
+use rules::{constants, scan};
 
-/// A place that looks into a text which may be ours.
+/// Code that inspects a text which may be ours.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct TextMatch {
     path: String,
     line: usize,
-    /// `contains("a b")`, `why.ends_with`, `Result<_, String>`.
+    /// The match, such as `contains("a b")`, `why.ends_with` or `Result<_, String>`.
     what: String,
 }
 
-/// An exception: the path of a file or, with a slash at its end, a folder; and a place's `what`, or
+/// An exception: a file path, or a folder path with a trailing slash, and a `what` to match, or
 /// `*`.
 #[derive(Debug)]
-struct Allowed {
+struct Exception {
     path: String,
     what: String,
 }
 
-impl Allowed {
-    fn covers(&self, place: &Place) -> bool {
+impl Exception {
+    fn covers(&self, text_match: &TextMatch) -> bool {
         let is_there = match self.path.strip_suffix('/') {
-            Some(_) => place.path.starts_with(&self.path),
-            None => place.path == self.path,
+            Some(_) => text_match.path.starts_with(&self.path),
+            None => text_match.path == self.path,
         };
-        is_there && (self.what == "*" || self.what == place.what)
+        is_there && (self.what == "*" || self.what == text_match.what)
     }
 }
 
-/// All problems of the repository below a root: places that nothing allows, and exceptions that
-/// nothing needs.
+/// All problems of the repository: matches without an exception, and unused exceptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let allowed = allowed(&read(&root.join("xtask/src/own_text/allowed.txt"))?)?;
     let mut sources = BTreeMap::new();
@@ -57,13 +56,24 @@ pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
             sources.insert(name, lexer::tokens(&read(&path)?));
         }
     }
-    let places = places_of(sources);
-    let open = places.iter().filter(|place| !allowed.iter().any(|it| it.covers(place)));
-    let mut problems: Vec<String> =
-        open.map(|it| format!("{}:{}: reads a text back: {}", it.path, it.line, it.what)).collect();
-    let stale = allowed.iter().filter(|it| !places.iter().any(|place| it.covers(place)));
-    problems
-        .extend(stale.map(|it| format!("allowed.txt: nothing needs `{} | {}`", it.path, it.what)));
+    let matches = find_matches(sources);
+    let open = matches
+        .iter()
+        .filter(|text_match| !allowed.iter().any(|exception| exception.covers(text_match)));
+    let mut problems: Vec<String> = open
+        .map(|text_match| {
+            format!(
+                "{}:{}: parses a message: {}",
+                text_match.path, text_match.line, text_match.what
+            )
+        })
+        .collect();
+    let stale = allowed
+        .iter()
+        .filter(|exception| !matches.iter().any(|text_match| exception.covers(text_match)));
+    problems.extend(stale.map(|exception| {
+        format!("allowed.txt: unused exception `{} | {}`", exception.path, exception.what)
+    }));
     Ok(problems)
 }
 
@@ -71,13 +81,13 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("failed to read `{}`", path.display()))
 }
 
-/// `path | what | reason` a line; `#` begins a comment.
-fn allowed(text: &str) -> anyhow::Result<Vec<Allowed>> {
+/// Parses `path | what | reason` lines; `#` starts a comment.
+fn allowed(text: &str) -> anyhow::Result<Vec<Exception>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
             [path, what, reason] if !reason.trim().is_empty() => {
-                Ok(Allowed { path: path.to_owned(), what: what.to_owned() })
+                Ok(Exception { path: path.to_owned(), what: what.to_owned() })
             }
             _ => anyhow::bail!("`{line}` is not `path | what | reason`"),
         })
@@ -98,68 +108,71 @@ fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let path = entry?.path();
         if path.is_dir() {
             files.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|it| it == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);
         }
     }
     Ok(files)
 }
 
-/// The places of all sources, by path.
-fn places_of(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<Place> {
+/// The matches in all sources, by path.
+fn find_matches(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<TextMatch> {
     let tests: BTreeSet<String> =
-        sources.iter_mut().flat_map(|(path, tokens)| cut_tests(path, tokens)).collect();
+        sources.iter_mut().flat_map(|(path, tokens)| strip_tests(path, tokens)).collect();
     let is_test = |path: &str| {
-        tests.iter().any(|it| path == format!("{it}.rs") || path.starts_with(&format!("{it}/")))
+        tests
+            .iter()
+            .any(|test| path == format!("{test}.rs") || path.starts_with(&format!("{test}/")))
     };
     sources.retain(|path, _| !is_test(path));
-    // A name that files give to other things too is only looked up in the file itself.
+    // A constant name with several meanings is resolved only within its own file.
     let mut everywhere: BTreeMap<&str, bool> = BTreeMap::new();
-    for (name, is_sentence) in sources.values().flat_map(|it| constants(it)) {
+    for (name, is_sentence) in sources.values().flat_map(|tokens| constants(tokens)) {
         *everywhere.entry(name).or_insert(true) &= is_sentence;
     }
-    let mut places = Vec::new();
+    let mut matches = Vec::new();
     for (path, tokens) in &sources {
-        let mut known = everywhere.clone();
-        known.extend(constants(tokens));
-        let sentences = known.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
-        for (line, what) in found(tokens, &sentences, is_library(path)) {
-            places.push(Place { path: path.clone(), line, what });
+        let mut constants_in_scope = everywhere.clone();
+        constants_in_scope.extend(constants(tokens));
+        let sentences =
+            constants_in_scope.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
+        for (line, what) in scan(tokens, &sentences, is_library(path)) {
+            matches.push(TextMatch { path: path.clone(), line, what });
         }
     }
-    places.sort();
-    places.dedup();
-    places
+    matches.sort();
+    matches.dedup();
+    matches
 }
 
 fn is_library(path: &str) -> bool {
     !path.starts_with("crates/cli/") && !path.starts_with("xtask/")
 }
 
-/// Takes out items under `#[cfg(test)]`. Modules among them are files, whose paths without `.rs` are
-/// given back.
-fn cut_tests(path: &str, tokens: &mut Vec<Token>) -> Vec<String> {
+/// Removes items under `#[cfg(test)]`. Returns the paths, without `.rs`, of test modules in
+/// separate files.
+fn strip_tests(path: &str, tokens: &mut Vec<Token>) -> Vec<String> {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));
     let below = if ["mod", "lib", "main"].contains(&name) { folder } else { stem };
     let mut files = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        let end = if tokens[at].is('#') { closing(tokens, at + 1) } else { at };
+        let end = if tokens[at].is('#') { group_end(tokens, at + 1) } else { at };
         let attribute = &tokens[at..end];
-        let has = |name: &str| attribute.iter().any(|it| it.ident() == Some(name));
+        let has = |name: &str| attribute.iter().any(|token| token.ident() == Some(name));
         if !(has("cfg") && has("test") && !has("not")) {
             at += 1;
             continue;
         }
-        let ends = |it: &Token| it.is(';') || it.is('{');
-        let body = tokens[end..].iter().position(ends).map_or(tokens.len(), |it| end + it);
+        let ends = |token: &Token| token.is(';') || token.is('{');
+        let body = tokens[end..].iter().position(ends).map_or(tokens.len(), |offset| end + offset);
         if let [.., module, name] = &tokens[end..body]
             && let (Some("mod"), Some(name)) = (module.ident(), name.ident())
         {
             files.push(format!("{below}/{name}"));
         }
-        tokens.drain(at..closing(tokens, body).max(body + 1).min(tokens.len()));
+        tokens.drain(at..group_end(tokens, body).max(body + 1).min(tokens.len()));
     }
     files
 }

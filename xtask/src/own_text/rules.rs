@@ -1,10 +1,10 @@
-//! What looks into a text, on tokens.
+//! Rules that find code which inspects text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lexer::{Kind, Token, closing};
+use super::lexer::{Token, TokenKind, group_end};
 
-/// Methods that look into a text.
+/// Methods that inspect a text.
 const METHODS: [&str; 15] = [
     "contains",
     "ends_with",
@@ -23,38 +23,37 @@ const METHODS: [&str; 15] = [
     "trim_start_matches",
 ];
 
-/// Methods that rewrite a text: what they look for comes first.
+/// Methods that rewrite a text; the first argument is the pattern.
 const REWRITES: [&str; 2] = ["replace", "replacen"];
 
-/// Names of variables and fields that hold a sentence of ours or an error.
+/// Names of variables and fields that hold a message or an error.
 const SENTENCES: [&str; 6] = ["err", "error", "message", "reason", "sentence", "why"];
 
-/// Methods after which a text is still the same text.
+/// Methods that preserve the text.
 const SAME: [&str; 7] =
     ["as_deref", "as_ref", "as_str", "clone", "to_ascii_lowercase", "to_lowercase", "trim"];
 
-/// Whether a literal is more than a name, a path or a mark of another format.
+/// Whether a literal is more than a name, a path or a format marker.
 fn is_sentence(text: &str) -> bool {
     text.len() > 1 && text.contains(' ')
 }
 
-/// Constants, and whether each is a sentence: `const NAME: &str = "a sentence"`.
+/// Constants, and whether each is a message: `const NAME: &str = "a sentence"`.
 pub(super) fn constants(tokens: &[Token]) -> BTreeMap<&str, bool> {
     let mut constants = BTreeMap::new();
     for (at, token) in tokens.iter().enumerate() {
         let name = tokens.get(at + 1).and_then(Token::ident);
         if let (Some("const" | "static"), Some(name)) = (token.ident(), name) {
-            let value = tokens[at..].iter().skip_while(|it| !it.is('=')).nth(1);
-            let is_sentence =
-                matches!(value.map(|it| &it.kind), Some(Kind::Text(text)) if is_sentence(text));
+            let value = tokens[at..].iter().skip_while(|token| !token.is('=')).nth(1);
+            let is_sentence = matches!(value.map(|token| &token.kind), Some(TokenKind::Text(text)) if is_sentence(text));
             constants.insert(name, is_sentence);
         }
     }
     constants
 }
 
-/// What looks into a text, by line.
-pub(super) fn found(
+/// Finds text inspections, by line.
+pub(super) fn scan(
     tokens: &[Token],
     sentences: &BTreeSet<&str>,
     is_library: bool,
@@ -74,18 +73,20 @@ pub(super) fn found(
 /// `.method("a sentence")`, `.method(A_SENTENCE)`, `why.method(..)`, `.replace("a sentence", ..)`.
 fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<String> {
     let is_rewrite = |name: &&str| REWRITES.contains(name);
-    let method = tokens[at].ident().filter(|it| METHODS.contains(it) || is_rewrite(it))?;
+    let method = tokens[at].ident().filter(|name| METHODS.contains(name) || is_rewrite(name))?;
     if at < 2 || !tokens[at - 1].is('.') || !tokens.get(at + 1)?.is('(') {
         return None;
     }
-    // What a closure does with it is looked at by itself.
-    let argument = &tokens[at + 2..closing(tokens, at + 1) - 1];
-    let argument = argument.iter().take_while(|it| !it.is('|'));
-    let argument = argument.take_while(|it| !is_rewrite(&method) || !it.is(','));
+    // Closures are scanned separately.
+    let argument = &tokens[at + 2..group_end(tokens, at + 1) - 1];
+    let argument = argument.iter().take_while(|token| !token.is('|'));
+    let argument = argument.take_while(|token| !is_rewrite(&method) || !token.is(','));
     for token in argument {
         match &token.kind {
-            Kind::Text(text) if is_sentence(text) => return Some(format!("{method}(\"{text}\")")),
-            Kind::Ident(name) if sentences.contains(name.as_str()) => {
+            TokenKind::Text(text) if is_sentence(text) => {
+                return Some(format!("{method}(\"{text}\")"));
+            }
+            TokenKind::Ident(name) if sentences.contains(name.as_str()) => {
                 return Some(format!("{method}({name})"));
             }
             _ => {}
@@ -95,7 +96,7 @@ fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<Strin
     receiver.map(|receiver| format!("{receiver}.{method}"))
 }
 
-/// The sentence that the expression before a place ends in: `why`, `.text`, `to_string()`.
+/// The message expression that ends before `end`: `why`, `.text`, `to_string()`.
 fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
     loop {
         let last = tokens.get(end.checked_sub(1)?)?;
@@ -117,7 +118,7 @@ fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
     }
 }
 
-/// The bracket that the one at `close` closes.
+/// The bracket that is closed at `close`.
 fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     let mut depth = 0;
     (0..=close).rev().find(|place| {
@@ -130,22 +131,24 @@ fn opening(tokens: &[Token], close: usize) -> Option<usize> {
 fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<String> {
     let [first, second, ..] = tokens.get(at..)? else { return None };
     let operator = match (&first.kind, &second.kind) {
-        (Kind::Punct('='), Kind::Punct('=')) => "==",
-        (Kind::Punct('!'), Kind::Punct('=')) => "!=",
+        (TokenKind::Punct('='), TokenKind::Punct('=')) => "==",
+        (TokenKind::Punct('!'), TokenKind::Punct('=')) => "!=",
         _ => return None,
     };
     for token in tokens[at + 2..].iter().take(3) {
         match &token.kind {
-            Kind::Text(text) if is_sentence(text) => return Some(format!("{operator} \"{text}\"")),
-            Kind::Ident(name) if sentences.contains(name.as_str()) => {
+            TokenKind::Text(text) if is_sentence(text) => {
+                return Some(format!("{operator} \"{text}\""));
+            }
+            TokenKind::Ident(name) if sentences.contains(name.as_str()) => {
                 return Some(format!("{operator} {name}"));
             }
-            Kind::Ident(name) if name == "Some" => {}
-            Kind::Punct('(' | '&' | '*') => {}
+            TokenKind::Ident(name) if name == "Some" => {}
+            TokenKind::Punct('(' | '&' | '*') => {}
             _ => break,
         }
     }
-    // A value of ours may be called `why`; what is `.text` or was made a text is none any more.
+    // A variable called `why` may be a typed value, but `.text` and `to_string()` are text.
     let receiver = sentence_before(tokens, at)?;
     let of_value =
         receiver.split_once('.').map_or(receiver == "text", |(of, _)| SENTENCES.contains(&of));
@@ -154,9 +157,9 @@ fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option
 
 /// `"a sentence" => ..`, `"a sentence" | ..`, `"a sentence" if ..`, `matches!(it, "a sentence")`.
 fn pattern(tokens: &[Token], at: usize) -> Option<String> {
-    let Kind::Text(text) = &tokens[at].kind else { return None };
+    let TokenKind::Text(text) = &tokens[at].kind else { return None };
     let after = |by: usize| tokens.get(at + by);
-    let is = |by: usize, mark| after(by).is_some_and(|it| it.is(mark));
+    let is = |by: usize, mark| after(by).is_some_and(|token| token.is(mark));
     let is_arm = is(1, '=') && is(2, '>');
     let is_alternative = is(1, '|') && !is(2, '|');
     let is_guarded = after(1).and_then(Token::ident) == Some("if");
@@ -168,7 +171,7 @@ fn pattern(tokens: &[Token], at: usize) -> Option<String> {
 /// Whether the bracket at `close` ends a `matches!`.
 fn is_in_matches(tokens: &[Token], close: usize) -> bool {
     let name = opening(tokens, close).and_then(|open| open.checked_sub(2));
-    name.is_some_and(|it| tokens[it].ident() == Some("matches") && tokens[it + 1].is('!'))
+    name.is_some_and(|index| tokens[index].ident() == Some("matches") && tokens[index + 1].is('!'))
 }
 
 /// `Result<.., String>`.
@@ -178,13 +181,13 @@ fn text_error(tokens: &[Token], at: usize) -> Option<String> {
         return None;
     }
     let (mut depth, mut first, mut argument) = (0, true, Vec::new());
-    for (place, token) in tokens.iter().enumerate().skip(at + 1) {
-        // The arrow of a function type closes nothing.
-        let is_arrow = token.is('>') && tokens[place - 1].is('-');
+    for (index, token) in tokens.iter().enumerate().skip(at + 1) {
+        // The arrow of a function type is not a closing bracket.
+        let is_arrow = token.is('>') && tokens[index - 1].is('-');
         match token.kind {
-            Kind::Punct('<' | '(' | '[') => depth += 1,
-            Kind::Punct('>' | ')' | ']') if !is_arrow => depth -= 1,
-            Kind::Punct(',') if depth == 1 => {
+            TokenKind::Punct('<' | '(' | '[') => depth += 1,
+            TokenKind::Punct('>' | ')' | ']') if !is_arrow => depth -= 1,
+            TokenKind::Punct(',') if depth == 1 => {
                 first = false;
                 argument.clear();
             }
@@ -197,10 +200,10 @@ fn text_error(tokens: &[Token], at: usize) -> Option<String> {
     (!first && argument == [Some("String")]).then(|| "Result<_, String>".to_owned())
 }
 
-/// A status of NVML by its name: it is a number.
+/// An NVML status by name; statuses should be compared as numbers.
 fn nvml_name(token: &Token) -> Option<String> {
     match &token.kind {
-        Kind::Text(text) if text.starts_with("NVML_ERROR_") => Some(format!("\"{text}\"")),
+        TokenKind::Text(text) if text.starts_with("NVML_ERROR_") => Some(format!("\"{text}\"")),
         _ => None,
     }
 }

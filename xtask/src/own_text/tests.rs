@@ -1,37 +1,37 @@
-//! The rules on small samples, and on the repository.
+//! Tests of the rules on samples, and on the repository.
 
 use super::*;
 
-fn found_in(sources: &[(&str, &str)]) -> Vec<String> {
+fn matches_in(sources: &[(&str, &str)]) -> Vec<String> {
     let sources = sources.iter().map(|(path, text)| ((*path).to_owned(), lexer::tokens(text)));
-    places_of(sources.collect()).into_iter().map(|it| it.what).collect()
+    find_matches(sources.collect()).into_iter().map(|text_match| text_match.what).collect()
 }
 
-fn found_here(source: &str) -> Vec<String> {
-    found_in(&[("crates/facts/src/a.rs", source)])
+fn matches_in_source(source: &str) -> Vec<String> {
+    matches_in(&[("crates/facts/src/a.rs", source)])
 }
 
 #[test]
-fn no_code_reads_our_own_sentences_back() {
+fn no_code_parses_our_own_messages() {
     let problems = problems(&crate::shell::root()).unwrap();
     assert!(
         problems.is_empty(),
-        "make a value of it, or name in xtask/src/own_text/allowed.txt whose text it is:\n{}",
+        "use a typed value, or list the source of the text in xtask/src/own_text/allowed.txt:\n{}",
         problems.join("\n")
     );
 }
 
-/// As they once were in this repository.
+/// Samples from the history of this repository.
 #[test]
-fn places_that_read_sentences_back_are_found() {
+fn known_bad_samples_are_reported() {
     let samples = [
-        // Tenants were kept apart by the words of a sentence.
+        // Tenant isolation depended on the wording of a message.
         r#"let (count, rest) = text.split_once(" of ")?;"#,
         r#"let rest = rest.strip_suffix(" are out of service")?;"#,
-        // The state of a node was looked for in its reason.
+        // The state of a node was parsed from its reason.
         r#"let silent = why.text.contains("nothing was heard");"#,
         r#"node.why.text.contains("enrolled")"#,
-        // NVML's return code was formatted and parsed again.
+        // NVML return codes were formatted and parsed again.
         r#"Reading::Unreadable(why) if why.ends_with("INVALID_ARGUMENT") => return None,"#,
         r#"Reading::Unreadable(why) if why.starts_with("NVML") => {}"#,
         r#"Self::Refused(why) => why.ends_with("NO_PERMISSION"),"#,
@@ -40,7 +40,7 @@ fn places_that_read_sentences_back_are_found() {
         r#"const NVML: &str = "watched apart"; fn f() { !item.text.contains(NVML) }"#,
         r#"const OF_GPU: &str = " of GPU "; fn f() { during.rsplit_once(OF_GPU)? }"#,
         r#"const BY: &str = ", told by NVML"; fn f() { line.ends_with(BY) }"#,
-        // A part of a sentence was taken for the cause.
+        // Part of a message was taken as the cause.
         r#"let first = item.text.split_once(". ");"#,
         r#"let cause = why.split_once(": ").map_or(why, |(_, cause)| cause);"#,
         r#"news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));"#,
@@ -54,19 +54,19 @@ fn places_that_read_sentences_back_are_found() {
         r#"match said { "it is not asked" => {} _ => {} }"#,
         r#"match said { Some("it is asked" | "asked") => {} _ => {} }"#,
         r#"matches!(said.as_str(), "it is not asked")"#,
-        // A sentence about one node was made one about several.
+        // A message about one node was rewritten for several.
         r#"text.replacen(": it ", ": each ", 1)"#,
-        // Errors were sentences.
+        // Errors were strings.
         "fn f() -> Result<Option<u32>, String> {}",
         "type Known = Box<dyn Fn() -> Result<(u8, Vec<u8>), String> + Send>;",
     ];
     for sample in samples {
-        assert_eq!(found_here(sample).len(), 1, "{sample}: {:?}", found_here(sample));
+        assert_eq!(matches_in_source(sample).len(), 1, "{sample}: {:?}", matches_in_source(sample));
     }
 }
 
 #[test]
-fn names_paths_tests_and_other_errors_are_left_alone() {
+fn names_paths_tests_and_typed_errors_are_ignored() {
     for sample in [
         r#"name.starts_with("linux-image-"); text.split(' '); words.join(" ");"#,
         r#"// why.contains("a b")"#,
@@ -80,11 +80,11 @@ fn names_paths_tests_and_other_errors_are_left_alone() {
         r#"#[cfg(test)] #[expect(x)] fn f() -> Result<(), String> { why.contains("a b") }"#,
         "why.map(str::len); err.kind() == other; self.text(1) == other; *why == lost; id.to_string() == name",
     ] {
-        assert_eq!(found_here(sample), [""; 0], "{sample}");
+        assert_eq!(matches_in_source(sample), [""; 0], "{sample}");
     }
     let in_a_file = r#"fn f() { why.contains("a b") }"#;
     let below = |path| {
-        found_in(&[("crates/x/src/lib.rs", "#[cfg(test)]\nmod live;"), (path, in_a_file)]).len()
+        matches_in(&[("crates/x/src/lib.rs", "#[cfg(test)]\nmod live;"), (path, in_a_file)]).len()
     };
     assert_eq!(below("crates/x/src/live.rs"), 0);
     assert_eq!(below("crates/x/src/live/deep.rs"), 0);
@@ -92,22 +92,22 @@ fn names_paths_tests_and_other_errors_are_left_alone() {
 }
 
 #[test]
-fn the_binary_may_print_an_error_as_it_is() {
+fn string_errors_are_allowed_in_the_binary() {
     let parser = "fn parse(text: &str) -> Result<u8, String> {}";
-    assert_eq!(found_in(&[("crates/cli/src/a.rs", parser)]), [""; 0]);
-    assert_eq!(found_in(&[("crates/wire/src/a.rs", parser)]), ["Result<_, String>"]);
+    assert_eq!(matches_in(&[("crates/cli/src/a.rs", parser)]), [""; 0]);
+    assert_eq!(matches_in(&[("crates/wire/src/a.rs", parser)]), ["Result<_, String>"]);
 }
 
 #[test]
-fn an_exception_has_a_reason_and_covers_what_it_names() {
+fn exceptions_need_a_reason_and_match_exactly() {
     assert!(allowed("crates/a.rs | contains(\"a b\")").is_err());
     assert!(allowed("crates/a.rs | contains(\"a b\") | ").is_err());
     let text =
         "# a comment\ncrates/a.rs | contains(\"a b\") | x\ncrates/d/ | * | the kernel's log\n";
     let allowed = allowed(text).unwrap();
     let covered = |path: &str, what: &str| {
-        let place = Place { path: path.to_owned(), line: 1, what: what.to_owned() };
-        allowed.iter().any(|it| it.covers(&place))
+        let text_match = TextMatch { path: path.to_owned(), line: 1, what: what.to_owned() };
+        allowed.iter().any(|exception| exception.covers(&text_match))
     };
     assert!(covered("crates/a.rs", "contains(\"a b\")"));
     assert!(!covered("crates/a.rs", "contains(\"b c\")") && !covered("crates/ab.rs", "x"));

@@ -1,22 +1,22 @@
-//! A recording of a terminal in asciinema's form, version 2: a line of what it is, then a line an output with its time.
+//! A terminal recording in asciicast format version 2: a header line, then one line per output.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use super::{Window, tmux};
+use super::{TmuxWindow, tmux};
 use crate::shell::run;
 
-/// What a window writes, as it comes.
-pub(super) struct Cast {
+/// Records the output of a tmux window.
+pub(super) struct Recording {
     begun: Instant,
     output: File,
     pending: Vec<u8>,
     text: String,
 }
 
-impl Cast {
-    pub(super) fn begin(window: &Window, (width, height): (u16, u16)) -> anyhow::Result<Self> {
+impl Recording {
+    pub(super) fn begin(window: &TmuxWindow, (width, height): (u16, u16)) -> anyhow::Result<Self> {
         fs::write(&window.output, "")?;
         let pipe = format!("cat >> {}", window.output.display());
         run(tmux().args(["pipe-pane", "-O", "-t", window.name, &pipe]), "tmux pipe-pane")?;
@@ -32,8 +32,8 @@ impl Cast {
         self.begun.elapsed()
     }
 
-    /// Keeps what has come since the last time.
-    pub(super) fn keep(&mut self) -> anyhow::Result<()> {
+    /// Appends the output since the last call.
+    pub(super) fn record_output(&mut self) -> anyhow::Result<()> {
         self.output.read_to_end(&mut self.pending)?;
         let whole = match std::str::from_utf8(&self.pending) {
             Ok(text) => text.len(),
@@ -48,12 +48,12 @@ impl Cast {
     }
 
     pub(super) fn end(mut self) -> anyhow::Result<String> {
-        self.keep()?;
+        self.record_output()?;
         Ok(self.text)
     }
 }
 
-/// As JSON has it between quotes.
+/// Escapes a JSON string.
 fn escaped(text: &str) -> String {
     let letter = |letter: char| match letter {
         '"' => "\\\"".to_owned(),

@@ -1,8 +1,8 @@
-//! Pictures and a recording of `farrier top`, made by the program itself on a simulated node that works.
+//! Screenshots and a recording of `farrier top` on a simulated node under load.
 //!
 //! ```text
-//! farrier simulate inject, again and again ─> a node ─> farrier top in tmux ─┬─ capture-pane ─> SVG
-//!                                                                           └─ pipe-pane ────> asciicast
+//! farrier simulate inject, repeatedly ─> node ─> farrier top in tmux ─┬─ capture-pane ─> SVG
+//!                                                                     └─ pipe-pane ────> asciicast
 //! ```
 
 mod cast;
@@ -15,59 +15,58 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::shell::{cargo, command, root, run, say};
-use cast::Cast;
+use crate::shell::{cargo, command, print_status, root, run};
+use cast::Recording;
 
-/// The server of tmux that is ours alone.
+/// Our own tmux socket.
 const SOCKET: &str = "farrier-picture";
 
-/// Its one window.
 const WINDOW: &str = "top";
 
-/// How long a node works before it is shown: so long that lines are full.
-const WORK: Duration = Duration::from_secs(34);
+/// Load time before a screenshot, long enough to fill the charts.
+const LOAD_TIME: Duration = Duration::from_secs(34);
 
 const GPUS: u32 = 8;
 
-/// Draws `docs/top_80x24.svg`, `docs/top_wide.svg` and `docs/top_gpu.svg`, and records `docs/top.cast`.
+/// Draws `docs/top_80x24.svg`, `docs/top_wide.svg` and `docs/top_gpu.svg`, and records
+/// `docs/top.cast`.
 pub(crate) fn top() -> anyhow::Result<()> {
     cargo(&["build", "--quiet", "--locked", "-p", "farrier", "-p", "farrier-nvml-sim"])?;
-    let node = Node::make()?;
+    let node = DemoNode::create()?;
     let docs = root().join("docs");
     node.prepare()?;
     let narrow = node.show((80, 24))?;
-    let mut cast = Cast::begin(&narrow, (80, 24))?;
-    node.work(WORK / 2, &mut cast)?;
+    let mut cast = Recording::begin(&narrow, (80, 24))?;
+    node.simulate_load(LOAD_TIME / 2, &mut cast)?;
     node.inject(&["lost", "--gpu", "7"])?;
-    node.work(WORK / 2, &mut cast)?;
-    fs::write(docs.join("top_80x24.svg"), svg::of(&narrow.screen()?, (80, 24)))?;
+    node.simulate_load(LOAD_TIME / 2, &mut cast)?;
+    fs::write(docs.join("top_80x24.svg"), svg::render(&narrow.screen()?, (80, 24)))?;
     narrow.keys(&["Down", "Down", "Down", "Enter"])?;
-    node.work(Duration::from_secs(4), &mut cast)?;
-    fs::write(docs.join("top_gpu.svg"), svg::of(&narrow.screen()?, (80, 24)))?;
+    node.simulate_load(Duration::from_secs(4), &mut cast)?;
+    fs::write(docs.join("top_gpu.svg"), svg::render(&narrow.screen()?, (80, 24)))?;
     narrow.keys(&["Escape", "s", "s"])?;
-    node.work(Duration::from_secs(3), &mut cast)?;
+    node.simulate_load(Duration::from_secs(3), &mut cast)?;
     fs::write(docs.join("top.cast"), cast.end()?)?;
     narrow.end()?;
     node.inject(&["clear", "--gpu", "7"])?;
     let wide = node.show((150, 40))?;
-    let mut nothing = Cast::begin(&wide, (150, 40))?;
-    node.work(WORK / 2, &mut nothing)?;
+    let mut nothing = Recording::begin(&wide, (150, 40))?;
+    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
     node.inject(&["lost", "--gpu", "7"])?;
-    node.work(WORK / 2, &mut nothing)?;
-    fs::write(docs.join("top_wide.svg"), svg::of(&wide.screen()?, (150, 40)))?;
+    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
+    fs::write(docs.join("top_wide.svg"), svg::render(&wide.screen()?, (150, 40)))?;
     wide.end()?;
-    say("drawn: docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
+    print_status("wrote docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
     Ok(())
 }
 
-/// A simulated node.
-struct Node {
+struct DemoNode {
     folder: PathBuf,
     farrier: PathBuf,
 }
 
-impl Node {
-    fn make() -> anyhow::Result<Self> {
+impl DemoNode {
+    fn create() -> anyhow::Result<Self> {
         let folder = root().join("target/picture");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -81,17 +80,18 @@ impl Node {
         Ok(node)
     }
 
-    fn inject(&self, words: &[&str]) -> anyhow::Result<()> {
+    fn inject(&self, args: &[&str]) -> anyhow::Result<()> {
         let mut inject = command(&self.farrier);
-        inject.args(["simulate", "inject"]).arg(self.folder.join("node")).args(words);
+        inject.args(["simulate", "inject"]).arg(self.folder.join("node")).args(args);
         let status = inject.stdout(Stdio::null()).status()?;
         if !status.success() {
-            bail!("`farrier simulate inject {}` failed", words.join(" "));
+            bail!("`farrier simulate inject {}` failed", args.join(" "));
         }
         Ok(())
     }
 
-    /// A job on six GPUs of which one is at its power limit and one is hot; a server that waits on the seventh; the last is lost.
+    /// A training job on six GPUs, one of them at its power limit and one hot, and an inference
+    /// server on the seventh. The caller injects a lost GPU as the last one.
     fn prepare(&self) -> anyhow::Result<()> {
         for gpu in 0..6 {
             let (gpu, pid) = (gpu.to_string(), (4000 + gpu).to_string());
@@ -110,25 +110,25 @@ impl Node {
         Ok(())
     }
 
-    /// Lets the GPUs work for so long, in waves as training does; `cast` keeps what is drawn meanwhile.
-    fn work(&self, time: Duration, cast: &mut Cast) -> anyhow::Result<()> {
+    /// Varies the load in waves like a training job, and records the screen.
+    fn simulate_load(&self, time: Duration, cast: &mut Recording) -> anyhow::Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < time {
             let moment = cast.elapsed().as_secs();
             for gpu in 0..7_u64 {
                 let wave = (moment + 3 * gpu) % 11;
-                // Checkpoints: now and then nothing is computed.
-                let rests = wave > 8 || gpu == 6 && wave.is_multiple_of(2);
+                // Occasional pauses, as for checkpoints.
+                let idle = wave > 8 || gpu == 6 && wave.is_multiple_of(2);
                 let number = gpu.to_string();
-                let watts = if rests { 240 } else { 560 + wave * 14 };
+                let watts = if idle { 240 } else { 560 + wave * 14 };
                 self.inject(&["power", &watts.min(700).to_string(), "--gpu", &number])?;
-                let busy = match (gpu, rests) {
+                let busy = match (gpu, idle) {
                     (6, _) => 30 + wave * 3,
                     (_, true) => 35,
                     (_, false) => 99,
                 };
                 self.inject(&["utilisation", &busy.to_string(), "--gpu", &number])?;
-                let sm = format!("0.{}", if rests { 24 } else { 70 + wave * 3 });
+                let sm = format!("0.{}", if idle { 24 } else { 70 + wave * 3 });
                 let links = format!("{}e9", if gpu == 6 { 0 } else { 40 + wave * 18 });
                 let host = format!("{}e8", 4 + wave * 6);
                 let activity = ["activity", "--sm", &sm, "--tensor", "0.55", "--dram", "0.61"];
@@ -136,12 +136,12 @@ impl Node {
                 let bus = ["--pcie-tx", "1e9", "--pcie-rx", &host, "--gpu", &number];
                 self.inject(&[&activity[..], &traffic, &bus].concat())?;
             }
-            cast.keep()?;
+            cast.record_output()?;
         }
         Ok(())
     }
 
-    fn show(&self, (width, height): (u16, u16)) -> anyhow::Result<Window> {
+    fn show(&self, (width, height): (u16, u16)) -> anyhow::Result<TmuxWindow> {
         let node = self.folder.join("node");
         let line = format!(
             "sleep 1; exec {} top --nvml {}/lib/libnvidia-ml.so.1 --root {}/root",
@@ -152,10 +152,10 @@ impl Node {
         let (width, height) = (width.to_string(), height.to_string());
         let mut tmux = tmux();
         tmux.args(["new-session", "-d", "-s", WINDOW, "-x", &width, "-y", &height, &line]);
-        // What a person has set is not in the picture.
+        // Ignores the user's colour settings.
         tmux.env_remove("NO_COLOR").env("TERM", "xterm-256color");
-        run(&mut tmux, "tmux new-session").context("tmux is needed: `apt-get install tmux`")?;
-        Ok(Window { name: WINDOW, output: self.folder.join("output") })
+        run(&mut tmux, "tmux new-session").context("tmux is required: `apt-get install tmux`")?;
+        Ok(TmuxWindow { name: WINDOW, output: self.folder.join("output") })
     }
 }
 
@@ -165,18 +165,17 @@ fn tmux() -> std::process::Command {
     tmux
 }
 
-/// A window of tmux.
-struct Window {
+struct TmuxWindow {
     name: &'static str,
     output: PathBuf,
 }
 
-impl Window {
+impl TmuxWindow {
     fn keys(&self, keys: &[&str]) -> anyhow::Result<()> {
         run(tmux().args(["send-keys", "-t", self.name]).args(keys), "tmux send-keys")
     }
 
-    /// What it shows, with its colours.
+    /// The screen content with colours.
     fn screen(&self) -> anyhow::Result<String> {
         let output = tmux().args(["capture-pane", "-e", "-p", "-t", self.name]).output()?;
         Ok(String::from_utf8(output.stdout)?)

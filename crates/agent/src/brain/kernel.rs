@@ -91,7 +91,7 @@ impl KernelReader {
 
     /// Gives out a message whose end does not come.
     pub(super) fn settle(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
-        if self.decoder.waits_since().is_some() && now.steady_ms - self.fed_ms >= WAIT_MS {
+        if self.decoder.pending_since_line().is_some() && now.steady_ms - self.fed_ms >= WAIT_MS {
             let mut found = Vec::new();
             self.decoder.finish(|event| found.push(event));
             events.extend(found.into_iter().map(|event| self.event(now, event)));
@@ -100,7 +100,7 @@ impl KernelReader {
 
     /// The last record of which everything was given out.
     pub(super) fn cursor(&self) -> Option<u64> {
-        let Some(waits) = self.decoder.waits_since() else {
+        let Some(waits) = self.decoder.pending_since_line() else {
             return self.lines.back().map(|line| line.seq).or(self.before);
         };
         let before = self.lines.iter().rev().find(|line| line.number < waits);

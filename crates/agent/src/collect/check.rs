@@ -95,8 +95,8 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
 pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<Unseen>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
-    let observation = observe::observe(&root, nvml, &PythonChoice::of_root(None));
-    let report = node::judge(facts, &observation, today(), false);
+    let observation = observe::observe(&root, nvml, &PythonChoice::for_root(None));
+    let report = node::evaluate(facts, &observation, today(), false);
     let mut items = Vec::new();
     let mut unseen = Vec::new();
     for item in report.items.into_iter().filter(is_ours) {

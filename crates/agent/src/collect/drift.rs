@@ -7,8 +7,8 @@ use farrier_facts::FactSet;
 use farrier_facts::tune::{Options, Standing, Step, Subject, plan};
 use farrier_fleet::health::{Action, CheckItem, Severity};
 use farrier_hardware::Root;
-use farrier_hardware::nvml::{Controls, Patience};
-use farrier_hardware::tune::{Kept, NodeHands, STATE};
+use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
+use farrier_hardware::tune::{AppliedProfile, NodeSettingActuator, STATE_DIR};
 
 use super::Surroundings;
 use crate::brain::Unseen;
@@ -52,8 +52,8 @@ impl Drift {
 
     /// Looks where it is time to, or another profile was applied; whether something else is seen than before.
     pub(super) fn look_if_due(&mut self) -> bool {
-        let folder = self.root.join(STATE.trim_start_matches('/'));
-        let stamp = Kept::stamp(&folder);
+        let folder = self.root.join(STATE_DIR.trim_start_matches('/'));
+        let stamp = AppliedProfile::modified_at(&folder);
         let due = self
             .last
             .is_none_or(|(at, seen)| seen != stamp || (stamp.is_some() && at.elapsed() >= PERIOD));
@@ -61,7 +61,7 @@ impl Drift {
             return false;
         }
         self.last = Some((Instant::now(), stamp));
-        let (items, unseen) = match Kept::read(&folder) {
+        let (items, unseen) = match AppliedProfile::read(&folder) {
             Ok(None) => (Vec::new(), Vec::new()),
             Ok(Some(kept)) => self.compare(&kept),
             Err(err) => (Vec::new(), vec![unseen(format!("{err}: {}", err.err))]),
@@ -71,10 +71,12 @@ impl Drift {
         changed
     }
 
-    fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<Unseen>) {
+    fn compare(&self, kept: &AppliedProfile) -> (Vec<CheckItem>, Vec<Unseen>) {
         let (program, library) = (&self.program, self.nvml.as_deref());
-        let controls = Controls::of_node(program, library, self.is_live, Patience::default());
-        let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
+        let controls =
+            GpuControls::for_node(program, library, self.is_live, ControlTimeouts::default());
+        let readings = NodeSettingActuator::new(Root::unrecorded(&self.root), controls)
+            .read_settings(&kept.profile);
         let options = Options { only: Vec::new(), unverified: kept.unverified };
         match plan(self.facts, &kept.profile, &readings, &options) {
             Ok(steps) => judged(&kept.profile.name, &steps, &self.flags()),

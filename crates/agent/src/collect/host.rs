@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrier_hardware::host::{Collector as Reader, Expectations};
+use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::{Root, Tier};
 
 use super::remembered::Kept;
@@ -22,7 +22,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     };
     let mut kept = Kept::open(&config.state_dir);
     let root = Root::unrecorded(&config.root);
-    let mut reader = Reader::remembering(root, expectations, kept.get());
+    let mut reader = HostCollector::with_baseline(root, expectations, kept.get());
     let files = Root::unrecorded(&config.root);
     let tiers = [
         (Tier::Fast, Collector::HostFast, duration(config.tiers.fast_s)),
@@ -45,10 +45,10 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             }
             let samples = reader.read(*tier);
             if *tier == Tier::Medium {
-                kept.keep(reader.remembered());
+                kept.keep(reader.baseline());
             }
             // The kernel names the driver also while NVML says nothing.
-            let driver = (*tier == Tier::Medium).then(|| files.word(DRIVER).value().cloned());
+            let driver = (*tier == Tier::Medium).then(|| files.trimmed(DRIVER).value().cloned());
             let driver = driver.flatten();
             let report =
                 Report { collector: Some(*collector), samples, driver, ..Report::default() };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_fleet::health::GpuIdentity;
-use farrier_hardware::nvml::watch::Hold;
+use farrier_hardware::nvml::watch::ProbePause;
 
 use crate::brain::{Collector, Seen};
 use crate::config::Config;
@@ -97,7 +97,7 @@ pub(crate) struct Surroundings {
     /// Where to go on in the kernel log.
     pub kernel_after: Option<u64>,
     /// For those who want NVML left alone for a while.
-    pub hold: Arc<Hold>,
+    pub hold: Arc<ProbePause>,
 }
 
 const NVML: [Collector; 4] =

@@ -8,11 +8,11 @@ use std::time::Duration;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
 use farrier_hardware::Root;
-use farrier_hardware::holder::{self, HolderKind};
 use farrier_hardware::nvml::LIBRARY;
 use farrier_hardware::nvml::watch::{
-    self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
+    self, NvmlProcess, ProbeEvent, ProbeReport, Tier, WatchSettings,
 };
+use farrier_hardware::process_owner::{self, OwnerKind};
 
 use super::{Known, Surroundings, rss_bytes};
 use crate::brain::{Collector, Held, NvmlBlindness, Report, Seen};
@@ -39,12 +39,12 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     settings.known.clone_from(&surroundings.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
-    settings.hold = Some(Arc::clone(&surroundings.hold));
+    settings.pause = Some(Arc::clone(&surroundings.hold));
     settings.module = Some(config.root.join("sys/module/nvidia/initstate"));
     let mut holders = Holders::new(Root::unrecorded(&config.root));
     watch::run(settings, &surroundings.stop.flag, &mut |said| {
         let settled = match &said {
-            ProbeSaid::Report(report) => report.inventory.is_some(),
+            ProbeEvent::Report(report) => report.inventory.is_some(),
             _ => true,
         };
         if surroundings.inbox.send(translate(said, known, &mut holders)).is_err() {
@@ -57,17 +57,17 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     });
 }
 
-fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
+fn translate(said: ProbeEvent, known: &Known, holders: &mut Holders) -> Seen {
     let why = match said {
-        ProbeSaid::Report(report) => return Seen::Report(take(report, known, holders)),
-        ProbeSaid::Back => return Seen::NvmlBack,
-        ProbeSaid::Hung { during, after, stuck } => {
+        ProbeEvent::Report(report) => return Seen::Report(take(report, known, holders)),
+        ProbeEvent::Recovered => return Seen::NvmlBack,
+        ProbeEvent::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();
             NvmlBlindness::Hung { during, after_s, stuck }
         }
-        ProbeSaid::Died { why } => NvmlBlindness::Died(why),
-        ProbeSaid::NoLibrary { why } => NvmlBlindness::NoLibrary(why),
-        ProbeSaid::Refused { error } => NvmlBlindness::Refused(error),
+        ProbeEvent::Died { why } => NvmlBlindness::Died(why),
+        ProbeEvent::NoLibrary { why } => NvmlBlindness::NoLibrary(why),
+        ProbeEvent::Refused { error } => NvmlBlindness::Refused(error),
     };
     Seen::NvmlBlind { why }
 }
@@ -122,14 +122,14 @@ impl Holders {
         Self { root, known: BTreeMap::new() }
     }
 
-    fn of(&mut self, processes: &[GpuProcess]) -> Vec<Held> {
+    fn of(&mut self, processes: &[NvmlProcess]) -> Vec<Held> {
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
         self.known.retain(|pid, _| pids.contains(pid));
         processes.iter().map(|process| self.held(process)).collect()
     }
 
-    fn held(&mut self, process: &GpuProcess) -> Held {
-        let started = holder::started(&self.root, process.pid);
+    fn held(&mut self, process: &NvmlProcess) -> Held {
+        let started = process_owner::start_time(&self.root, process.pid);
         let known = self.known.get(&process.pid).filter(|(before, _)| *before == started);
         let known = known.map(|(_, owner)| owner.clone());
         let owner = known.unwrap_or_else(|| owner(&self.root, process.pid));
@@ -146,13 +146,13 @@ impl Holders {
 }
 
 fn owner(root: &Root, pid: u32) -> Owner {
-    let holder = holder::holder(root, pid);
+    let holder = process_owner::process_owner(root, pid);
     let (kind, name) = match holder.kind {
-        HolderKind::SlurmJob { id, .. } => (Some("slurm-job"), Some(id.to_string())),
-        HolderKind::Pod { uid, .. } => (Some("pod"), Some(uid)),
-        HolderKind::Container { id } => (Some("container"), Some(id)),
-        HolderKind::Unit { name } => (Some("unit"), Some(name)),
-        HolderKind::Unknown { .. } => (None, None),
+        OwnerKind::SlurmJob { id, .. } => (Some("slurm-job"), Some(id.to_string())),
+        OwnerKind::Pod { uid, .. } => (Some("pod"), Some(uid)),
+        OwnerKind::Container { id } => (Some("container"), Some(id)),
+        OwnerKind::Unit { name } => (Some("unit"), Some(name)),
+        OwnerKind::Unknown { .. } => (None, None),
     };
     Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
 }
@@ -184,7 +184,7 @@ mod tests {
             fs::write(proc.join("cmdline"), command).unwrap();
         };
         let mut holders = Holders::new(Root::unrecorded(folder.path()));
-        let process = GpuProcess {
+        let process = NvmlProcess {
             gpu: GpuUuid("GPU-0".to_owned()),
             pid: 7,
             kind: ProcessKind::Compute,

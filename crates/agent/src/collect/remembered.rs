@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use farrier_hardware::host::Remembered;
+use farrier_hardware::host::HardwareBaseline;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's form.
@@ -14,14 +14,14 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Form {
     v: u32,
-    hardware: Remembered,
+    hardware: HardwareBaseline,
 }
 
 /// The file, and what stands in it.
 #[derive(Debug)]
 pub(super) struct Kept {
     path: PathBuf,
-    kept: Remembered,
+    kept: HardwareBaseline,
 }
 
 impl Kept {
@@ -30,21 +30,21 @@ impl Kept {
         let path = state_dir.join("hardware.json");
         let kept = match read(&path) {
             Ok(kept) => kept,
-            Err(err) if err.kind() == ErrorKind::NotFound => Remembered::default(),
+            Err(err) if err.kind() == ErrorKind::NotFound => HardwareBaseline::default(),
             Err(err) => {
                 tracing::warn!(%err, path = %path.display(), "what the node had is not known");
-                Remembered::default()
+                HardwareBaseline::default()
             }
         };
         Self { path, kept }
     }
 
-    pub(super) fn get(&self) -> &Remembered {
+    pub(super) fn get(&self) -> &HardwareBaseline {
         &self.kept
     }
 
     /// Keeps what is new.
-    pub(super) fn keep(&mut self, seen: Remembered) {
+    pub(super) fn keep(&mut self, seen: HardwareBaseline) {
         if self.kept == seen {
             return;
         }
@@ -55,7 +55,7 @@ impl Kept {
     }
 }
 
-fn read(path: &Path) -> io::Result<Remembered> {
+fn read(path: &Path) -> io::Result<HardwareBaseline> {
     let form: Form = serde_json::from_slice(&fs::read(path)?)?;
     if form.v != VERSION {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("its version is {}", form.v)));
@@ -63,7 +63,7 @@ fn read(path: &Path) -> io::Result<Remembered> {
     Ok(form.hardware)
 }
 
-fn write(path: &Path, hardware: &Remembered) -> io::Result<()> {
+fn write(path: &Path, hardware: &HardwareBaseline) -> io::Result<()> {
     let form = Form { v: VERSION, hardware: hardware.clone() };
     let part = path.with_extension("part");
     let mut file = File::create(&part)?;
@@ -80,14 +80,14 @@ mod tests {
     #[test]
     fn what_was_kept_is_there_again_and_a_damaged_file_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        let seen = Remembered { gpus_most: 8, nics_most: 4, ..Remembered::default() };
+        let seen = HardwareBaseline { gpus_most: 8, nics_most: 4, ..HardwareBaseline::default() };
         let mut kept = Kept::open(folder.path());
-        assert_eq!(*kept.get(), Remembered::default());
+        assert_eq!(*kept.get(), HardwareBaseline::default());
         kept.keep(seen.clone());
         assert_eq!(*Kept::open(folder.path()).get(), seen);
         for damaged in ["", "{}", r#"{"v":2,"hardware":{}}"#] {
             fs::write(folder.path().join("hardware.json"), damaged).unwrap();
-            assert_eq!(*Kept::open(folder.path()).get(), Remembered::default());
+            assert_eq!(*Kept::open(folder.path()).get(), HardwareBaseline::default());
         }
     }
 

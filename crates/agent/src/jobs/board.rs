@@ -219,7 +219,7 @@ impl Board {
         let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
         let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
         let what = format!("{code}{detail} on {subject}");
-        let reason = format!("{what}, {severity}: {}", action.asks());
+        let reason = format!("{what}, {severity}: {}", action.instruction());
         // A node that goes down takes every rank with it, whichever GPU is to blame.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };

@@ -70,14 +70,14 @@ impl NodeEyes {
         };
         let mut command = Command::new(&self.program);
         command.args(["probe", "nvml", "--library"]).arg(library);
-        nvml::ask(command, NVML_DEADLINE)
+        nvml::probe(command, NVML_DEADLINE)
     }
 
     /// What the node's files and NVML come to, as in `farrier check`: coherence, or devices.
     fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
         let root = Root::unrecorded(&self.root);
-        let seen = observe::observe(&root, reading.clone(), &PythonChoice::of_root(None));
-        let report = node::judge(self.facts, &seen, today(), false);
+        let seen = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
+        let report = node::evaluate(self.facts, &seen, today(), false);
         let mut right = 0;
         for item in report.items.into_iter().filter(|item| is_judged(item, devices)) {
             match item.verdict {
@@ -230,7 +230,7 @@ fn counted(
 ) {
     let Some(nvml) = reading.answered() else {
         // The check says so as well; but it must not pass where it does not.
-        proof.unknown.extend(reading.why_silent());
+        proof.unknown.extend(reading.failure_reason());
         return;
     };
     let mut listed = Vec::new();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::GpuUuid;
 use farrier_hardware::Root;
-use farrier_hardware::nvml::watch::Hold;
+use farrier_hardware::nvml::watch::ProbePause;
 
 use super::hands::{Hands, Service};
 use super::node_error::ActuatorError;
@@ -32,7 +32,7 @@ pub struct NodeHands {
     root: PathBuf,
     nvidia_smi: OsString,
     systemctl: OsString,
-    hold: Option<Arc<Hold>>,
+    hold: Option<Arc<ProbePause>>,
     hold_patience: Duration,
     is_live: bool,
     tuner: Tuner,
@@ -41,7 +41,7 @@ pub struct NodeHands {
 impl NodeHands {
     /// Of the machine whose root this is. On another root than `/` nothing is changed: it is not this machine's. `hold` keeps the
     /// agent's own child from NVML.
-    pub fn new(root: &Path, hold: Option<Arc<Hold>>, tuner: Tuner) -> Self {
+    pub fn new(root: &Path, hold: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),
             nvidia_smi: "nvidia-smi".into(),
@@ -83,7 +83,7 @@ impl Hands for NodeHands {
     fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError> {
         let _held = match &self.hold {
             Some(hold) => {
-                Some(Hold::take(hold, self.hold_patience).ok_or(ActuatorError::NvmlHeld)?)
+                Some(ProbePause::acquire(hold, self.hold_patience).ok_or(ActuatorError::NvmlHeld)?)
             }
             None => None,
         };
@@ -114,7 +114,7 @@ impl Hands for NodeHands {
 /// The boot of the node with this root.
 fn boot(root: &Root) -> Result<String, ActuatorError> {
     let path = BOOT_ID;
-    match root.word(path) {
+    match root.trimmed(path) {
         Reading::Value(boot) if !boot.is_empty() => Ok(boot),
         Reading::Value(_) | Reading::Absent => Err(ActuatorError::BootIdEmpty { path }),
         Reading::Unreadable(err) => Err(ActuatorError::BootIdUnreadable { path, err }),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     /// Hands of this machine whose programs are one script, which writes down how it was called.
-    fn hands(folder: &Path, text: &str, hold: Option<Arc<Hold>>) -> NodeHands {
+    fn hands(folder: &Path, text: &str, hold: Option<Arc<ProbePause>>) -> NodeHands {
         let calls = folder.join("calls");
         let text = format!("echo \"$@\" >> {}\n{text}", calls.display());
         let program = crate::orders::tests::script(folder, &text);
@@ -207,7 +207,7 @@ mod tests {
     fn a_gpu_is_not_reset_while_the_agents_own_child_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let alive = || File::create(folder.path().join("alive")).unwrap();
-        let hold = Arc::new(Hold::default());
+        let hold = Arc::new(ProbePause::default());
         let mut hands = hands(folder.path(), "", Some(Arc::clone(&hold)));
         hands.hold_patience = Duration::from_millis(10);
         let err = hands.reset_gpu(&GpuUuid("GPU-1".to_owned()), alive()).unwrap_err();

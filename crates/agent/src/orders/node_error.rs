@@ -58,7 +58,7 @@ pub enum ActuatorError {
 #[derive(Debug, thiserror::Error)]
 pub enum InspectorError {
     /// NVML did not answer.
-    #[error("{}", .0.why_silent().unwrap_or_default())]
+    #[error("{}", .0.failure_reason().unwrap_or_default())]
     NvmlSilent(Box<NvmlReading>),
     /// NVML lists other GPUs.
     #[error("NVML does not list {gpu}")]

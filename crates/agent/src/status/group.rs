@@ -123,7 +123,7 @@ pub(super) fn groups<'f>(
             worst,
             do_first: DoFirst {
                 action: first.action,
-                text: remedy(first, &faults).unwrap_or(first.action.asks()).to_owned(),
+                text: remedy(first, &faults).unwrap_or(first.action.instruction()).to_owned(),
                 action_by: first.action_by,
                 finding: first.id,
             },
@@ -242,7 +242,11 @@ mod tests {
         let (hangs, asked) = (by_driver(hangs), by_driver(asked));
         assert_eq!(text(&[hangs.clone(), asked]), "end the traffic");
         let reset = Finding { action: Action::ResetGpu, ..hangs };
-        assert_eq!(text(&[reset]), Action::ResetGpu.asks(), "another action has another remedy");
+        assert_eq!(
+            text(&[reset]),
+            Action::ResetGpu.instruction(),
+            "another action has another remedy"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ const PATIENCE_MS: i64 = 30_000;
 
 /// What the brain last showed.
 pub fn of_published(published: Published, board: Arc<Board>, root: &Path) -> MadeOf {
-    let release = Root::unrecorded(root).word("/proc/sys/kernel/osrelease");
+    let release = Root::unrecorded(root).trimmed("/proc/sys/kernel/osrelease");
     let kernel = match release {
         Reading::Value(release) if !release.is_empty() => Some(release),
         _ => None,

@@ -1,4 +1,4 @@
-//! `farrier decode`: what a kernel log says happened to the GPUs, and what to do.
+//! `farrier decode`: GPU faults in a kernel log, and what to do about them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -6,58 +6,59 @@ use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_facts::decode::{Content, Decoder, DeviceSummary, Event, Group, Summary, Unreadable};
+use farrier_facts::decode::{
+    Decoder, DeviceSummary, Event, EventGroup, LogSniffer, Summary, UnreadableLog,
+};
 use farrier_facts::xid::{Severity, XidFacts};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::{Printer, Tone};
 use crate::read_ahead::{CHUNK, ReadAhead};
-use crate::sets;
 
-/// Reads a kernel log and says what happened to the GPUs.
+/// Explains GPU faults in a kernel log.
 ///
-/// Takes the output of dmesg and journalctl, syslog files and /dev/kmsg.
+/// Reads the output of dmesg and journalctl, syslog files and /dev/kmsg.
 ///
 /// Exit code 0: nothing critical; 1: something critical or fatal; 2: the log cannot be read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The log; `-` or nothing is standard input
+    /// Log file; `-` or nothing reads standard input
     file: Option<PathBuf>,
-    /// How to print; JSON is one event a line
+    /// Output format; JSON is one event per line
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// Runs `farrier decode`.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let log = open(args.file.as_deref())?;
-    let set = sets::active();
+    let set = fact_sets::active();
     let worst = match args.output {
         Output::Json => print_events(&set.xids, log, printer)?,
         Output::Table => {
             let mut summary = Summary::default();
-            let lines = read(&set.xids, log, |taken| {
-                if let Taken::Event(event) = taken {
+            let lines = read(&set.xids, log, |item| {
+                if let LogItem::Event(event) = item {
                     summary.add(event);
                 }
                 Ok(())
             })?;
             print_summary(&summary, lines, printer)?;
-            sets::print(&set.set, printer)?;
+            fact_sets::print(&set.set, printer)?;
             summary.worst()
         }
     };
     Ok(Outcome::finding_if(worst >= Some(Severity::Critical)))
 }
 
-/// A log to be read.
+/// An open log.
 struct Log {
     stream: Box<dyn Read + Send>,
-    /// How errors name it.
+    /// Name in error messages.
     name: String,
-    /// None for standard input.
+    /// `None` for standard input.
     path: Option<PathBuf>,
 }
 
@@ -95,85 +96,85 @@ fn open(file: Option<&Path>) -> anyhow::Result<Log> {
     }
 }
 
-/// Reads the log to its end; how many lines it had.
+/// Decodes the log to its end; returns the number of lines.
 fn read(
     facts: &XidFacts,
     log: Log,
-    mut take: impl FnMut(Taken) -> io::Result<()>,
+    mut handle: impl FnMut(LogItem) -> io::Result<()>,
 ) -> anyhow::Result<u64> {
     let mut decoder = Decoder::new(facts);
-    let mut content = Content::default();
+    let mut content = LogSniffer::default();
     let mut events = 0_u64;
     let mut ahead = ReadAhead::spawn(log.stream);
     loop {
         let chunk = ahead.next().with_context(|| format!("failed to read {}", log.name))?;
-        let mut taken = Ok(());
+        let mut handled = Ok(());
         let mut emit = |event| {
             events += 1;
-            if taken.is_ok() {
-                taken = take(Taken::Event(event));
+            if handled.is_ok() {
+                handled = handle(LogItem::Event(event));
             }
         };
         let Some(chunk) = chunk else {
             decoder.finish(&mut emit);
-            taken?;
-            if let Err(err) = content.verdict() {
+            handled?;
+            if let Err(err) = content.finish() {
                 let err = unreadable(err, &log.name, log.path.as_deref());
                 if events == 0 {
                     return Err(err);
                 }
-                // What was found counts all the same.
+                // Events found before the unreadable part still count.
                 failure::warn(&err);
             }
             return Ok(decoder.lines());
         };
-        content.look(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
+        content.inspect(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
         decoder.feed(&chunk, &mut emit);
-        taken?;
+        handled?;
         if chunk.len() < CHUNK {
-            take(Taken::Pause)?;
+            handle(LogItem::Pause)?;
         }
-        ahead.give_back(chunk);
+        ahead.recycle(chunk);
     }
 }
 
-/// The error for a log that is none, with a command that makes it one.
-fn unreadable(err: Unreadable, name: &str, path: Option<&Path>) -> anyhow::Error {
-    // A path that a shell would take apart is better typed by the person.
+/// The error for a file that is not a text log, with a command that converts it.
+fn unreadable(err: UnreadableLog, name: &str, path: Option<&Path>) -> anyhow::Error {
+    // Only quote a path that needs no shell escaping.
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))
     };
     let file = path.and_then(Path::to_str).filter(plain).unwrap_or("FILE");
     let unpack = |tool: &str| format!("unpack it on the way: `{tool} {file} | farrier decode`");
     let hint = match err {
-        Unreadable::Empty => {
+        UnreadableLog::Empty => {
             "unknown is not healthy: `dmesg` may need root, and a rotated log leaves an \
                               empty file; try `sudo dmesg | farrier decode`"
                 .to_owned()
         }
-        Unreadable::Gzip => unpack("zcat"),
-        Unreadable::Xz => unpack("xzcat"),
-        Unreadable::Zstd => unpack("zstdcat"),
-        Unreadable::Bzip2 => unpack("bzcat"),
-        Unreadable::Lz4 => unpack("lz4cat"),
-        Unreadable::Zip => unpack("unzip -p"),
-        Unreadable::Journal => {
+        UnreadableLog::Gzip => unpack("zcat"),
+        UnreadableLog::Xz => unpack("xzcat"),
+        UnreadableLog::Zstd => unpack("zstdcat"),
+        UnreadableLog::Bzip2 => unpack("bzcat"),
+        UnreadableLog::Lz4 => unpack("lz4cat"),
+        UnreadableLog::Zip => unpack("unzip -p"),
+        UnreadableLog::Journal => {
             format!("let journalctl read it: `journalctl -k --file {file} | farrier decode`")
         }
-        Unreadable::Utf16 => {
+        UnreadableLog::Utf16 => {
             format!("convert it on the way: `iconv -f utf-16 -t utf-8 {file} | farrier decode`")
         }
-        Unreadable::Binary => {
+        UnreadableLog::Binary => {
             "name a log in plain text, such as the output of `journalctl -k` or `dmesg`".to_owned()
         }
     };
     anyhow::Error::new(err).context(Hinted::plain(format!("failed to read {name}"), hint))
 }
 
-/// What reading a log brings.
-enum Taken {
+/// An item from reading a log.
+enum LogItem {
     Event(Event),
-    /// The log brings less than it could: somebody may be waiting for what was found.
+    /// The stream is momentarily empty: flush, so that a reader sees the events so far.
     Pause,
 }
 
@@ -183,12 +184,12 @@ fn print_events(
     printer: &mut Printer,
 ) -> anyhow::Result<Option<Severity>> {
     let mut worst = None;
-    read(facts, log, |taken| match taken {
-        Taken::Event(event) => {
+    read(facts, log, |item| match item {
+        LogItem::Event(event) => {
             worst = worst.max(Some(event.severity));
             printer.json_line(&event)
         }
-        Taken::Pause => printer.finish(),
+        LogItem::Pause => printer.finish(),
     })?;
     Ok(worst)
 }
@@ -227,7 +228,7 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     printer.line("")?;
     printer.line(&printer.toned(Tone::Strong, heading))?;
     if let Some(first) = device.first() {
-        let mut text = format!("{}: {}", first.event.action, first.event.action.asks());
+        let mut text = format!("{}: {}", first.event.action, first.event.action.instruction());
         if first.event.xid == Some(154) {
             let line = first.last_line;
             let _ = write!(text, ". The driver itself says so (Xid 154, line {line})");
@@ -241,14 +242,14 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     Ok(())
 }
 
-fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
+fn print_group(group: &EventGroup, printer: &mut Printer) -> io::Result<()> {
     let event = &group.event;
     let what = match event.xid {
         Some(code) if event.kind == farrier_facts::decode::Kind::Sxid => format!("SXid {code}"),
         Some(code) => format!("Xid {code}"),
         None => event.kind.to_string(),
     };
-    let seen = if group.count == 1 {
+    let lines = if group.count == 1 {
         format!(", line {}", event.line)
     } else {
         format!(" ×{}, lines {}–{}", group.count, event.line, group.last_line)
@@ -260,8 +261,8 @@ fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
         (None, Some(pid)) => format!(", process {pid}"),
         (None, None) => String::new(),
     };
-    let what = format!("{what}{seen}{process} → {}", event.action);
-    // The colour's letters must not count as width: padded first, coloured after.
+    let what = format!("{what}{lines}{process} → {}", event.action);
+    // Pad first, then colour: escape codes must not count as width.
     let severity = format!("  {:<9} ", event.severity.to_string());
     let severity =
         severity.replacen(&event.severity.to_string(), &printer.severity(event.severity), 1);

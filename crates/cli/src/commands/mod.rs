@@ -1,4 +1,4 @@
-//! One file a verb. A command reads its input, asks a pure crate, and prints.
+//! One module per subcommand. A command reads its input, calls a library crate, and prints.
 
 pub(crate) mod agent;
 pub(crate) mod bench;
@@ -22,12 +22,12 @@ pub(crate) mod tune;
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
 
-/// How a command ended, when it ended without an error.
+/// How a command ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Exit code 0.
     Fine,
-    /// Exit code 1: the answer is a bad one.
+    /// Exit code 1: a negative result.
     Finding,
 }
 
@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-/// Runs the command that the flags name.
+/// Runs the parsed subcommand.
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Agent(args) => agent::run(&args, printer),

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::commands::{Outcome, agent, status};
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::{log, simulated_hands};
+use crate::{log, simulated_actuator};
 
 /// Carries out orders that stand on its input, one in a line of JSON, as the agent does with those of a server.
 ///
@@ -69,16 +69,19 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     let config = config::read(&args.config, true).map_err(|err| {
-        Hinted::error(agent::whole(&err), "mend the file, or name another with --config")
+        Hinted::error(agent::config_problems(&err), "fix the file, or name another with --config")
     })?;
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("failed to make `{}`", config.state_dir.display()))?;
     let tuner = Tuner::new(&config, Path::new("/proc/self/exe"));
-    let elsewhere =
-        if config.is_live() { None } else { simulated_hands::of_root(&config.root, tuner.clone()) };
+    let elsewhere = if config.is_live() {
+        None
+    } else {
+        simulated_actuator::from_root(&config.root, tuner.clone())
+    };
     let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
-    let known = move || match status::ask(&socket) {
+    let known = move || match status::query(&socket) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(InspectorError::NoAgent { socket: socket.clone() }),
         Err(err) => Err(InspectorError::Status(err.into())),

@@ -53,7 +53,7 @@ fn a_job_hears_of_a_fault_whose_record_hangs() {
         stream.as_mut().unwrap().write_all(hello).unwrap();
     });
     let stream = stream.unwrap();
-    stream.set_read_timeout(Some(crate::support::wait::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
     let said: Vec<String> = BufReader::new(stream).lines().take(2).map(Result::unwrap).collect();
     assert!(said[1].contains("checkpoint_wanted") && said[1].contains("Xid 79"), "{said:?}");
     drop(agent);

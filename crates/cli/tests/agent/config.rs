@@ -170,10 +170,7 @@ fn without_an_agent_status_says_what_was() {
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     assert!(status["agent"].is_null());
     let table = world.status_ran(&[]).stdout;
-    assert!(
-        table.starts_with("FAULTY: agent is not running, the last change in its journal is of 20"),
-        "{table}"
-    );
+    assert!(table.starts_with("FAULTY: agent is not running, its journal ends at 20"), "{table}");
 }
 
 #[test]

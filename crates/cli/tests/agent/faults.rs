@@ -46,7 +46,8 @@ fn what_one_part_has_is_not_missing_on_the_node() {
         assert!(status["not_supported"][signal].is_null(), "{signal}: {status:#}");
     }
     let table = world.status_ran(&[]).stdout;
-    let lacking = table.lines().filter(|line| line.starts_with("Not on the parts of this node"));
+    let lacking =
+        table.lines().filter(|line| line.starts_with("Not supported by this node's hardware"));
     let lacking: Vec<&str> = lacking.collect();
     assert!(
         matches!(lacking[..], [line] if line.ends_with("signals (--output json lists them)")),

@@ -12,7 +12,7 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     let (status, _) = world.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap().to_owned();
     let mut stream = UnixStream::connect(world.path("agent.sock")).unwrap();
-    stream.set_read_timeout(Some(crate::support::wait::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
     let hello = format!(
         "{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",\"world_size\":2,\"gpu\":\"{gpu}\"}}\n"
     );
@@ -44,7 +44,7 @@ struct Rank {
 impl Rank {
     fn hello(world: &World, words: &str) -> Self {
         let stream = UnixStream::connect(world.path("agent.sock")).unwrap();
-        stream.set_read_timeout(Some(crate::support::wait::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
         let mut rank = Self { stream, lines };
         rank.say(&format!("{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",{words}}}"));
@@ -101,9 +101,9 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
         "; taken 20",
         "of step 8",
         "out of GPU memory once, last 20",
-        "by rank 1, which wanted 2.0 GiB",
+        "by rank 1, requested 2.0 GiB",
         "took 3.00 s for step 7, 20 % more than the median of 2.50 s",
-        "no rank is connected since",
+        "no rank connected since",
         "; shown until",
     ] {
         assert!(after.contains(part), "{part}: {after}");

@@ -37,15 +37,15 @@ fn without_root_it_says_what_it_cannot_see() {
         let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
         // At first it only has not been read yet.
         let why = blind.first().and_then(|it| it["why"].as_str()).unwrap_or_default();
-        blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("may not be read")
+        blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("permission denied")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let why = status["not_seen"][0]["why"].as_str().unwrap();
-    assert!(why.contains("needs root or CAP_SYSLOG"), "{why}");
+    assert!(why.contains("root or CAP_SYSLOG is required"), "{why}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
     let table = world.status_ran(&[]);
     assert_eq!(table.code, 1);
-    assert!(table.stdout.contains("Not seen"), "{}", table.stdout);
+    assert!(table.stdout.contains("Coverage gaps"), "{}", table.stdout);
     assert_eq!(agent.get("/healthz").0, 503);
 }
 

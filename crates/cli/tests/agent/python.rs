@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::wait::PATIENCE;
+use crate::support::wait::TEST_TIMEOUT;
 use crate::world::World;
 
 /// A rank that says a step, waits for a wish, says that it is fulfilled, and stays until its input ends.
@@ -59,7 +59,7 @@ fn the_python_client_is_shown_told_and_answered() {
     // As PyTorch writes it.
     let gpu = gpu.trim_start_matches("GPU-");
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
-    let patience = PATIENCE.as_secs().to_string();
+    let patience = TEST_TIMEOUT.as_secs().to_string();
     let mut python = Command::new("python3");
     python.args(["-c", RANK, gpu, &patience]).stdin(Stdio::piped()).stdout(Stdio::piped());
     python.env("PYTHONPATH", package).env("FARRIER_SOCKET", world.path("agent.sock"));

@@ -1,4 +1,5 @@
-//! `farrier bench launch` against drivers that are not there, see no GPU, are too old, lose work, or do all of it.
+//! `farrier bench launch` with fake drivers: missing, without a GPU, too old, losing work, or
+//! working.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +10,13 @@ use tempfile::TempDir;
 
 use crate::support::{Ran, farrier};
 
-/// Runs with the library of a folder in place of any real one.
-fn launch(folder: &Path, words: &[&str]) -> Ran {
-    let all: Vec<&str> = ["bench", "launch"].iter().chain(words).copied().collect();
+/// Runs with the library in a directory instead of a real one.
+fn launch(folder: &Path, args: &[&str]) -> Ran {
+    let all: Vec<&str> = ["bench", "launch"].iter().chain(args).copied().collect();
     farrier(&all).env("LD_LIBRARY_PATH", folder).output().unwrap().into()
 }
 
-/// A driver that does what its flags say.
+/// Compiles a fake driver with these flags.
 pub(crate) fn driver(flags: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/fake_cuda.c");
@@ -26,17 +27,21 @@ pub(crate) fn driver(flags: &[&str]) -> TempDir {
 }
 
 #[test]
-fn without_a_library_it_says_so() {
+fn a_missing_library_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    // The loader does not look further where a file of that name is no library.
+    // The loader stops at a file of that name even if it is not a library.
     for name in ["libcuda.so", "libcuda.so.1"] {
-        fs::write(folder.path().join(name), "no library at all").unwrap();
+        fs::write(folder.path().join(name), "not a library").unwrap();
     }
     let ran = launch(folder.path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("`libcuda.so.1` cannot be loaded"), "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("hint: this needs a machine with NVIDIA's driver"),
+        ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("hint: this needs a machine with the NVIDIA driver"),
         "{}",
         ran.stderr
     );
@@ -44,36 +49,36 @@ fn without_a_library_it_says_so() {
 }
 
 #[test]
-fn without_a_gpu_it_says_so() {
+fn no_gpu_is_an_error() {
     let ran = launch(driver(&["-DCOUNT=0"]).path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    let said = "CUDA sees no GPU: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
-    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    let expected = "CUDA finds no GPU: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_named() {
+fn an_invalid_gpu_index_is_an_error() {
     let ran = launch(driver(&["-DCOUNT=2"]).path(), &["--gpu", "2"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("there is no GPU 2: CUDA sees 2"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no GPU 2: CUDA finds 2"), "{}", ran.stderr);
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_named() {
+fn an_old_driver_is_an_error() {
     let ran = launch(driver(&["-DCOUNT=1", "-DOLD"]).path(), &[]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("has no `cuGraphUpload`"), "{}", ran.stderr);
 }
 
 #[test]
-fn times_of_launches_that_did_not_happen_are_not_told() {
+fn lost_launches_are_an_error() {
     let ran = launch(driver(&["-DCOUNT=1", "-DLOSES"]).path(), &["--repeats", "2"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("the times mean nothing"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the measurement is invalid"), "{}", ran.stderr);
 }
 
 #[test]
-fn every_kind_of_work_has_its_cost() {
+fn every_operation_has_a_cost() {
     let driver = driver(&["-DCOUNT=1"]);
     let ran = launch(driver.path(), &["--repeats", "5", "--output", "json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -81,7 +86,7 @@ fn every_kind_of_work_has_its_cost() {
     assert_eq!(report["gpu"], "A GPU of no kind");
     assert_eq!(report["compute_capability"], "9.0");
     let costs = report["costs"].as_array().unwrap();
-    let names: Vec<&str> = costs.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = costs.iter().map(|cost| cost["name"].as_str().unwrap()).collect();
     let all = ["stream", "graph", "launch-and-wait", "synchronise", "copy-to-gpu", "copy-to-host"];
     assert_eq!(names, all);
     for cost in costs {
@@ -90,13 +95,13 @@ fn every_kind_of_work_has_its_cost() {
         let number = |key: &str| total[key].as_f64().unwrap();
         assert!(number("least") > 0.0, "{cost}");
         assert!(number("least") <= number("median") && number("median") <= number("most"));
-        let waits = ["launch-and-wait", "synchronise", "copy-to-host"];
-        let waits = waits.contains(&cost["name"].as_str().unwrap());
-        assert_eq!(cost["submit_us"].is_null(), waits, "{cost}");
+        let synchronous = ["launch-and-wait", "synchronise", "copy-to-host"];
+        let synchronous = synchronous.contains(&cost["name"].as_str().unwrap());
+        assert_eq!(cost["submit_us"].is_null(), synchronous, "{cost}");
     }
     let table = launch(driver.path(), &["--repeats", "2", "--launches", "10"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
-    for word in ["A GPU of no kind, compute capability 9.0", "stream", "waits", "10 between two"] {
+    for word in ["A GPU of no kind, compute capability 9.0", "stream", "synchronous", "10 per"] {
         assert!(table.stdout.contains(word), "{word}: {}", table.stdout);
     }
 }

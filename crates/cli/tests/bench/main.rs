@@ -1,4 +1,4 @@
-//! `farrier bench` as a person runs it, without a GPU.
+//! End-to-end tests of `farrier bench`, without a GPU.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

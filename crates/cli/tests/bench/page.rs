@@ -1,4 +1,4 @@
-//! What is printed of shards on disk, with no machine in it: these came from nowhere.
+//! Output for made-up shards on disk.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use crate::support::run;
 
-/// A folder of shards with made-up figures.
-fn measured() -> TempDir {
+/// A directory of shards with made-up figures.
+fn sample_shards() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let shards = folder.path().join("shards");
     fs::create_dir(&shards).unwrap();
@@ -21,7 +21,7 @@ fn measured() -> TempDir {
             }});
             let step_s = step_s * (1.0 + 0.01 * f64::from(repeat));
             let outcome = if (variant, repeat) == ("compile", 1) {
-                json!({ "failed": { "why": "it ended with exit status: 1", "stderr": [
+                json!({ "failed": { "why": "it exited with exit status: 1", "stderr": [
                     "  File \"<string>\", line 1 & more", "RuntimeError: a < b\u{1b}[31m"
                 ]}})
             } else {
@@ -47,7 +47,7 @@ fn measured() -> TempDir {
     folder
 }
 
-/// Ours is a graph in all repeats but the second.
+/// `ours` is a graph in all repeats but the second.
 fn steps(variant: &str, step_s: f64, repeat: u32) -> Value {
     let ours = variant == "ours";
     let graph = ours && repeat != 1;
@@ -80,16 +80,16 @@ fn write(shards: &Path, name: &str, spec: &Value, outcome: &Value) {
     fs::write(shards.join(format!("{name}.json")), file.to_string()).unwrap();
 }
 
-fn merged(folder: &TempDir, words: &[&str]) -> String {
+fn merge(folder: &TempDir, args: &[&str]) -> String {
     let folder = folder.path().to_str().unwrap();
     let all = ["bench", "train", "--merge-only", "--dir", folder];
-    let all: Vec<&str> = all.iter().chain(words).copied().collect();
+    let all: Vec<&str> = all.iter().chain(args).copied().collect();
     let ran = run(&all);
     assert_eq!(ran.code, 1, "a shard failed: {}", ran.stderr);
     ran.stdout
 }
 
-/// Every tag is closed by its own, in order; what is written as text holds no tag. Gives the tags.
+/// Checks that tags are nested correctly, and returns them.
 fn tags(html: &str) -> Vec<String> {
     let (mut open, mut seen) = (Vec::new(), Vec::new());
     let body = html.strip_prefix("<!DOCTYPE html>\n").unwrap();
@@ -114,22 +114,22 @@ fn tags(html: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_page_is_whole_and_needs_nothing_else() {
-    let folder = measured();
+fn the_page_is_valid_and_self_contained() {
+    let folder = sample_shards();
     let path = folder.path().join("page.html");
-    merged(&folder, &["--price-per-hour", "3.50", "--html", path.to_str().unwrap()]);
+    merge(&folder, &["--price-per-hour", "3.50", "--html", path.to_str().unwrap()]);
     let html = fs::read_to_string(&path).unwrap();
     let tags = tags(&html);
     let count = |name: &str| tags.iter().filter(|tag| *tag == name).count();
-    // Four plots of the shape, one of the cap.
+    // Four charts for the shape, one for the cap.
     assert_eq!((count("svg"), count("html"), count("body"), count("title")), (5, 1, 1, 6));
-    for none in ["script", "link", "img", "iframe"] {
-        assert_eq!(count(none), 0, "{none}");
+    for tag in ["script", "link", "img", "iframe"] {
+        assert_eq!(count(tag), 0, "{tag}");
     }
-    for none in ["http", "url(", "@import", "\u{1b}", "NaN", "inf\""] {
-        assert!(!html.contains(none), "{none}");
+    for text in ["http", "url(", "@import", "\u{1b}", "NaN", "inf\""] {
+        assert!(!html.contains(text), "{text}");
     }
-    // Every table scrolls inside itself where the window is narrow.
+    // Every table scrolls by itself in a narrow window.
     let wide = "<div class=\"wide\" tabindex=\"0\"><table";
     assert_eq!((count("table"), html.matches(wide).count()), (4, 4));
     for word in [
@@ -142,9 +142,9 @@ fn the_page_is_whole_and_needs_nothing_else() {
         "<td>2 of 80.0 ms<br/><small>(later 0.30 %)</small></td>",
         "<th scope=\"col\">Tokens/s, all 80 steps</th>",
         "<tr class=\"of\"><th scope=\"rowgroup\" colspan=\"4\">191m at 1 x 512</th></tr>",
-        "<p>ours, repeat 1, ran eagerly: &lt;it&gt; differs. What helps: this.</p>",
+        "<p>ours, repeat 1, fell back to eager: &lt;it&gt; differs. What helps: this.</p>",
         "<h3>191m at 1 x 512, ours, repeat 2</h3>",
-        "<h3>191m at 1 x 512, ours, repeat 1, eager in the end</h3>",
+        "<h3>191m at 1 x 512, ours, repeat 1, ended eager</h3>",
         "<pre>farrier bench train --dir DIR --price-per-hour 3.50</pre>",
     ] {
         assert!(html.contains(word), "{word}");
@@ -156,27 +156,28 @@ fn the_page_is_whole_and_needs_nothing_else() {
     insta::assert_snapshot!("page", shown);
 }
 
-/// `docs/bench_h200.html` is made of `bench/train_h200`. `FARRIER_BLESS=1 cargo test -p farrier --test bench` writes it anew.
+/// `docs/bench_h200.html` is generated from `bench/train_h200`. `FARRIER_BLESS=1 cargo test -p
+/// farrier --test bench` rewrites it.
 #[test]
-fn the_page_in_the_documentation_is_made_of_the_shards_in_the_repository() {
+fn the_page_in_the_docs_matches_the_shards() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let (shards, kept) = (root.join("bench/train_h200"), root.join("docs/bench_h200.html"));
+    let (shards, page) = (root.join("bench/train_h200"), root.join("docs/bench_h200.html"));
     let folder = tempfile::tempdir().unwrap();
     let bless = std::env::var_os("FARRIER_BLESS").is_some();
-    let made = if bless { kept.clone() } else { folder.path().join("page.html") };
-    let words = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
+    let made = if bless { page.clone() } else { folder.path().join("page.html") };
+    let args = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
     let paths = [shards.to_str().unwrap(), "--html", made.to_str().unwrap()];
-    let ran = run(&words.iter().chain(&paths).copied().collect::<Vec<_>>());
+    let ran = run(&args.iter().chain(&paths).copied().collect::<Vec<_>>());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let (made, kept) = (fs::read_to_string(made).unwrap(), fs::read_to_string(kept).unwrap());
+    let (made, page) = (fs::read_to_string(made).unwrap(), fs::read_to_string(page).unwrap());
     assert!(
-        made == kept,
-        "docs/bench_h200.html is not of these shards: write it with FARRIER_BLESS=1"
+        made == page,
+        "docs/bench_h200.html does not match the shards: rewrite it with FARRIER_BLESS=1"
     );
 }
 
 #[test]
-fn the_table_is_for_people() {
-    let folder = measured();
-    insta::assert_snapshot!("table", merged(&folder, &["--price-per-hour", "3.50"]));
+fn table_output() {
+    let folder = sample_shards();
+    insta::assert_snapshot!("table", merge(&folder, &["--price-per-hour", "3.50"]));
 }

@@ -1,4 +1,4 @@
-//! `farrier diag` as a person runs it, on simulated GPUs and without any.
+//! End-to-end tests of `farrier diag`, on simulated GPUs and without GPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use support::wait::wait_until;
 use support::{Ran, farrier, run};
 
-/// A folder with simulated GPUs that have these ailments, one GPU a list.
+/// A directory with simulated GPUs, one per list of faults.
 struct Bench {
     folder: tempfile::TempDir,
 }
@@ -42,21 +42,21 @@ impl Bench {
         self.folder.path().join("gpus.json")
     }
 
-    fn words<'a>(file: &'a str, history: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let mut words = vec!["diag", "--simulated", file, "--history", history];
-        words.extend(more);
-        words
+    fn args<'a>(file: &'a str, history: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut args = vec!["diag", "--simulated", file, "--history", history];
+        args.extend(more);
+        args
     }
 
     fn run(&self, more: &[&str]) -> Ran {
         let (file, history) = (self.file(), self.folder.path().join("history"));
-        run(&Self::words(file.to_str().unwrap(), history.to_str().unwrap(), more))
+        run(&Self::args(file.to_str().unwrap(), history.to_str().unwrap(), more))
     }
 
     fn json(&self, more: &[&str]) -> (i32, Value) {
-        let mut words = vec!["--output", "json"];
-        words.extend(more);
-        let ran = self.run(&words);
+        let mut args = vec!["--output", "json"];
+        args.extend(more);
+        let ran = self.run(&args);
         (ran.code, serde_json::from_str(&ran.stdout).unwrap())
     }
 }
@@ -73,7 +73,7 @@ fn a_healthy_gpu_passes_every_level() {
     let bench = Bench::new(&[json!([])]);
     let ran = bench.run(&[]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.starts_with("SIMULATED: nothing here was measured on a GPU"));
+    assert!(ran.stdout.starts_with("SIMULATED: no real GPU was measured"));
     assert!(ran.stdout.contains("launch-graph") && !ran.stdout.contains("hbm-read"));
     let page = bench.folder.path().join("page.html");
     let (code, report) =
@@ -81,9 +81,9 @@ fn a_healthy_gpu_passes_every_level() {
     assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
     assert_eq!(report["gpus"][0]["tests"].as_array().unwrap().len(), 19);
     assert_eq!(grade(&report, 0, "peer-copy").0, "not-run");
-    assert_eq!(report["complete"], true, "there is nobody to copy to");
+    assert_eq!(report["complete"], true, "there is no peer to copy to");
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("Simulated: nothing here was measured") && page.ends_with("</html>\n"));
+    assert!(page.contains("Simulated: no real GPU was measured") && page.ends_with("</html>\n"));
 }
 
 #[test]
@@ -100,51 +100,51 @@ fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
         (0..4).map(|gpu| report["gpus"][gpu]["grade"].as_str().unwrap()).collect();
     assert_eq!(grades, ["degraded", "fail", "degraded", "pass"]);
     assert_eq!(grade(&report, 0, "hbm-read").0, "degraded");
-    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the least for this part"));
+    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the minimum for this part"));
     let (corrupt, why) = grade(&report, 1, "corruption");
     assert_eq!(corrupt, "fail");
-    assert!(why.contains("multiprocessor 17 computed wrongly"), "{why}");
+    assert!(why.contains("SM 17 gave"), "{why}");
     assert_eq!(grade(&report, 2, "pcie-to-gpu").0, "degraded");
     assert_eq!(grade(&report, 2, "gemm-bf16").0, "degraded");
-    // Only one of them, by number.
+    // Select one by index.
     let (code, report) = bench.json(&["--gpu", "3"]);
     assert_eq!((code, report["gpus"].as_array().unwrap().len()), (0, 1));
 }
 
 #[test]
-fn a_card_is_held_to_what_it_used_to_reach() {
+fn a_gpu_is_compared_with_its_own_history() {
     let healthy = Bench::new(&[json!([])]);
     for _ in 0..3 {
         assert_eq!(healthy.run(&["--only", "gemm-bf16"]).code, 0);
     }
-    // Within what the part may reach, and less than this card did.
+    // Above the minimum for the model, but below this GPU's history.
     let slower = Bench::new(&[json!([{"slow-products": 0.94}])]);
     let history = healthy.folder.path().join("history");
     let file = slower.file();
-    let words = ["--only", "gemm-bf16", "--output", "json"];
-    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    let args = ["--only", "gemm-bf16", "--output", "json"];
+    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(ran.code, 1);
     let (grade, why) = grade(&report, 0, "gemm-bf16");
     assert_eq!(grade, "degraded");
-    assert!(why.starts_with("94.0 % of what this card used to reach, 760 TFLOP/s"), "{why}");
+    assert!(why.starts_with("94.0 % of the typical value of this GPU, 760 TFLOP/s"), "{why}");
     assert!(why.contains("--forget-history"), "{why}");
-    // What was degraded does not become usual.
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 3);
-    // Nor does what somebody forced.
+    // Degraded results do not enter the history.
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 3);
+    // Nor do results of a forced run.
     assert_eq!(healthy.run(&["--only", "gemm-bf16", "--force"]).code, 0);
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 3);
-    let words = ["--only", "gemm-bf16", "--forget-history"];
-    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 3);
+    let args = ["--only", "gemm-bf16", "--forget-history"];
+    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
     assert_eq!(ran.code, 0, "{}", ran.stdout);
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 1, "it begins anew");
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 1, "the history starts over");
 }
 
 #[test]
-fn a_gpu_without_a_library_is_held_to_our_own_product() {
+fn without_cublas_the_built_in_gemm_counts() {
     let change = |bench: &Bench, key: &str, value: Value| {
         let text = std::fs::read_to_string(bench.file()).unwrap();
         let mut list: Value = serde_json::from_str(&text).unwrap();
@@ -155,46 +155,50 @@ fn a_gpu_without_a_library_is_held_to_our_own_product() {
     change(&bench, "has_library", json!(false));
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!(code, 0, "{report:#}");
-    assert_eq!(report["complete"], true, "our own product stands for them: {report:#}");
+    assert_eq!(report["complete"], true, "the built-in GEMM replaces them: {report:#}");
     let slow = Bench::new(&[json!([{"slow-products": 0.05}])]);
     change(&slow, "has_library", json!(false));
     let (code, report) = slow.json(&["--level", "2"]);
     assert_eq!((code, grade(&report, 0, "gemm-own").0), (1, "degraded"));
-    // A part that nobody knows has no figure for it.
+    // An unknown GPU model has no baseline.
     let unknown = Bench::new(&[json!([])]);
     change(&unknown, "has_library", json!(false));
     change(&unknown, "name", json!("NVIDIA Q9000"));
     let (code, report) = unknown.json(&["--level", "2"]);
-    assert_eq!((code, report["grade"].as_str()), (1, Some("pass")), "who gates on the code");
+    assert_eq!((code, report["grade"].as_str()), (1, Some("pass")), "incomplete is not a pass");
     assert_eq!(report["complete"], false);
     let missing = report["gpus"][0]["missing"].as_array().unwrap();
     assert!(missing.contains(&json!("gemm-bf16")) && !missing.contains(&json!("peer-copy")));
     let ran = unknown.run(&["--level", "2"]);
-    assert!(ran.stdout.contains("not complete: gemm-bf16,"), "{}", ran.stdout);
-    assert!(ran.stdout.contains("PASS, NOT COMPLETE  level 2"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("incomplete: gemm-bf16,"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("PASS, INCOMPLETE  level 2"), "{}", ran.stdout);
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_known_before_the_tests() {
+fn an_unwritable_page_fails_before_the_tests() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let ran = bench.run(&["--html", "/nowhere/page.html"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("failed to open `/nowhere/page.html`"), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("hangs"), "no test was begun: {}", ran.stderr);
-    assert_eq!(ran.stdout, "", "no test was begun");
+    assert!(!ran.stderr.contains("hangs"), "no test was started: {}", ran.stderr);
+    assert_eq!(ran.stdout, "", "no test was started");
 }
 
 #[test]
-fn two_at_once_do_not_measure_each_other() {
+fn concurrent_runs_on_a_gpu_are_refused() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
-    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
-    let mut first = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // It has the GPU before it has a child.
+    let args = Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
+    let mut first = farrier(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // It locks the GPU before it starts a child.
     let children = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", first.id()));
         let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
-        tasks.into_iter().flatten().flatten().any(|task| of(task).is_ok_and(|it| !it.is_empty()))
+        tasks
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|task| of(task).is_ok_and(|children| !children.is_empty()))
     };
     wait_until(|| "no child ever started".to_owned(), children);
     let second = bench.run(&[]);
@@ -209,44 +213,48 @@ fn two_at_once_do_not_measure_each_other() {
 }
 
 #[test]
-fn one_whose_parent_is_gone_ends() {
+fn it_exits_with_its_parent() {
     let bench = Bench::new(&[json!([])]);
-    // Process 1 is not its parent: whoever asked has gone.
+    // Process 1 is not its parent, so the parent counts as gone.
     let ran = bench.run(&["--ends-with", "1"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("failed to end with the process"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("failed to bind to the lifetime of the parent process"),
+        "{}",
+        ran.stderr
+    );
     let me = std::process::id().to_string();
     assert_eq!(bench.run(&["--ends-with", &me]).code, 0);
 }
 
 #[test]
-fn what_was_asked_is_what_is_told() {
+fn the_report_states_the_selected_tests() {
     let bench = Bench::new(&[json!([])]);
     let (_, report) = bench.json(&["--only", "corruption", "--minutes", "0.1"]);
     assert_eq!((&report["level"], &report["only"]), (&json!(3), &json!(["corruption"])));
     let ran = bench.run(&["--level", "2", "--minutes", "5"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("level 2 has no minutes of load"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("level 2 has no sustained load"), "{}", ran.stderr);
     let text = std::fs::read_to_string(bench.file()).unwrap();
     std::fs::write(bench.file(), text.replace("[9,0]", "[8,0]")).unwrap();
     let ran = bench.run(&["--only", "gemm-fp8"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("this GPU computes nothing in 8-bit floats"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: the GPU itself was opened"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this GPU does not support FP8"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: the GPU was opened"), "{}", ran.stderr);
 }
 
 #[test]
-fn a_gpu_that_is_lost_fails_and_is_given_no_more_work() {
+fn a_lost_gpu_fails_and_gets_no_further_tests() {
     let bench = Bench::new(&[json!([{"lost": {"after": 0}}])]);
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!(code, 1);
     let (first, why) = grade(&report, 0, "allocate");
     assert!(first == "fail" && why.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{why}");
-    assert_eq!(grade(&report, 0, "hbm-read"), ("not-run", "`allocate` failed before"));
+    assert_eq!(grade(&report, 0, "hbm-read"), ("not-run", "`allocate` failed"));
 }
 
 #[test]
-fn a_gpu_that_stays_lost_is_opened_only_once_more() {
+fn a_gpu_that_stays_lost_is_reopened_only_once() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("lost");
     let bench = Bench::new(&[json!([{"gone": {"after": 60, "mark": mark}}])]);
@@ -254,20 +262,20 @@ fn a_gpu_that_stays_lost_is_opened_only_once_more() {
     assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
     let tests = report["gpus"][0]["tests"].as_array().unwrap();
     let of = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
-    // The one in which it was lost, and the one for which it could not be opened.
+    // The test in which it was lost, and the test for which it could not be reopened.
     assert_eq!(of("fail"), 2, "{report:#}");
     let (last, why) = grade(&report, 0, "memory-patterns");
     assert_eq!(last, "not-run");
-    assert!(why.starts_with("the GPU could not be opened again: failed to start CUDA"), "{why}");
+    assert!(why.starts_with("the GPU could not be opened again: failed to create a CUDA context"), "{why}");
 }
 
 #[test]
-fn what_the_machine_withholds_is_not_run() {
+fn tests_without_resources_are_not_run() {
     let bench = Bench::new(&[json!([{"full": {"left_mib": 0}}])]);
     let ran = bench.run(&["--output", "json"]);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(grade(&report, 0, "allocate").0, "not-run");
-    assert!(grade(&report, 0, "allocate").1.contains("not that much free memory"));
+    assert!(grade(&report, 0, "allocate").1.contains("not enough free GPU memory"));
     let bench = Bench::new(&[json!(["no-pinned-memory"])]);
     let (code, report) = bench.json(&[]);
     assert_eq!((code, report["grade"].as_str()), (1, Some("pass")), "{report:#}");
@@ -279,11 +287,11 @@ fn what_the_machine_withholds_is_not_run() {
     let (code, report) = bench.json(&["--level", "2"]);
     assert_eq!((code, report["complete"].as_bool()), (1, Some(false)), "{report:#}");
     let (patterns, why) = grade(&report, 0, "memory-patterns");
-    assert!(patterns == "not-run" && why.contains("others hold the rest"), "{why}");
+    assert!(patterns == "not-run" && why.contains("other processes hold the rest"), "{why}");
 }
 
 #[test]
-fn a_gpu_that_hangs_is_waited_for_only_so_long() {
+fn a_hung_gpu_times_out() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let (code, report) = bench.json(&[]);
     assert_eq!(code, 1);
@@ -296,10 +304,10 @@ fn an_interrupt_leaves_no_process_behind() {
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
     let page = bench.folder.path().join("new.html");
     let html = ["--html", page.to_str().unwrap()];
-    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &html);
-    let said = bench.folder.path().join("said");
-    let stderr = std::fs::File::create(&said).unwrap();
-    let mut child = farrier(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+    let args = Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &html);
+    let log = bench.folder.path().join("stderr");
+    let stderr = std::fs::File::create(&log).unwrap();
+    let mut child = farrier(&args).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let children = || {
         let path = format!("/proc/{0}/task/{0}/children", child.id());
         // Threads start children too.
@@ -317,33 +325,31 @@ fn an_interrupt_leaves_no_process_behind() {
     let status = child.wait().unwrap();
     assert!(!status.success());
     assert!(!page.exists(), "nor an empty page");
-    let said = std::fs::read_to_string(said).unwrap();
-    assert!(said.contains("interrupted: no test had ended. No verdict"), "{said}");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("interrupted: no test completed. No verdict"), "{log}");
     let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
-    let explain = || "a child that holds the GPU outlives its parent".to_owned();
+    let explain = || "a child process outlives its parent".to_owned();
     wait_until(explain, || !grandchildren.iter().any(is_there));
 }
 
 #[test]
-fn what_cannot_be_tested_says_why_and_what_to_do() {
+fn errors_state_the_reason_and_a_hint() {
     let ran = run(&["diag", "--nvml", "/nowhere/libnvidia-ml.so.1"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("no GPU can be tested: no NVML library"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: this needs a machine with NVIDIA's driver"));
+    assert!(ran.stderr.contains("hint: this needs a machine with the NVIDIA driver"));
     let bench = Bench::new(&[json!([])]);
     let ran = bench.run(&["--gpu", "7"]);
     assert_eq!(ran.code, 2);
-    assert!(
-        ran.stderr.contains("there is no GPU `7`") && ran.stderr.contains("0 (GPU-simulated-0)")
-    );
-    for (words, said) in [
+    assert!(ran.stderr.contains("no GPU `7`") && ran.stderr.contains("0 (GPU-simulated-0)"));
+    for (args, expected) in [
         (["--level", "4"], "4 is not in 1..=3"),
-        (["--minutes", "0"], "expected more than nothing"),
-        (["--only", "gemm"], "there is no test `gemm`"),
+        (["--minutes", "0"], "expected more than 0"),
+        (["--only", "gemm"], "unknown test `gemm`"),
     ] {
-        let ran = bench.run(&words);
+        let ran = bench.run(&args);
         assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
     }
     std::fs::write(bench.file(), "[]").unwrap();
     let ran = bench.run(&[]);
@@ -354,5 +360,5 @@ fn what_cannot_be_tested_says_why_and_what_to_do() {
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("GPU 0: `slow-memory` is -3"), "{}", ran.stderr);
     std::fs::write(bench.file(), "{}").unwrap();
-    assert!(bench.run(&[]).stderr.contains("is no list of simulated GPUs"));
+    assert!(bench.run(&[]).stderr.contains("is not a list of simulated GPUs"));
 }

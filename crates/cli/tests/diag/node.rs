@@ -1,18 +1,18 @@
-//! With NVML: GPUs that are lost, and what was wrong before the tests.
+//! With NVML on a simulated node: lost GPUs, and findings before the tests.
 
 use serde_json::{Value, json};
 
 use crate::support::{Ran, run};
 use crate::{Bench, grade};
 
-/// A simulated node whose CUDA is played by healthy GPUs.
+/// A simulated node; CUDA tests run on healthy simulated GPUs.
 struct Node {
     folder: tempfile::TempDir,
     bench: Bench,
 }
 
 impl Node {
-    fn of(gpus: u32) -> Self {
+    fn with_gpus(gpus: u32) -> Self {
         let node = Self { folder: tempfile::tempdir().unwrap(), bench: Bench::new(&[json!([])]) };
         let count = gpus.to_string();
         let made = run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);
@@ -24,10 +24,10 @@ impl Node {
         self.folder.path().join("node").to_str().unwrap().to_owned()
     }
 
-    fn inject(&self, words: &[&str]) {
+    fn inject(&self, args: &[&str]) {
         let dir = self.dir();
-        let ran = run(&[&["simulate", "inject", &dir], words].concat());
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        let ran = run(&[&["simulate", "inject", &dir], args].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
     }
 
     fn diag(&self, more: &[&str]) -> Ran {
@@ -42,8 +42,8 @@ impl Node {
 }
 
 #[test]
-fn a_gpu_that_fell_off_the_bus_has_failed_and_the_others_are_counted() {
-    let node = Node::of(3);
+fn a_gpu_off_the_bus_fails_and_the_others_are_tested() {
+    let node = Node::with_gpus(3);
     node.inject(&["lost", "--gpu", "2"]);
     let (code, report) = node.json(&["--gpu", "2"]);
     assert_eq!((code, &report["gpus"][0]["grade"]), (1, &json!("fail")), "{report:#}");
@@ -54,18 +54,18 @@ fn a_gpu_that_fell_off_the_bus_has_failed_and_the_others_are_counted() {
     let ran = node.diag(&[]);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     for part in [
-        "GPU 2, which does not say who it is: fail",
-        "no test could be run: it fell off the bus",
+        "GPU 2 without a UUID: fail",
+        "no test was run: it fell off the bus",
         "what to do: take the node out of service and reboot it",
-        "FAIL (2 pass, 1 fail), NOT COMPLETE  level 1",
+        "FAIL (2 pass, 1 fail), INCOMPLETE  level 1",
     ] {
         assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
     }
 }
 
 #[test]
-fn what_waits_for_a_reset_is_no_pass_however_well_it_works() {
-    let node = Node::of(2);
+fn a_pending_reset_is_not_a_pass() {
+    let node = Node::with_gpus(2);
     let (code, report) = node.json(&["--gpu", "1"]);
     assert_eq!(code, 0, "{report:#}");
     assert!(grade(&report, 0, "watched").1.contains("no new Xid"), "{report:#}");
@@ -76,5 +76,5 @@ fn what_waits_for_a_reset_is_no_pass_however_well_it_works() {
     assert!(watched == "fail" && why.starts_with("before the tests: "), "{why}");
     assert!(report["gpus"][0]["remedy"].as_str().unwrap().starts_with("reset-gpu"), "{report:#}");
     let (code, report) = node.json(&["--gpu", "0"]);
-    assert_eq!(code, 0, "the other one is well: {report:#}");
+    assert_eq!(code, 0, "the other GPU is healthy: {report:#}");
 }

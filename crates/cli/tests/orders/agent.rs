@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::orders::{Orders, order};
+use crate::orders::{OrdersProcess, order};
 use crate::way::configured;
 use crate::world::{Agent, World, find};
 
@@ -13,7 +13,7 @@ fn an_agent_carries_on_an_order_that_was_accepted_before_it_died() {
     let world = World::of(1);
     configured(&world, "enabled = true\n");
     let (config, log) = (world.path("agent.toml"), world.path("orders.log"));
-    let mut orders = Orders::start(&config, &log, Some("order-synced"));
+    let mut orders = OrdersProcess::start(&config, &log, Some("order-synced"));
     orders.say(&json!({ "order": order(1, json!("cordon"), None) }));
     assert_eq!(orders.hear(), None, "it died before it could say anything");
     assert!(!orders.ended().success());
@@ -21,7 +21,7 @@ fn an_agent_carries_on_an_order_that_was_accepted_before_it_died() {
     agent.until(|_| world.path("state/cordon.json").exists());
     agent.until(|_| agent.log().contains("an order is done"));
     // Two cannot carry out orders.
-    let mut other = Orders::start(&config, &log, None);
+    let mut other = OrdersProcess::start(&config, &log, None);
     assert!(!other.ended().success());
     assert!(fs::read_to_string(&log).unwrap().contains("another process carries out orders"));
     agent.stop();
@@ -59,7 +59,7 @@ fn a_repair_that_another_process_notes_reaches_the_agent_that_watches() {
     let config = configured(&world, "");
     let agent = world.agent().ready();
     broken(&world, &agent);
-    let mut orders = Orders::start(&config, &world.path("orders.log"), None);
+    let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), None);
     orders.done(&repair(1));
     until_repaired(&agent);
     agent.stop();
@@ -73,7 +73,7 @@ fn a_repair_that_the_agent_itself_notes_ends_what_waited_for_it() {
     broken(&world, &agent);
     agent.stop();
     // It is accepted by one that dies then, and carried out by the agent.
-    let mut orders = Orders::start(&config, &world.path("orders.log"), Some("order-synced"));
+    let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), Some("order-synced"));
     orders.say(&json!({ "order": repair(1) }));
     assert!(!orders.ended().success());
     let agent = world.agent().ready();

@@ -5,12 +5,12 @@ use std::fs;
 use farrier_agent::crash::Point;
 use serde_json::{Value, json};
 
-use crate::orders::{Orders, order};
+use crate::orders::{OrdersProcess, order};
 use crate::way::{boot, configured};
 use crate::world::World;
 
-fn desk(world: &World, crash: Option<&str>) -> Orders {
-    Orders::start(&world.path("agent.toml"), &world.path("orders.log"), crash)
+fn desk(world: &World, crash: Option<&str>) -> OrdersProcess {
+    OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), crash)
 }
 
 /// Gives an order to a desk that dies of it, where it gets so far; then to one that does not. Gives how it ended; none: the
@@ -48,7 +48,7 @@ fn is_end(told: &Value, order: &Value) -> bool {
     answer["generation"] == order["generation"] && answer["answer"] != "accepted"
 }
 
-fn acknowledge(orders: &mut Orders, order: &Value) {
+fn acknowledge(orders: &mut OrdersProcess, order: &Value) {
     orders.say(&json!({ "acknowledged": { "generation": order["generation"] } }));
 }
 

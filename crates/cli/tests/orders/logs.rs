@@ -8,7 +8,7 @@ use std::process::Command;
 use farrier_agent::artifact::Manifest;
 use serde_json::json;
 
-use crate::orders::{Orders, order};
+use crate::orders::{OrdersProcess, order};
 
 #[test]
 fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
@@ -35,7 +35,8 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
     fs::write(at("agent.toml"), config).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let environment = [("PATH", path.as_str())];
-    let mut orders = Orders::start_with(&at("agent.toml"), &at("orders.log"), None, &environment);
+    let mut orders =
+        OrdersProcess::start_with(&at("agent.toml"), &at("orders.log"), None, &environment);
     orders.done(&order(1, json!("collect-logs"), None));
     assert!(orders.ended().success());
     let kept: Vec<_> = fs::read_dir(at("state/artifacts")).unwrap().flatten().collect();

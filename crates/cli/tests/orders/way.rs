@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::orders::{Orders, hopeless_order, order};
+use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
 /// The configuration of a node that carries out orders.
@@ -21,8 +21,8 @@ pub(crate) fn boot(world: &World) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-fn desk(world: &World) -> Orders {
-    Orders::start(&world.path("agent.toml"), &world.path("orders.log"), None)
+fn desk(world: &World) -> OrdersProcess {
+    OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), None)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
+//! Lost GPUs, hung calls, driver changes: what is reported, and that the rest continues.
 
 use std::fs;
 use std::time::Duration;
@@ -6,17 +6,19 @@ use std::time::Duration;
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{
+    ProbeEvent, ProbePause, ProbeReport, Tier, WatchSettings, Watcher,
+};
 
-use crate::support::wait::PATIENCE;
+use crate::support::wait::TEST_TIMEOUT;
+use crate::test_node::TestNode;
 use crate::tiers::gpu;
-use crate::watch::{Asked, Watch, command, library};
-use crate::world::World;
+use crate::watch::{ProbeChild, TestWatch, command, library};
 
 #[test]
-fn a_gpu_is_lost_and_comes_back() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn a_gpu_is_lost_and_recovers() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     for request in ["fast", "medium", "slow", "rare"] {
         child.ask(request);
@@ -25,12 +27,12 @@ fn a_gpu_is_lost_and_comes_back() {
     let fast = child.ask("fast");
     let lost = &fast.gpus[6];
     assert_eq!(lost["gpu.lost"], "1");
-    assert_eq!(lost["gpu.reset_required"], "NVML_ERROR_GPU_IS_LOST", "nobody knows");
+    assert_eq!(lost["gpu.reset_required"], "NVML_ERROR_GPU_IS_LOST", "unknown for a lost GPU");
     assert_eq!(lost["trouble"], "NVML_ERROR_GPU_IS_LOST");
     assert_eq!(lost.len(), 3, "nothing else is known of it: {lost:?}");
     assert_eq!(fast.json["xids"][0][1], 79);
     assert_eq!(fast.gpus[5]["gpu.lost"], "0");
-    assert!(fast.gpus[7].contains_key("gpu.temperature_c"), "the others go on");
+    assert!(fast.gpus[7].contains_key("gpu.temperature_c"), "the others are still read");
     for request in ["medium", "slow", "medium", "fast"] {
         let answer = child.ask(request);
         assert_eq!(answer.gpus[6]["gpu.lost"], "1", "{request}");
@@ -45,25 +47,25 @@ fn a_gpu_is_lost_and_comes_back() {
     assert!(back.gpus[6].contains_key("gpu.temperature_c"));
     world.inject(&["xid", "94", "--gpu", "6"]);
     let fast = child.ask("fast");
-    assert_eq!(fast.json["xids"].as_array().unwrap().len(), 1, "events come as before");
+    assert_eq!(fast.json["xids"].as_array().unwrap().len(), 1, "events arrive again");
     assert_eq!(fast.json["xids"][0][1], 94);
 }
 
 #[test]
-fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
-    let world = World::of_eight();
-    let mut first = Asked::of(&world);
+fn a_gpu_lost_before_the_child_started_is_in_the_inventory() {
+    let world = TestNode::eight_h100();
+    let mut first = ProbeChild::spawn(&world);
     let known = first.ask("inventory").json["inventory"].clone();
     world.inject(&["lost", "--gpu", "6"]);
-    let mut without = Asked::of(&world);
+    let mut without = ProbeChild::spawn(&world);
     let listed = without.ask("inventory");
     assert_eq!(listed.json["inventory"].as_array().unwrap().len(), 7);
-    assert_eq!(listed.json["count"]["value"], 7, "one that has no name is not there");
+    assert_eq!(listed.json["count"]["value"], 7, "a GPU without an identity is not counted");
     assert_eq!(listed.json["shut"], "NVML does not open GPU 6: NVML_ERROR_GPU_IS_LOST");
-    let mut second = Asked::of(&world);
+    let mut second = ProbeChild::spawn(&world);
     let listed = second.ask(&format!(r#"inventory {{"known":{known}}}"#));
     assert_eq!(listed.json["inventory"], known);
-    assert_eq!(listed.json["count"]["value"], 8, "that it is lost is told by a signal of its own");
+    assert_eq!(listed.json["count"]["value"], 8, "its loss is a separate signal");
     let fast = second.ask("fast");
     assert_eq!(fast.gpus[6]["gpu.lost"], "1");
     world.inject(&["clear", "--gpu", "6"]);
@@ -72,13 +74,13 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
-    let world = World::of_eight();
-    let known = Asked::of(&world).ask("inventory").json["inventory"].clone();
+fn a_gpu_that_nvml_cannot_open_is_retried() {
+    let world = TestNode::eight_h100();
+    let known = ProbeChild::spawn(&world).ask("inventory").json["inventory"].clone();
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
-    let knowing = format!(r#"inventory {{"known":{known}}}"#);
-    for (request, gpus) in [("inventory", 7), (knowing.as_str(), 8)] {
-        let mut child = Asked::of(&world);
+    let with_known = format!(r#"inventory {{"known":{known}}}"#);
+    for (request, gpus) in [("inventory", 7), (with_known.as_str(), 8)] {
+        let mut child = ProbeChild::spawn(&world);
         let listed = child.ask(request).json;
         assert_eq!(listed["inventory"].as_array().unwrap().len(), gpus, "{request}");
         assert_eq!(listed["count"]["value"], 7, "{request}");
@@ -86,49 +88,49 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
         assert_eq!(listed["shut"], why, "{request}");
         assert_eq!(child.ask("slow").json["count"]["value"], 7, "{request}");
     }
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["clear", "--gpu", "2"]);
     let listed = child.ask("slow").json;
     assert_eq!((&listed["inventory"], &listed["count"]["value"]), (&known, &8.into()));
-    // Whoever may not open it does not know whether it would open.
+    // Without permission it is unknown whether it would open.
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
-    let listed = Asked::of(&world).ask("inventory").json;
+    let listed = ProbeChild::spawn(&world).ask("inventory").json;
     let why: ReadError = serde_json::from_value(listed["count"]["unreadable"].clone()).unwrap();
     assert_eq!(why, ReadError::GpusNotOpened { gpus: vec![(2, NvmlStatus::NO_PERMISSION)] });
     assert_eq!(why.to_string(), "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION");
 }
 
 #[test]
-fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn a_failed_gpu_count_is_a_refusal() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let call = "nvmlDeviceGetCount_v2";
     world.inject(&["error", call, "UNKNOWN", "--gpu", "all"]);
-    for answer in [child.ask("slow"), Asked::of(&world).ask("inventory")] {
+    for answer in [child.ask("slow"), ProbeChild::spawn(&world).ask("inventory")] {
         assert_eq!(answer.json["refusal"]["refused"], "NVML_ERROR_UNKNOWN");
         assert!(answer.json["inventory"].is_null(), "{:#}", answer.json);
     }
 }
 
 #[test]
-fn links_whose_number_cannot_be_read_are_not_silent() {
-    let world = World::of_eight();
+fn an_unreadable_link_count_is_reported() {
+    let world = TestNode::eight_h100();
     let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     assert_eq!(child.ask("medium").gpus[2]["link17/link.active"], "1");
     world.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
-    // Each hour everything is asked anew.
+    // The rare tier reads everything again.
     child.ask("rare");
     let unknown = child.ask("medium");
     for link in 0..18 {
         assert_eq!(unknown.gpus[2][&format!("link{link}/link.active")], why, "{link}");
     }
     assert_eq!(unknown.gpus[1]["link17/link.active"], "1");
-    // Who never knew how many there are says so of the first.
-    let mut late = Asked::of(&world);
+    // A child that never knew the count reports it for the first link.
+    let mut late = ProbeChild::spawn(&world);
     late.ask("inventory");
     let unknown = late.ask("medium");
     assert_eq!(unknown.gpus[2]["link0/link.active"], why);
@@ -140,10 +142,10 @@ fn links_whose_number_cannot_be_read_are_not_silent() {
 }
 
 #[test]
-fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
-    let world = World::of("L40S", 1, "580.95.05");
+fn a_gpu_without_links_retracts_the_unknown_one() {
+    let world = TestNode::new("L40S", 1, "580.95.05");
     world.inject(&["error", "field:91", "UNKNOWN"]);
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     assert!(child.ask("medium").gpus[0]["link0/link.active"].contains("cannot be read"));
     world.inject(&["clear"]);
@@ -152,77 +154,79 @@ fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
 }
 
 #[test]
-fn after_an_xid_the_recovery_action_is_asked_at_once() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn an_xid_triggers_a_read_of_the_recovery_action() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["recovery-action", "2", "--gpu", "3"]);
     assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"));
     world.inject(&["xid", "94", "--gpu", "3"]);
-    let told = child.ask("fast");
-    assert_eq!(told.gpus[3]["gpu.recovery_action"], "2");
-    assert!(!told.gpus[2].contains_key("gpu.recovery_action"), "the others are not asked");
-    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"), "and once only");
+    let after_xid = child.ask("fast");
+    assert_eq!(after_xid.gpus[3]["gpu.recovery_action"], "2");
+    assert!(!after_xid.gpus[2].contains_key("gpu.recovery_action"), "the others are not read");
+    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"), "only once");
 }
 
 #[test]
-fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
-    let world = World::of_eight();
+fn readings_of_an_unlisted_gpu_are_unknown() {
+    let world = TestNode::eight_h100();
     let mut watcher = Watcher::new(WatchSettings::new({
         let library = library(&world);
         move || command(&library)
     }));
-    let samples = |said: Vec<ProbeSaid>| -> Vec<Sample> {
-        let reports = said.into_iter().filter_map(|said| match said {
-            ProbeSaid::Report(report) => Some(report.samples),
+    let samples = |messages: Vec<ProbeEvent>| -> Vec<Sample> {
+        let reports = messages.into_iter().filter_map(|message| match message {
+            ProbeEvent::Report(report) => Some(report.samples),
             _ => None,
         });
         reports.flatten().collect()
     };
-    let before = samples(watcher.until(Duration::ZERO));
+    let before = samples(watcher.run_until(Duration::ZERO));
     let uuid = gpu(&world, 7)["uuid"].as_str().unwrap().to_owned();
     fs::rename(world.path().join("gpus/7.json"), world.path().join("7.json")).unwrap();
     let mut after = Vec::new();
     for second in (10..=180).step_by(10) {
-        after.extend(samples(watcher.until(Duration::from_secs(second))));
+        after.extend(samples(watcher.run_until(Duration::from_secs(second))));
     }
-    watcher.end();
-    let of_gone = |sample: &&Sample| match &sample.subject {
+    watcher.shutdown();
+    let is_of_gpu = |sample: &&Sample| match &sample.subject {
         Subject::Gpu(gpu) | Subject::Link { gpu, .. } => gpu.0 == uuid,
         _ => false,
     };
-    let known = before.iter().filter(of_gone).filter(|it| it.reading.value().is_some());
-    let known: Vec<_> = known.filter(|it| it.signal != Signal::GpuLost).collect();
+    let known = before.iter().filter(is_of_gpu).filter(|sample| sample.reading.value().is_some());
+    let known: Vec<_> = known.filter(|sample| sample.signal != Signal::GpuLost).collect();
     assert!(known.len() > 100, "{known:?}");
     for sample in known {
-        let same = |it: &&Sample| it.subject == sample.subject && it.signal == sample.signal;
+        let same =
+            |other: &&Sample| other.subject == sample.subject && other.signal == sample.signal;
         let last = after.iter().rfind(same);
-        let why = last.and_then(|it| it.reading.why_unreadable());
+        let why = last.and_then(|last| last.reading.why_unreadable());
         assert_eq!(why, Some(&ReadError::NoLongerListed), "{sample:?}: {last:?}");
     }
 }
 
 #[test]
-fn what_nvml_does_not_tell_of_a_gpu_is_not_known() {
-    let world = World::of_eight();
+fn an_unreadable_identity_is_unknown() {
+    let world = TestNode::eight_h100();
     world.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
     world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
     let library = library(&world);
     let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
-    let inventory = watcher.until(Duration::ZERO).into_iter().find_map(|said| match said {
-        ProbeSaid::Report(report) => report.inventory,
-        _ => None,
-    });
-    watcher.end();
+    let inventory =
+        watcher.run_until(Duration::ZERO).into_iter().find_map(|message| match message {
+            ProbeEvent::Report(report) => report.inventory,
+            _ => None,
+        });
+    watcher.shutdown();
     let inventory = inventory.unwrap();
     assert_eq!((&inventory[2].pci, &inventory[2].name), (&None, &None));
     assert!(inventory[3].pci.is_some() && inventory[3].name.is_some());
 }
 
 #[test]
-fn a_gpu_that_wants_a_reset_says_so() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn a_required_reset_is_reported() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
     world.inject(&["error", "nvmlDeviceGetPowerUsage", "UNKNOWN", "--gpu", "3"]);
@@ -233,7 +237,7 @@ fn a_gpu_that_wants_a_reset_says_so() {
     assert_eq!(fast.gpus[3]["gpu.power_w"], "NVML_ERROR_UNKNOWN");
     assert_eq!(fast.gpus[3]["gpu.lost"], "0");
     assert!(fast.gpus[3].contains_key("gpu.temperature_c"));
-    // What another tier found wrong is not forgotten by this one.
+    // A fault found by another tier persists.
     world.inject(&["clear", "--gpu", "2"]);
     world.inject(&["error", "nvmlDeviceGetEncoderUtilization", "RESET_REQUIRED", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.reset_required"], "1");
@@ -249,44 +253,45 @@ fn reading(report: &ProbeReport, signal: Signal) -> Option<&Reading<f64>> {
     report.samples.iter().find(|sample| sample.signal == signal).map(|sample| &sample.reading)
 }
 
-fn hung(said: &ProbeSaid) -> Option<String> {
-    match said {
-        ProbeSaid::Hung { during, .. } => Some(during.clone()),
+fn hung(message: &ProbeEvent) -> Option<String> {
+    match message {
+        ProbeEvent::Hung { during, .. } => Some(during.clone()),
         _ => None,
     }
 }
 
-fn back(said: &ProbeSaid) -> Option<()> {
-    (*said == ProbeSaid::Back).then_some(())
+fn back(message: &ProbeEvent) -> Option<()> {
+    (*message == ProbeEvent::Recovered).then_some(())
 }
 
 #[test]
-fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
-    let world = World::of_eight();
-    let watch = Watch::of(&world);
+fn a_hung_call_is_named_and_the_next_child_continues() {
+    let world = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
     let (during, before) = watch.until(hung);
     assert_eq!(during, "nvmlDeviceGetPowerUsage of GPU 3");
-    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     assert_eq!(reading(blind, Signal::NodeProbesStuck), Some(&Reading::Value(1.0)));
     let unknown = blind.samples.iter().filter(|sample| {
         sample.signal == Signal::GpuPower && sample.reading.why_unreadable().is_some()
     });
-    assert_eq!(unknown.count(), 8, "what was known no longer is");
+    assert_eq!(unknown.count(), 8, "known values become unknown");
     let links =
         blind.samples.iter().filter(|sample| matches!(sample.subject, Subject::Link { .. }));
     assert_eq!(links.count(), 8 * 18 * 5);
-    // The next one leaves that GPU alone, and hears from the others.
+    // The next child avoids that GPU and reads the others.
     let others = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
-    let powers: Vec<_> = others.samples.iter().filter(|it| it.signal == Signal::GpuPower).collect();
+    let powers: Vec<_> =
+        others.samples.iter().filter(|sample| sample.signal == Signal::GpuPower).collect();
     let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
     assert_eq!((powers.len(), known), (8, 7));
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
     assert_eq!(*why, ReadError::CallStuck { avoid_s: Some(15) });
-    assert!(why.to_string().contains("is left alone for 15 s"), "{why}");
-    // It is asked again, hangs again, and is left alone again.
+    assert!(why.to_string().contains("backing off for 15 s"), "{why}");
+    // It is read again, hangs again, and is avoided again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);
     world.inject(&["clear", "--gpu", "3"]);
@@ -296,21 +301,21 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
 }
 
 #[test]
-fn a_driver_goes_and_another_one_comes() {
-    let world = World::of_eight();
-    let watch = Watch::of(&world);
+fn the_driver_is_replaced() {
+    let world = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&world);
     let first = watch.report(|report| report.inventory.is_some());
     assert_eq!(first.driver.as_deref(), Some("580.95.05"));
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["driver-unloaded"]);
-    let refused = |said: &ProbeSaid| match said {
-        ProbeSaid::Refused { error } => Some(*error),
+    let refused = |message: &ProbeEvent| match message {
+        ProbeEvent::Refused { error } => Some(*error),
         _ => None,
     };
     let (error, before) = watch.until(refused);
     assert_eq!(error, NvmlStatus::DRIVER_NOT_LOADED);
-    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     watch.until(refused);
     world
@@ -325,19 +330,19 @@ fn a_driver_goes_and_another_one_comes() {
 }
 
 #[test]
-fn a_library_of_another_driver_is_refused_with_its_name() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn a_version_mismatch_is_a_refusal() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     world.inject(&["module-on-disk", "590.48.01"]);
-    // Who has the old library in memory goes on with it; who loads the new one does not.
+    // A process with the old library in memory continues; one that loads the new library does not.
     assert_eq!(child.ask("fast").gpus.len(), 8);
-    let refusal = &Asked::of(&world).ask("inventory").json["refusal"]["refused"];
+    let refusal = &ProbeChild::spawn(&world).ask("inventory").json["refusal"]["refused"];
     assert_eq!(refusal, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
 }
 
-/// The number of the child on this node.
-fn pid_of(world: &World) -> Option<u32> {
+/// PID of the child on this node.
+fn pid_of(world: &TestNode) -> Option<u32> {
     let is_child = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&command).into_owned();
@@ -349,14 +354,14 @@ fn pid_of(world: &World) -> Option<u32> {
 }
 
 #[test]
-fn a_child_that_is_killed_is_replaced() {
-    let world = World::of_eight();
-    let watch = Watch::of(&world);
+fn a_killed_child_is_replaced() {
+    let world = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     let pid = pid_of(&world).unwrap();
     crate::kill::kill("-KILL", &pid.to_string());
-    let (why, _) = watch.until(|said| match said {
-        ProbeSaid::Died { why } => Some(why.clone()),
+    let (why, _) = watch.until(|message| match message {
+        ProbeEvent::Died { why } => Some(why.clone()),
         _ => None,
     });
     assert!(why.contains("signal: 9"), "{why}");
@@ -366,9 +371,9 @@ fn a_child_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn nothing_outlives_the_watch() {
-    let world = World::of_eight();
-    let watch = Watch::of(&world);
+fn the_child_ends_with_the_watch() {
+    let world = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Rare);
     assert!(pid_of(&world).is_some());
     drop(watch);
@@ -376,13 +381,13 @@ fn nothing_outlives_the_watch() {
 }
 
 #[test]
-fn without_a_library_it_is_said_so_again_and_again() {
-    let world = World::of_eight();
+fn a_missing_library_is_reported_repeatedly() {
+    let world = TestNode::eight_h100();
     fs::remove_file(world.path().join("lib/libnvidia-ml.so.1")).unwrap();
-    let watch = Watch::of(&world);
+    let watch = TestWatch::spawn(&world);
     for _ in 0..2 {
-        let (why, _) = watch.until(|said| match said {
-            ProbeSaid::NoLibrary { why } => Some(why.clone()),
+        let (why, _) = watch.until(|message| match message {
+            ProbeEvent::NoLibrary { why } => Some(why.clone()),
             _ => None,
         });
         assert!(why.contains("libnvidia-ml.so.1"), "{why}");
@@ -390,20 +395,24 @@ fn without_a_library_it_is_said_so_again_and_again() {
 }
 
 #[test]
-fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
-    let world = World::of_eight();
-    let opened = library(&world).canonicalize().unwrap().display().to_string();
+fn a_pause_unloads_nvml() {
+    let world = TestNode::eight_h100();
+    let library_path = library(&world).canonicalize().unwrap().display().to_string();
     let processes = || {
         let maps =
             |pid: &fs::DirEntry| fs::read_to_string(pid.path().join("maps")).unwrap_or_default();
-        fs::read_dir("/proc").unwrap().flatten().filter(|pid| maps(pid).contains(&opened)).count()
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter(|pid| maps(pid).contains(&library_path))
+            .count()
     };
-    let watch = Watch::of(&world);
+    let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let held = Hold::take(&watch.hold, PATIENCE).unwrap();
+    let pause = ProbePause::acquire(&watch.hold, TEST_TIMEOUT).unwrap();
     assert_eq!(processes(), 0);
-    drop(held);
+    drop(pause);
     while processes() == 0 {
         watch.report(|_| true);
     }

@@ -1,29 +1,29 @@
-//! Each tier says what the node's files say.
+//! The readings of each tier match the simulated node's files.
 
 use std::fs;
 
 use farrier_fleet::health::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::watch::{Asked, Said};
-use crate::world::World;
+use crate::test_node::TestNode;
+use crate::watch::{ProbeChild, Readings};
 
-pub(crate) fn gpu(world: &World, number: usize) -> Value {
+pub(crate) fn gpu(world: &TestNode, number: usize) -> Value {
     let path = world.path().join(format!("gpus/{number}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Compares values with those of the GPU's file, times a factor.
-fn compare(said: &Said, file: &Value, wanted: &[(Signal, &str, f64)]) {
-    for (signal, pointer, unit) in wanted {
+/// Compares readings with values in the GPU's file, times a factor.
+fn compare(readings: &Readings, file: &Value, expected_fields: &[(Signal, &str, f64)]) {
+    for (signal, pointer, unit) in expected_fields {
         let value = file.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));
-        let number = value.as_f64().or(value.as_bool().map(|it| f64::from(u8::from(it))));
+        let number = value.as_f64().or(value.as_bool().map(|flag| f64::from(u8::from(flag))));
         let expected = number.unwrap_or_else(|| panic!("{pointer}: {value}")) * unit;
-        let found: f64 = said
+        let found: f64 = readings
             .get(signal.name())
-            .unwrap_or_else(|| panic!("{signal} is not in {said:?}"))
+            .unwrap_or_else(|| panic!("{signal} is not in {readings:?}"))
             .parse()
-            .unwrap_or_else(|_| panic!("{signal}: {}", said[signal.name()]));
+            .unwrap_or_else(|_| panic!("{signal}: {}", readings[signal.name()]));
         assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0), "{signal}: {found}");
     }
 }
@@ -53,8 +53,8 @@ const MEDIUM: &[(Signal, &str, f64)] = &[
     (Signal::GpuPcieGeneration, "/pcie/generation", 1.0),
 ];
 
-/// Of the fourth medium answer: they need two samples, and are asked with every third.
-const MONITORED: &[(Signal, &str, f64)] = &[
+/// From the fourth medium answer on: they need two samples, and every third answer reads them.
+const SAMPLED: &[(Signal, &str, f64)] = &[
     (Signal::GpuEngineActive, "/utilisation/gpu_percent", 0.01),
     (Signal::GpuSmActive, "/utilisation/sm_percent", 0.01),
     (Signal::GpuSmOccupancy, "/utilisation/sm_occupancy_percent", 0.01),
@@ -88,8 +88,8 @@ const RARE: &[(Signal, &str, f64)] = &[
 ];
 
 #[test]
-fn every_tier_of_eight_h100_says_what_the_files_say() {
-    let world = World::of_eight();
+fn every_tier_matches_the_files() {
+    let world = TestNode::eight_h100();
     world.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
     world.inject(&["temperature", "71", "--gpu", "1"]);
     world.inject(&["power", "650", "--gpu", "1"]);
@@ -105,7 +105,7 @@ fn every_tier_of_eight_h100_says_what_the_files_say() {
         gpu["fabric"]["health_mask"] = 0x1.into();
         gpu["utilisation"]["decoder_percent"] = 30.into();
     });
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     let inventory = child.ask("inventory");
     assert_eq!(inventory.json["driver"], "580.95.05");
     assert_eq!(inventory.json["count"]["value"], 8);
@@ -117,27 +117,27 @@ fn every_tier_of_eight_h100_says_what_the_files_say() {
         let bus = file["pci"]["bus"].as_u64().unwrap();
         assert_eq!(identity["pci"], format!("0000:{bus:02x}:00.0"));
     }
-    for (request, wanted) in [
+    for (request, expected_fields) in [
         ("fast", FAST),
         ("medium", MEDIUM),
         ("medium", MEDIUM),
         ("medium", MEDIUM),
-        ("medium", MONITORED),
+        ("medium", SAMPLED),
         ("slow", SLOW),
         ("rare", RARE),
     ] {
         let answer = child.ask(request);
         assert_eq!(answer.gpus.len(), 8);
-        for (number, said) in answer.gpus.iter().enumerate() {
-            compare(said, &gpu(&world, number), wanted);
+        for (number, readings) in answer.gpus.iter().enumerate() {
+            compare(readings, &gpu(&world, number), expected_fields);
         }
     }
-    assert!(child.end().success(), "it ends with its input");
+    assert!(child.end().success(), "it exits at the end of its input");
 }
 
 #[test]
-fn what_is_counted_masked_or_computed() {
-    let world = World::of_eight();
+fn derived_readings() {
+    let world = TestNode::eight_h100();
     world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
     world.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
     world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
@@ -148,7 +148,7 @@ fn what_is_counted_masked_or_computed() {
         gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
         gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
     });
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let fast = child.ask("fast");
     assert_eq!(fast.gpus[1]["gpu.clock_reasons"], f64::from(0x4 | 0x8 | 0x40).to_string());
@@ -168,10 +168,10 @@ fn what_is_counted_masked_or_computed() {
     ] {
         assert_eq!(one[name], expected, "{name}");
     }
-    for held in ["gpu.held_hw_thermal_s", "gpu.held_power_cap_s"] {
-        assert!(one[held].parse::<f64>().unwrap() > 0.0, "{held}");
+    for signal in ["gpu.held_hw_thermal_s", "gpu.held_power_cap_s"] {
+        assert!(one[signal].parse::<f64>().unwrap() > 0.0, "{signal}");
     }
-    // The dear ones come with every third.
+    // Expensive readings come with every third answer.
     let again = child.ask("medium");
     assert!(!again.gpus[1].contains_key("gpu.held_hw_thermal_s"));
     assert!(again.gpus[1].contains_key("gpu.held_sw_thermal_s"));
@@ -192,16 +192,16 @@ fn what_is_counted_masked_or_computed() {
         - file["temperature"]["gpu_c"].as_i64().unwrap();
     assert_eq!(slow.gpus[1]["gpu.temperature_margin_c"], margin.to_string());
     assert!(slow.gpus[1]["gpu.energy_j"].parse::<f64>().unwrap() > 0.0);
-    assert!(!child.ask("slow").gpus[1].contains_key("gpu.energy_j"), "it is dear: every fifth");
+    assert!(!child.ask("slow").gpus[1].contains_key("gpu.energy_j"), "expensive: every fifth");
 }
 
 #[test]
-fn links_one_by_one() {
-    let world = World::of_eight();
+fn links_are_read_individually() {
+    let world = TestNode::eight_h100();
     world.inject(&["nvlink-down", "7", "--gpu", "1"]);
     let errors = ["nvlink-errors", "6", "--crc", "9", "--replay", "3", "--recovery", "2"];
     world.inject(&[&errors[..], &["--gpu", "1"]].concat());
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
     let one = &medium.gpus[1];
@@ -220,7 +220,7 @@ fn links_one_by_one() {
     ] {
         assert_eq!(one[&format!("link6/{name}")], expected, "{name}");
     }
-    // What the part does not have is said once, and again after the rare tier.
+    // Unsupported readings are reported once, and again after the rare tier.
     assert!(!child.ask("medium").gpus[1].contains_key("link6/link.rx_errors"));
     child.ask("rare");
     assert_eq!(child.ask("medium").gpus[1]["link6/link.rx_errors"], "absent");
@@ -228,13 +228,13 @@ fn links_one_by_one() {
 
 #[test]
 fn an_older_driver_has_other_field_numbers() {
-    let world = World::of("H100-SXM5-80GB", 8, "570.133.20");
+    let world = TestNode::new("H100-SXM5-80GB", 8, "570.133.20");
     world.edit("gpus/0.json", |gpu| {
         gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
         gpu["clock_events"]["held_us"]["hw_thermal"] = 4_000_000.into();
         gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
     });
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
     assert_eq!(medium.gpus[0]["gpu.held_sw_thermal_s"], "9");
@@ -243,11 +243,11 @@ fn an_older_driver_has_other_field_numbers() {
 }
 
 #[test]
-fn limits_without_fields_come_from_calls() {
-    let world = World::of_eight();
-    // The call for all fields is not there: what has a call of its own is known nevertheless.
+fn power_limits_fall_back_to_calls() {
+    let world = TestNode::eight_h100();
+    // Without `nvmlDeviceGetFieldValues`, readings with a call of their own are still known.
     world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
     for number in 0..2 {
@@ -262,50 +262,51 @@ fn limits_without_fields_come_from_calls() {
 }
 
 #[test]
-fn what_a_part_does_not_have_is_absent() {
-    let absent = |world: &World| {
-        let mut child = Asked::of(world);
+fn unsupported_readings_are_absent() {
+    let absent = |world: &TestNode| {
+        let mut child = ProbeChild::spawn(world);
         child.ask("inventory");
-        let mut said = Said::new();
+        let mut readings = Readings::new();
         for request in ["fast", "medium", "slow", "rare"] {
-            said.append(&mut child.ask(request).gpus.remove(0));
+            readings.append(&mut child.ask(request).gpus.remove(0));
         }
-        said.retain(|_, value| value == "absent");
-        said
+        readings.retain(|_, value| value == "absent");
+        readings
     };
-    let a100 = absent(&World::of("A100-SXM4-80GB", 8, "580.95.05"));
+    let a100 = absent(&TestNode::new("A100-SXM4-80GB", 8, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.fabric_state"] {
         assert!(a100.contains_key(signal), "{signal}: {a100:?}");
     }
     for signal in ["gpu.rows_pending", "gpu.temperature_c", "gpu.ecc_corrected"] {
         assert!(!a100.contains_key(signal), "{signal}");
     }
-    let v100 = absent(&World::of("V100-SXM2-32GB", 8, "580.95.05"));
+    let v100 = absent(&TestNode::new("V100-SXM2-32GB", 8, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.rows_pending", "gpu.banks_low", "gpu.mig_enabled"] {
         assert!(v100.contains_key(signal), "{signal}: {v100:?}");
     }
     assert!(!v100.contains_key("gpu.pages_retired_double"), "{v100:?}");
-    let t4 = absent(&World::of("T4", 1, "580.95.05"));
+    let t4 = absent(&TestNode::new("T4", 1, "580.95.05"));
     for signal in ["gpu.sm_active_ratio", "gpu.mig_enabled", "gpu.fabric_state"] {
         assert!(t4.contains_key(signal), "{signal}: {t4:?}");
     }
 }
 
 #[test]
-fn a_link_that_leads_nowhere_is_not_down() {
-    let world = World::of("A100-PCIe-80GB", 2, "580.95.05");
-    let mut child = Asked::of(&world);
+fn an_unconnected_link_is_absent_not_down() {
+    let world = TestNode::new("A100-PCIe-80GB", 2, "580.95.05");
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
-    let active =
-        |child: &mut Asked, gpu: usize| child.ask("medium").gpus[gpu]["link3/link.active"].clone();
+    let active = |child: &mut ProbeChild, gpu: usize| {
+        child.ask("medium").gpus[gpu]["link3/link.active"].clone()
+    };
     assert_eq!(active(&mut child, 0), "absent");
-    // With a bridge it is up, and when it falls that is a fault.
+    // With a bridge it is up, and a later failure is a fault.
     for (up, expected) in [(true, "1"), (false, "0"), (true, "1")] {
         world.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
         assert_eq!(active(&mut child, 0), expected);
         assert_eq!(active(&mut child, 1), "absent");
     }
-    // It was down before anybody looked, and there is a GPU at its other end.
+    // It was down from the start, but a GPU is at its other end.
     world.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
     child.ask("rare");
     assert_eq!(active(&mut child, 1), "0");
@@ -313,9 +314,9 @@ fn a_link_that_leads_nowhere_is_not_down() {
 
 #[test]
 fn a_fifth_generation_link_has_more_counters() {
-    let world = World::of("B200-SXM-180GB", 8, "580.95.05");
+    let world = TestNode::new("B200-SXM-180GB", 8, "580.95.05");
     world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
-    let mut child = Asked::of(&world);
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
     for name in ["link.rx_errors", "link.malformed_packets", "link.integrity_errors"] {
@@ -328,9 +329,9 @@ fn a_fifth_generation_link_has_more_counters() {
 }
 
 #[test]
-fn a_partitioned_gpu_says_what_it_can() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn a_mig_gpu_reports_what_it_can() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
     child.ask("slow");
@@ -339,7 +340,7 @@ fn a_partitioned_gpu_says_what_it_can() {
     assert_eq!(child.ask("slow").gpus[2]["gpu.mig_enabled"], "1");
     let medium = child.ask("medium");
     assert_eq!(medium.gpus[2]["gpu.processes"], "0");
-    // Not for root here, as for an agent without privileges: the instances are asked.
+    // Without privileges the MIG instances are queried.
     world.inject(&["error", "nvmlDeviceGetComputeRunningProcesses", "NO_PERMISSION", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.processes"], "0");
     world.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = false.into());
@@ -350,9 +351,9 @@ fn a_partitioned_gpu_says_what_it_can() {
 }
 
 #[test]
-fn it_stays_small() {
-    let world = World::of_eight();
-    let mut child = Asked::of(&world);
+fn memory_use_is_bounded() {
+    let world = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&world);
     for request in ["inventory", "fast", "medium", "slow", "rare"] {
         child.ask(request);
     }
@@ -368,30 +369,31 @@ fn it_stays_small() {
 }
 
 #[test]
-fn somebody_who_looks_on_is_told_more_sooner_and_spared_what_is_dear() {
-    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+fn interactive_use_reads_more_and_skips_expensive_calls() {
+    let world = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
     world.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
-    let mut agent = Asked::of(&world);
-    let told = agent.ask("inventory");
-    assert_eq!(told.json["cuda"], Value::Null);
-    assert_eq!(agent.ask("medium").json["close"], Value::Null, "no rule asks for it");
+    let mut agent = ProbeChild::spawn(&world);
+    let inventory = agent.ask("inventory");
+    assert_eq!(inventory.json["cuda"], Value::Null);
+    assert_eq!(agent.ask("medium").json["close"], Value::Null, "no rule needs it");
 
-    let mut view = Asked::of(&world);
+    let mut view = ProbeChild::spawn(&world);
     assert_eq!(view.ask(r#"inventory {"closely":true}"#).json["cuda"], 13_000);
     let first = view.ask("medium");
-    let look = &first.json["close"][0];
-    assert_eq!(look["performance_state"], json!({"value": 0}));
-    assert_eq!(look["fan_percent"], "absent");
-    assert_eq!(look["compute_mode"], json!({"value": 0}));
-    assert_eq!(look["display_active"], json!({"value": 0}));
+    let details = &first.json["close"][0];
+    assert_eq!(details["performance_state"], json!({"value": 0}));
+    assert_eq!(details["fan_percent"], "absent");
+    assert_eq!(details["compute_mode"], json!({"value": 0}));
+    assert_eq!(details["display_active"], json!({"value": 0}));
     let share = json!([{"pid": 4242, "sm_percent": 37, "memory_percent": 0}]);
-    assert_eq!(look["shares"]["value"], share);
+    assert_eq!(details["shares"]["value"], share);
     assert!(!first.gpus[0].contains_key(Signal::GpuHeldHwThermal.name()), "700 us");
-    // Activity takes two samples and comes with every second answer from then on.
-    let has_activity =
-        |said: &Said| said.get(Signal::GpuSmActive.name()).is_some_and(|it| it != "absent");
-    let told: Vec<bool> = (0..4).map(|_| has_activity(&view.ask("medium").gpus[0])).collect();
-    assert_eq!(told, [true, true, false, true]);
+    // Activity needs two samples and comes with every second answer from then on.
+    let has_activity = |readings: &Readings| {
+        readings.get(Signal::GpuSmActive.name()).is_some_and(|value| value != "absent")
+    };
+    let active: Vec<bool> = (0..4).map(|_| has_activity(&view.ask("medium").gpus[0])).collect();
+    assert_eq!(active, [true, true, false, true]);
     let rare = view.ask("rare");
     assert!(!rare.gpus[0].contains_key(Signal::GpuInforomValid.name()), "70 ms");
     assert!(rare.gpus[0].contains_key(Signal::GpuClockSmMax.name()));

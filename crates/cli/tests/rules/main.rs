@@ -1,23 +1,23 @@
-//! Every rule fires on its case, which stands in its data, and none fires in a quiet hour.
+//! Every rule fires on the case in its data, and no rule fires on a healthy node.
 //!
-//! A case runs on a simulated node in a time that the test makes: real NVML calls by the probe's child, real reads of
-//! the host's files and of the kernel log, faults by `farrier simulate inject`.
+//! A case runs on a simulated node in simulated time: real NVML calls by the probe process, real
+//! reads of the host's files and the kernel log, and faults by `farrier simulate inject`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a test fails by panicking and says why"
+    reason = "tests fail by panicking and print the reason"
 )]
 
-mod rehearsal;
+mod rule_case;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "what a command prints is not looked at here")]
+#[expect(dead_code, reason = "these tests do not use the output of commands")]
 mod support;
-#[path = "../simulate/world.rs"]
+#[path = "../simulate/test_node.rs"]
 #[expect(
     dead_code,
-    reason = "made for the tests of the simulator; a node and its faults are what is used here"
+    reason = "shared with the simulator tests; only nodes and faults are used here"
 )]
-mod world;
+mod test_node;
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -25,32 +25,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farrier_fleet::health::{Change, Rule, Rules};
 
-use rehearsal::Rehearsal;
+use rule_case::RuleCase;
 
-/// Cases that run at a time. Each waits for its child most of the time.
-const AT_A_TIME: usize = 4;
+/// Concurrent cases. Each spends most of its time waiting for its probe.
+const PARALLEL_CASES: usize = 4;
 
 #[test]
 fn every_rule_fires_on_its_case() {
     let rules = Rules::embedded().unwrap();
     let rules: Vec<&Rule> = rules.iter().collect();
-    let wanted = std::env::var("FARRIER_RULE").ok();
-    if let Some(code) = &wanted {
+    let only = std::env::var("FARRIER_RULE").ok();
+    if let Some(code) = &only {
         assert!(rules.iter().any(|rule| rule.code == *code), "there is no rule `{code}`");
     }
     let failures = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
+        for _ in 0..PARALLEL_CASES {
             scope.spawn(|| {
                 while let Some(rule) = rules.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if wanted.as_ref().is_some_and(|code| *code != rule.code) {
+                    if only.as_ref().is_some_and(|code| *code != rule.code) {
                         continue;
                     }
                     let fired = std::panic::catch_unwind(|| fires(rule));
-                    let fired = fired.unwrap_or_else(|_| Err("it panicked".to_owned()));
-                    if let Err(why) = fired {
-                        failures.lock().unwrap().push(format!("{}: {why}", rule.code));
+                    let fired = fired.unwrap_or_else(|_| Err("panicked".to_owned()));
+                    if let Err(reason) = fired {
+                        failures.lock().unwrap().push(format!("{}: {reason}", rule.code));
                     }
                 }
             });
@@ -63,14 +63,14 @@ fn every_rule_fires_on_its_case() {
 fn fires(rule: &Rule) -> Result<(), String> {
     let sku = rule.case.sku.as_deref().unwrap_or("H100-SXM5-80GB");
     let efa = rule.case.steps.iter().any(|step| step == "efa");
-    let mut rehearsal = Rehearsal::on(sku, efa);
-    let opened = rehearsal.perform(&rule.case.steps)?;
-    rehearsal.end();
+    let mut case = RuleCase::new(sku, efa);
+    let opened = case.run_steps(&rule.case.steps)?;
+    case.end();
     let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
     if opened.contains(rule.code.as_str()) {
         return Ok(());
     }
-    Err(format!("it did not fire; these did: {opened:?}"))
+    Err(format!("the rule did not fire; fired: {opened:?}"))
 }
 
 fn opened_code(change: &Change) -> Option<&str> {
@@ -81,17 +81,17 @@ fn opened_code(change: &Change) -> Option<&str> {
 }
 
 #[test]
-fn an_idle_hour_is_quiet() {
-    // The last two stand in PCIe slots: their links, where they have any, lead nowhere.
+fn idle_hour_opens_no_findings() {
+    // The last two are PCIe cards: their NVLinks, if any, are not connected.
     for sku in ["H100-SXM5-80GB", "B200-SXM6-180GB", "A100-SXM4-80GB", "A100-PCIe-80GB", "T4"] {
-        quiet_hour(sku, false, &[]);
+        assert_no_findings_in_an_hour(sku, false, &[]);
     }
-    // Adapters of another kind are slower, and that is no fault.
-    quiet_hour("H100-SXM5-80GB", true, &[]);
+    // EFA is slower than InfiniBand, which is not a fault.
+    assert_no_findings_in_an_hour("H100-SXM5-80GB", true, &[]);
 }
 
 #[test]
-fn an_hour_of_training_is_quiet() {
+fn training_hour_opens_no_findings() {
     let load = [
         "inject --gpu all process 4242 --name python --memory-mib 60000",
         "inject --gpu all utilisation 98 --memory 40",
@@ -99,21 +99,21 @@ fn an_hour_of_training_is_quiet() {
         "inject --gpu all temperature 66",
         "inject --gpu all activity --sm 0.85 --tensor 0.45 --dram 0.4 --nvlink-tx 60000000000 --nvlink-rx 60000000000",
     ];
-    quiet_hour("H100-SXM5-80GB", false, &load);
+    assert_no_findings_in_an_hour("H100-SXM5-80GB", false, &load);
 }
 
-fn quiet_hour(sku: &str, efa: bool, load: &[&str]) {
-    let mut rehearsal = Rehearsal::on(sku, efa);
+fn assert_no_findings_in_an_hour(sku: &str, efa: bool, load: &[&str]) {
+    let mut case = RuleCase::new(sku, efa);
     let mut steps: Vec<String> = load.iter().map(|step| (*step).to_owned()).collect();
     steps.push("run 600".to_owned());
     steps.push("check".to_owned());
     steps.push("slow 3000".to_owned());
-    let changes = rehearsal.perform(&steps).unwrap();
-    rehearsal.end();
+    let changes = case.run_steps(&steps).unwrap();
+    case.end();
     let opened: Vec<_> = changes
         .iter()
         .map(Change::finding)
-        .map(|it| (&it.code, &it.subject, &it.evidence))
+        .map(|finding| (&finding.code, &finding.subject, &finding.evidence))
         .collect();
     assert!(opened.is_empty(), "{sku}: {opened:#?}");
 }

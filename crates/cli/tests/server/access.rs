@@ -12,7 +12,7 @@ use farrier_wire::proto::{Hello, RenewRequest, Up, up};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::server::{Person, Server, found, until};
+use crate::server::{TestServer, TestUser, found, until};
 use crate::support::wait::wait_until;
 use crate::world::{Agent, World};
 
@@ -21,7 +21,7 @@ use crate::world::{Agent, World};
 const LIFE: [&str; 4] = ["--certificate-life", "45s", "--report-interval", "1"];
 
 /// What becomes of whoever asks with this identity, or with none: `let in`, or why not.
-fn asks(server: &Server, identity: Option<&Path>) -> String {
+fn asks(server: &TestServer, identity: Option<&Path>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fingerprint = client::fingerprint(&server.fingerprint()).unwrap();
     let tls = match identity {
@@ -43,7 +43,7 @@ fn asks(server: &Server, identity: Option<&Path>) -> String {
 }
 
 /// What a node hears that opens a stream under another's name.
-fn speaks_for(server: &Server, identity: &Path, other: &str) -> String {
+fn speaks_for(server: &TestServer, identity: &Path, other: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tls = Keep::new(identity, None).tls().unwrap();
     runtime.block_on(async {
@@ -69,7 +69,7 @@ fn copied(world: &World, name: &str) -> std::path::PathBuf {
     to
 }
 
-fn configure(world: &World, server: &Server) {
+fn configure(world: &World, server: &TestServer) {
     let config = format!(
         "[server]\nurl = {:?}\nidentity = {:?}\n[orders]\nenabled = true\nscheduler = \"host\"\n",
         server.url(),
@@ -86,7 +86,7 @@ fn connected(agent: &Agent<'_>) -> Value {
     agent.until(|status| !link(status)["connected"].is_null())
 }
 
-fn in_service(ann: &Person, agent: &Agent<'_>) {
+fn in_service(ann: &TestUser, agent: &Agent<'_>) {
     wait_until(|| agent.log(), || ann.node("gpu-1")["standing"] == "in-service");
 }
 
@@ -94,7 +94,7 @@ fn in_service(ann: &Person, agent: &Agent<'_>) {
 fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     let world = World::of(2);
     let (home, identity) = (world.path(""), world.path("identity"));
-    let server = Server::start_with(&home, "127.0.0.1:0", "server-1.log", &LIFE);
+    let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &LIFE);
     let ann = server.log_in("ann", "admin");
 
     // Without a certificate: nothing. A token makes one, once.
@@ -138,7 +138,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     // As long as usual from here on.
     let address = server.said("address=").unwrap();
     server.stop();
-    let server = Server::start_with(&home, &address, "server-2.log", &LIFE[2..]);
+    let server = TestServer::start_with(&home, &address, "server-2.log", &LIFE[2..]);
     until("the agent has a certificate of weeks", || {
         let until = world.status().0["server"]["certificate_until"].clone();
         let until = until.as_str().and_then(|it| it.parse::<Timestamp>().ok());
@@ -151,7 +151,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     server.stop();
 }
 
-fn revoked_and_enrolled_anew(world: &World, server: &Server, agent: &Agent<'_>) {
+fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'_>) {
     let identity = world.path("identity");
     assert_eq!(server.command(&["revoke", "gpu-1"]).code, 0);
     until("the stream is cut", || server.log().contains("streams of revoked certificates"));
@@ -168,7 +168,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &Server, agent: &Agent<'_>) 
     agent.until_found("gpu.lost");
     let said = world.status_ran(&[]);
     for part in
-        ["NOT CONNECTED as gpu-1 since ", "the rest waits here", "until the node enrols anew"]
+        ["NOT CONNECTED as gpu-1 since ", "the rest is queued", "until the node enrols again"]
     {
         assert!(said.stdout.replace("\n        ", " ").contains(part), "{}", said.stdout);
     }
@@ -198,7 +198,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &Server, agent: &Agent<'_>) 
     );
 }
 
-fn retired(world: &World, server: &Server, agent: &Agent<'_>, ann: &Person) {
+fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let told = ann.fine(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
     assert_eq!(told, "gpu-1 is not of the fleet any more\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::support::run;
 
 const NODES: usize = 8;
@@ -92,7 +92,7 @@ impl Node {
 }
 
 /// The records of a node in the log, in its order.
-fn records(server: &Server, name: &str) -> Vec<u64> {
+fn records(server: &TestServer, name: &str) -> Vec<u64> {
     let of = |event: Event| match event {
         Event::Found { node, record, .. } | Event::Resynced { node, record, .. }
             if node.as_str() == name =>
@@ -110,7 +110,7 @@ fn killed_over_and_over_it_has_what_it_acknowledged_once() {
     let path = folder.path();
     let start = |listen: &str, turn: u64| {
         let plain = ["--plain", "train"];
-        Server::start_with(Path::new(path), listen, &format!("server-{turn}.log"), &plain)
+        TestServer::start_with(Path::new(path), listen, &format!("server-{turn}.log"), &plain)
     };
     let mut server = start("127.0.0.1:0", 0);
     let address = server.said("address=").unwrap();

@@ -12,14 +12,14 @@ use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Request;
 
 use crate::kill::kill;
-use crate::server::{Person, Server, until};
+use crate::server::{TestServer, TestUser, until};
 use crate::support::Ran;
 use crate::support::wait::wait_for;
 use crate::world::World;
 
 /// A server, an operator, and the configuration of an agent that carries out orders.
-fn site(world: &World) -> (Server, Person) {
-    let server = Server::start(&world.path(""), "127.0.0.1:0", "server.log");
+fn site(world: &World) -> (TestServer, TestUser) {
+    let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
@@ -47,7 +47,7 @@ fn with_programs(world: &World, command: &mut Command) {
     command.env("PATH", format!("{}:{path}", world.text("bin")));
 }
 
-fn fetch(world: &World, person: &Person, out: &str, more: &[&str]) -> Ran {
+fn fetch(world: &World, person: &TestUser, out: &str, more: &[&str]) -> Ran {
     let out = world.text(out);
     let words = ["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"];
     person.run(&[&words[..], more].concat())
@@ -246,7 +246,7 @@ fn chunk(content: &[u8]) -> artifact_part::What {
 fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
     let world = World::of(1);
     let plain = ["--plain", "train"];
-    let server = Server::start_with(&world.path(""), "127.0.0.1:0", "server.log", &plain);
+    let server = TestServer::start_with(&world.path(""), "127.0.0.1:0", "server.log", &plain);
     let url = format!("http://{}", server.said("address=").unwrap());
     let section =
         format!("[server]\nurl = {url:?}\n[orders]\nenabled = true\nscheduler = \"host\"\n");

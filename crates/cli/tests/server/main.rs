@@ -23,7 +23,7 @@ use farrier_fleet::health::Finding;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 
-use server::{Server, found, until};
+use server::{TestServer, found, until};
 use support::run;
 use support::wait::wait_for;
 use world::World;
@@ -41,10 +41,14 @@ fn open_log(world: &World) -> SqliteLog {
 #[test]
 fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let world = World::of(2);
-    let server = Server::start(&world.path(""), "127.0.0.1:0", "server-1.log");
+    let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server-1.log");
     let refused = server.enrol("gpu-1", &world.text("identity"), "fjoin_wrong");
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("hint: `farrier server token create`"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("hint: create another with `farrier server token create`"),
+        "{}",
+        refused.stderr
+    );
     let secret = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &secret);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
@@ -72,7 +76,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     // Killed and started anew, it goes on; nothing is there twice.
     server.kill();
     world.inject(&["xid", "79", "--gpu", "1"]);
-    let server = Server::start(&world.path(""), &address, "server-2.log");
+    let server = TestServer::start(&world.path(""), &address, "server-2.log");
     until("what was found meanwhile is there", || {
         server.entries().iter().filter(|entry| found(&entry.event, "Xid 79")).count() >= 2
     });
@@ -107,7 +111,7 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     );
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &run]);
-    let mut server = Server::spawn(&world.path(""), "full.log", &mut command);
+    let mut server = TestServer::spawn(&world.path(""), "full.log", &mut command);
     let address = server.said("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
@@ -127,7 +131,7 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     assert!(verify(&open_log(&world)).unwrap().is_ok());
     let before = server.entries().len();
     let plain = ["--plain", "train"];
-    let server = Server::start_with(&world.path(""), &address, "again.log", &plain);
+    let server = TestServer::start_with(&world.path(""), &address, "again.log", &plain);
     // Whatever was acknowledged before it ended, this is new.
     world.inject(&["xid", "119", "--gpu", "1"]);
     until("it goes on", || {

@@ -1,34 +1,37 @@
-//! `farrier check` of a simulated node: the faults that one look shows.
+//! `farrier check` on a simulated node: faults visible in a single run.
 
 use serde_json::Value;
 
 use crate::support::{Ran, run};
-use crate::world::World;
+use crate::test_node::TestNode;
 
-fn check(world: &World, more: &[&str]) -> Ran {
-    let (root, nvml) = (world.path().join("root"), world.path().join("lib/libnvidia-ml.so.1"));
-    let mut words = vec!["check", "--root", root.to_str().unwrap(), "--on", "2026-11-15"];
-    words.extend(["--nvml", nvml.to_str().unwrap()]);
-    words.extend(more);
-    run(&words)
+fn check(node: &TestNode, more: &[&str]) -> Ran {
+    let (root, nvml) = (node.path().join("root"), node.path().join("lib/libnvidia-ml.so.1"));
+    let mut args = vec!["check", "--root", root.to_str().unwrap(), "--on", "2026-11-15"];
+    args.extend(["--nvml", nvml.to_str().unwrap()]);
+    args.extend(more);
+    run(&args)
 }
 
 fn report(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
 }
 
-/// Codes of what is not fine.
+/// Codes of the items that are not ok.
 fn open(report: &Value) -> Vec<&str> {
     let items = report["items"].as_array().unwrap().iter();
-    items.filter(|it| it["verdict"] != "ok").map(|it| it["code"].as_str().unwrap()).collect()
+    items
+        .filter(|item| item["verdict"] != "ok")
+        .map(|item| item["code"].as_str().unwrap())
+        .collect()
 }
 
 #[test]
-fn a_node_with_live_faults_is_not_ok_and_its_capture_says_the_same() {
-    let world = World::of_eight();
-    let well = check(&world, &["--output", "json"]);
-    let before = report(&well);
-    assert_eq!(well.code, 0, "{:?}", open(&before));
+fn live_faults_fail_the_check_and_its_capture() {
+    let node = TestNode::eight_h100();
+    let healthy = check(&node, &["--output", "json"]);
+    let before = report(&healthy);
+    assert_eq!(healthy.code, 0, "{:?}", open(&before));
     let cases: [(&[&str], &str, &str); 6] = [
         (&["--gpu", "1", "nvlink-down", "5"], "nvlink-down", "blocked"),
         (&["--gpu", "2", "ecc", "--uncorrected", "3"], "ecc-uncorrected", "blocked"),
@@ -41,42 +44,42 @@ fn a_node_with_live_faults_is_not_ok_and_its_capture_says_the_same() {
         (&["nic", "mlx5_3", "--state", "DOWN"], "port-not-up", "caveat"),
         (&["--gpu", "5", "xid", "95"], "xid-critical", "blocked"),
     ];
-    for (words, ..) in &cases {
-        world.inject(words);
+    for (args, ..) in &cases {
+        node.inject(args);
     }
-    let folder = world.path().join("capture");
+    let folder = node.path().join("capture");
     let folder = folder.to_str().unwrap();
-    let ran = check(&world, &["--output", "json", "--capture", folder]);
+    let ran = check(&node, &["--output", "json", "--capture", folder]);
     let now = report(&ran);
     assert_eq!(ran.code, 1);
     for (_, code, verdict) in cases {
         let items = now["items"].as_array().unwrap();
-        let item = items.iter().find(|it| it["code"] == code);
+        let item = items.iter().find(|item| item["code"] == code);
         let item = item.unwrap_or_else(|| panic!("no {code} in {:?}", open(&now)));
         assert_eq!(item["verdict"], verdict, "{item}");
     }
     let again = run(&["check", "--root", folder, "--on", "2026-11-15", "--output", "json"]);
     assert_eq!((again.code, report(&again)), (1, now));
-    let table = check(&world, &[]).stdout;
+    let table = check(&node, &[]).stdout;
     for part in ["What to do", "--gpu-reset -i 2", "Not judged:", "farrier status"] {
         assert!(table.contains(part), "{part}: {table}");
     }
 }
 
 #[test]
-fn a_call_that_hangs_is_named_with_its_gpu_and_the_others_are_judged() {
-    let world = World::of_eight();
-    world.inject(&["--gpu", "1", "ecc", "--uncorrected", "3"]);
-    world.inject(&["--gpu", "3", "hang", "nvmlDeviceGetHandleByIndex_v2", "forever"]);
-    let ran = check(&world, &["--output", "json", "--nvml-deadline", "3"]);
+fn hung_call_is_reported_and_other_gpus_are_checked() {
+    let node = TestNode::eight_h100();
+    node.inject(&["--gpu", "1", "ecc", "--uncorrected", "3"]);
+    node.inject(&["--gpu", "3", "hang", "nvmlDeviceGetHandleByIndex_v2", "forever"]);
+    let ran = check(&node, &["--output", "json", "--nvml-deadline", "3"]);
     let report = report(&ran);
     let item = |code: &str| {
         let items = report["items"].as_array().unwrap();
-        let item = items.iter().find(|it| it["code"] == code);
+        let item = items.iter().find(|item| item["code"] == code);
         item.unwrap_or_else(|| panic!("no {code} in {:?}", open(&report)))
     };
     let text = item("nvml-hung")["text"].as_str().unwrap();
     assert!(text.contains("nvmlDeviceGetHandleByIndex_v2 of GPU 3"), "{text}");
     assert_eq!(item("gpus-unread")["subject"], "GPUs 3, 4, 5, 6, 7");
-    assert_eq!(item("ecc-uncorrected")["subject"], "GPU 1", "what was read is judged");
+    assert_eq!(item("ecc-uncorrected")["subject"], "GPU 1", "GPUs that were read are checked");
 }

@@ -1,17 +1,17 @@
-//! Whole clients, and the layout of what passes between them and the library.
+//! Third-party NVML clients, and the struct layout of the C interface.
 
 use std::path::Path;
 
-use crate::world::{World, python};
+use crate::test_node::{TestNode, python};
 
 #[test]
-fn gpustat_shows_eight() {
+fn gpustat_lists_eight_gpus() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["utilisation", "87", "--gpu", "3"]);
-    world.inject(&["temperature", "61", "--gpu", "3"]);
+    let node = TestNode::eight_h100();
+    node.inject(&["utilisation", "87", "--gpu", "3"]);
+    node.inject(&["temperature", "61", "--gpu", "3"]);
     let output =
-        world.client(&python, &["-m", "gpustat", "--no-color", "--no-header"]).output().unwrap();
+        node.client(&python, &["-m", "gpustat", "--no-color", "--no-header"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let cards: Vec<&str> =
@@ -24,10 +24,10 @@ fn gpustat_shows_eight() {
 }
 
 #[test]
-fn nvitop_shows_eight() {
+fn nvitop_lists_eight_gpus() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&[
+    let node = TestNode::eight_h100();
+    node.inject(&[
         "process",
         &std::process::id().to_string(),
         "--memory-mib",
@@ -36,7 +36,7 @@ fn nvitop_shows_eight() {
         "5",
     ]);
     let output =
-        world.client(&python, &["-m", "nvitop", "--once", "--no-unicode"]).output().unwrap();
+        node.client(&python, &["-m", "nvitop", "--once", "--no-unicode"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text.lines().filter(|line| line.contains("H100 80GB HBM3")).count(), 8, "{text}");
@@ -47,8 +47,8 @@ fn nvitop_shows_eight() {
     assert!(text.contains("4096MiB") || text.contains("4.00GiB"), "the process is listed: {text}");
 }
 
-/// Sizes of our structs as nvidia-ml-py has them: the calls with versioned structs check the size themselves, so
-/// that a success is the proof; the others are compared by what they write and what they leave alone.
+/// Compares our struct sizes with nvidia-ml-py. Calls with versioned structs check the size
+/// themselves, so success is the proof. For the others, the test checks which bytes they write.
 const LAYOUT: &str = r#"
 from ctypes import *
 device = gpu(0)
@@ -117,13 +117,13 @@ print(json.dumps(wrong))
 "#;
 
 #[test]
-fn structs_are_laid_out_as_nvidia_ml_py_has_them() {
+fn struct_layout_matches_nvidia_ml_py() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    assert_eq!(world.python(&python, LAYOUT).trim(), "[]");
+    let node = TestNode::eight_h100();
+    assert_eq!(node.python(&python, LAYOUT).trim(), "[]");
 }
 
-/// Calls by their Python names, as scripts use them.
+/// Calls by their Python names, as used in scripts.
 const INVENTORY: &str = r#"
 handles = [gpu(index) for index in range(nvmlDeviceGetCount())]
 one = handles[0]
@@ -155,16 +155,16 @@ print(json.dumps({
 #[test]
 fn nvidia_ml_py_reads_the_inventory() {
     let Some(python) = python() else { return };
-    let seen = inventory(&World::of_eight(), &python);
+    let output = inventory(&TestNode::eight_h100(), &python);
     let expected = serde_json::json!({
         "count": 8, "driver": "580.95.05", "cuda": 13000, "names": ["NVIDIA H100 80GB HBM3"], "uuids": 8, "by_uuid": 6,
         "by_bus": 5, "capability": [9, 0], "limits": [200_000, 700_000], "links": 18, "link_version": 6, "p2p": 0, "near": 40,
         "far": 50, "nearest": 3, "clocks": 110, "mig": [0, 0], "fan": 3, "retired": 3,
         "fields": [[91, 0, 18], [90, 0, 26562], [230, 0, 0], [165, 0, 1]], "energy_grows": true,
     });
-    assert_eq!(seen, expected);
+    assert_eq!(output, expected);
 }
 
-fn inventory(world: &World, python: &Path) -> serde_json::Value {
-    serde_json::from_str(&world.python(python, INVENTORY)).unwrap()
+fn inventory(node: &TestNode, python: &Path) -> serde_json::Value {
+    serde_json::from_str(&node.python(python, INVENTORY)).unwrap()
 }

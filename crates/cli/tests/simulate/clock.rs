@@ -1,48 +1,48 @@
-//! A clock that stands still, and what moves with it.
+//! The frozen clock and the values that follow it.
 
 use std::fs;
 
 use crate::support::run;
-use crate::world::{World, python};
+use crate::test_node::{TestNode, python};
 
 const START_MS: u64 = 1_800_000_000_000;
 
-fn clock(world: &World, words: &[&str]) {
-    let dir = world.dir();
-    let mut all = vec!["simulate", "clock", &dir];
-    all.extend(words);
-    let ran = run(&all);
-    assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+fn clock(node: &TestNode, args: &[&str]) {
+    let dir = node.dir();
+    let mut command = vec!["simulate", "clock", &dir];
+    command.extend(args);
+    let ran = run(&command);
+    assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
 }
 
 #[test]
-fn the_files_follow_the_clock() {
-    let world = World::of_eight();
-    let read = |path: &str| fs::read_to_string(world.path().join("root").join(path)).unwrap();
+fn files_follow_the_frozen_clock() {
+    let node = TestNode::eight_h100();
+    let read = |path: &str| fs::read_to_string(node.path().join("root").join(path)).unwrap();
     let booted: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(world.path().join("node.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(node.path().join("node.json")).unwrap()).unwrap();
     let booted = booted["booted_unix_ms"].as_u64().unwrap();
-    clock(&world, &["--set-unix-ms", &(booted + 90_000_000).to_string()]);
+    clock(&node, &["--set-unix-ms", &(booted + 90_000_000).to_string()]);
     assert!(read("proc/uptime").starts_with("90000.00 "));
-    clock(&world, &["--advance-s", "3600.5"]);
+    clock(&node, &["--advance-s", "3600.5"]);
     assert!(read("proc/uptime").starts_with("93600.50 "));
-    world.inject(&["xid", "94"]);
+    node.inject(&["xid", "94"]);
     let last = read("dev/kmsg").lines().last().unwrap().to_owned();
     assert_eq!(last.split(',').nth(2), Some("93600500000"));
-    clock(&world, &["--real"]);
-    let node = fs::read_to_string(world.path().join("node.json")).unwrap();
-    assert!(!node.contains("clock_unix_ms"), "{node}");
-    assert_eq!(run(&["simulate", "clock", &world.dir()]).code, 2, "a time is wanted");
+    clock(&node, &["--real"]);
+    let text = fs::read_to_string(node.path().join("node.json")).unwrap();
+    assert!(!text.contains("clock_unix_ms"), "{text}");
+    assert_eq!(run(&["simulate", "clock", &node.dir()]).code, 2, "a time argument is required");
 }
 
 #[test]
-fn nvml_follows_the_clock() {
+fn nvml_follows_the_frozen_clock() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    clock(&world, &["--set-unix-ms", &START_MS.to_string()]);
-    world.inject(&["power", "500"]);
-    world.inject(&["throttle", "hw-thermal"]);
-    world.inject(&[
+    let node = TestNode::eight_h100();
+    clock(&node, &["--set-unix-ms", &START_MS.to_string()]);
+    node.inject(&["power", "500"]);
+    node.inject(&["throttle", "hw-thermal"]);
+    node.inject(&[
         "activity",
         "--nvlink-tx",
         "18432000",
@@ -57,20 +57,20 @@ fields = nvmlDeviceGetFieldValues(one, [83, 270, (138, 0), (139, 4294967295), 19
 print(json.dumps([fields[0].timestamp, nvmlDeviceGetTotalEnergyConsumption(one)] + [field.value.ullVal for field in fields[1:4]] + [fields[4].value.uiVal]))
 ";
     let numbers = |text: &str| -> Vec<i64> { serde_json::from_str(text).unwrap() };
-    let before = numbers(&world.python(&python, read));
-    assert_eq!(before, numbers(&world.python(&python, read)), "it stands still");
+    let before = numbers(&node.python(&python, read));
+    assert_eq!(before, numbers(&node.python(&python, read)), "the clock is frozen");
     assert_eq!(before[0], i64::try_from(START_MS).unwrap() * 1000);
-    clock(&world, &["--advance-s", "60"]);
-    let after = numbers(&world.python(&python, read));
+    clock(&node, &["--advance-s", "60"]);
+    let after = numbers(&node.python(&python, read));
     let mut moved: Vec<i64> =
         before.iter().zip(&after).map(|(before, after)| after - before).collect();
-    // The last has 32 bits, and begins anew when they are full.
+    // The last field has 32 bits and wraps around.
     moved[5] = moved[5].rem_euclid(1 << 32);
-    // Microseconds, millijoules, nanoseconds held, kibibytes of a link and of all links, bytes.
+    // Microseconds, millijoules, throttled nanoseconds, KiB of one link and of all links, bytes.
     assert_eq!(moved, [60_000_000, 30_000_000, 60_000_000_000, 60_000, 18 * 120_000, 120_000_000]);
 }
 
-/// Samples of a GPU's performance monitor, and its metrics of these numbers.
+/// Takes two GPM samples and returns the requested metrics.
 const METRICS: &str = "
 def metrics(index, ids):
     one = gpu(index)
@@ -88,10 +88,10 @@ def metrics(index, ids):
 ";
 
 #[test]
-fn activity_is_what_a_profiler_sees() {
+fn gpm_metrics_reflect_activity() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&[
+    let node = TestNode::eight_h100();
+    node.inject(&[
         "activity",
         "--graphics",
         "1",
@@ -104,7 +104,7 @@ fn activity_is_what_a_profiler_sees() {
         "--fp64",
         "0.05",
     ]);
-    world.inject(&[
+    node.inject(&[
         "activity",
         "--nvlink-tx",
         &(18 << 20).to_string(),
@@ -113,8 +113,8 @@ fn activity_is_what_a_profiler_sees() {
     ]);
     let source =
         format!("{METRICS}\nprint(json.dumps(metrics(0, [1, 2, 5, 10, 11, 60, 61, 62, 63])))");
-    let seen = world.python(&python, &source);
-    assert_eq!(seen.trim(), "[100.0, 90.0, 10.0, 80.0, 5.0, 36.0, 18.0, 2.0, 1.0]");
-    let refused = run(&["simulate", "inject", &world.dir(), "activity", "--sm", "1.2"]);
+    let output = node.python(&python, &source);
+    assert_eq!(output.trim(), "[100.0, 90.0, 10.0, 80.0, 5.0, 36.0, 18.0, 2.0, 1.0]");
+    let refused = run(&["simulate", "inject", &node.dir(), "activity", "--sm", "1.2"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
 }

@@ -1,14 +1,14 @@
-//! The command itself: what it makes and what it refuses.
+//! The `simulate` command: the files it creates and the arguments it rejects.
 
 use std::fs;
 
 use crate::support::run;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 #[test]
-fn a_node_is_whole() {
-    let world = World::of_eight();
-    let root = world.path();
+fn node_directory_is_complete() {
+    let node = TestNode::eight_h100();
+    let root = node.path();
     for file in [
         "node.json",
         "gpus/7.json",
@@ -26,26 +26,26 @@ fn a_node_is_whole() {
     ] {
         assert!(root.join(file).is_file(), "{file}");
     }
-    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]);
+    let shown = run(&["simulate", "show", &node.dir(), "--output", "json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
     assert_eq!(shown["gpus"].as_array().unwrap().len(), 8);
     assert_eq!(shown["node"]["driver"], "580.95.05");
 }
 
 #[test]
-fn the_seed_and_the_clock_decide_everything() {
-    let words = ["--sku", "H100-SXM5-80GB", "--clock-unix-ms", "1800000000000"];
-    let (one, other) = (World::with(&words), World::with(&words));
+fn same_seed_and_clock_give_identical_files() {
+    let args = ["--sku", "H100-SXM5-80GB", "--clock-unix-ms", "1800000000000"];
+    let (one, other) = (TestNode::with_args(&args), TestNode::with_args(&args));
     for file in ["node.json", "host.json", "gpus/3.json", "root/dev/kmsg", "root/proc/uptime"] {
-        let read = |world: &World| fs::read_to_string(world.path().join(file)).unwrap();
+        let read = |node: &TestNode| fs::read_to_string(node.path().join(file)).unwrap();
         assert_eq!(read(&one), read(&other), "{file}");
     }
 }
 
 #[test]
-fn the_seed_decides_the_identities() {
-    let uuids = |world: &World| -> Vec<String> {
-        let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+fn same_seed_gives_the_same_uuids() {
+    let uuids = |node: &TestNode| -> Vec<String> {
+        let shown = run(&["simulate", "show", &node.dir(), "--output", "json"]).stdout;
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         shown["gpus"]
             .as_array()
@@ -54,13 +54,13 @@ fn the_seed_decides_the_identities() {
             .map(|gpu| gpu["uuid"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(uuids(&World::of_eight()), uuids(&World::of_eight()));
+    assert_eq!(uuids(&TestNode::eight_h100()), uuids(&TestNode::eight_h100()));
 }
 
 #[test]
-fn what_is_there_is_not_overwritten() {
-    let world = World::of_eight();
-    let again = run(&["simulate", "node", &world.dir(), "--sku", "T4"]);
+fn existing_directory_is_not_overwritten() {
+    let node = TestNode::eight_h100();
+    let again = run(&["simulate", "node", &node.dir(), "--sku", "T4"]);
     assert_eq!(again.code, 2);
     assert!(
         again.stderr.contains("is not empty") && again.stderr.contains("hint: "),
@@ -68,40 +68,40 @@ fn what_is_there_is_not_overwritten() {
         again.stderr
     );
     assert_eq!(
-        run(&["simulate", "node", &world.dir(), "--sku", "T4", "--gpus", "2", "--force"]).code,
+        run(&["simulate", "node", &node.dir(), "--sku", "T4", "--gpus", "2", "--force"]).code,
         0
     );
-    assert!(!world.path().join("gpus/2.json").exists(), "the GPUs of the node before are gone");
+    assert!(!node.path().join("gpus/2.json").exists(), "files of the replaced node are removed");
 
-    let stranger = tempfile::tempdir().unwrap();
-    fs::create_dir(stranger.path().join("lib")).unwrap();
-    fs::write(stranger.path().join("lib/precious"), "mine").unwrap();
+    let other_dir = tempfile::tempdir().unwrap();
+    fs::create_dir(other_dir.path().join("lib")).unwrap();
+    fs::write(other_dir.path().join("lib/precious"), "mine").unwrap();
     let refused =
-        run(&["simulate", "node", stranger.path().to_str().unwrap(), "--sku", "T4", "--force"]);
+        run(&["simulate", "node", other_dir.path().to_str().unwrap(), "--sku", "T4", "--force"]);
     assert_eq!(refused.code, 2, "{}", refused.stdout);
-    assert!(stranger.path().join("lib/precious").exists());
+    assert!(other_dir.path().join("lib/precious").exists());
 }
 
 #[test]
-fn slips_are_refused_with_a_hint() {
+fn invalid_arguments_fail_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("node");
     let dir = dir.to_str().unwrap();
-    let node = |words: &[&str]| {
-        let mut all = vec!["simulate", "node", dir];
-        all.extend(words);
-        run(&all)
+    let node = |args: &[&str]| {
+        let mut command = vec!["simulate", "node", dir];
+        command.extend(args);
+        run(&command)
     };
-    for (words, said) in [
+    for (args, expected) in [
         (vec!["--sku", "H100-SXM5-81GB"], "did you mean"),
         (vec!["--sku", "T4", "--gpus", "17"], "1 to 16"),
         (vec!["--sku", "T4", "--driver", "newest"], "not a driver version"),
     ] {
-        let ran = node(&words);
-        assert_eq!(ran.code, 2, "{words:?}");
+        let ran = node(&args);
+        assert_eq!(ran.code, 2, "{args:?}");
         assert!(
-            ran.stderr.contains(said) && ran.stderr.contains("hint: "),
-            "{words:?}: {}",
+            ran.stderr.contains(expected) && ran.stderr.contains("hint: "),
+            "{args:?}: {}",
             ran.stderr
         );
     }
@@ -109,29 +109,29 @@ fn slips_are_refused_with_a_hint() {
     assert_eq!(absent.code, 2);
     assert!(absent.stderr.contains("there is no simulated node"), "{}", absent.stderr);
     assert_eq!(node(&["--sku", "T4", "--gpus", "1"]).code, 0);
-    for (words, said) in [
+    for (args, expected) in [
         (vec!["error", "nvmlDeviceGetName", "GPU_IS_LOSTT"], "GPU_IS_LOST?"),
         (vec!["error", "getName", "15"], "not the name of an NVML function"),
-        (vec!["hang", "nvmlDeviceGetName", "soon"], "not a time"),
+        (vec!["hang", "nvmlDeviceGetName", "soon"], "not a duration"),
         (vec!["nvlink-down", "0"], "there is no NVLink 0"),
         (vec!["remap", "--pending"], "no row remapping"),
-        (vec!["lost", "--gpu", "1"], "there is no GPU 1"),
+        (vec!["lost", "--gpu", "1"], "has no GPU 1"),
         (vec!["recovery-action", "9"], "not a recovery action"),
     ] {
-        let mut all = vec!["simulate", "inject", dir];
-        all.extend(&words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}");
-        assert!(ran.stderr.contains(said), "{words:?}: {}", ran.stderr);
+        let mut command = vec!["simulate", "inject", dir];
+        command.extend(&args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
 }
 
 #[test]
-fn the_kernel_log_is_what_decode_reads() {
-    let world = World::of_eight();
-    world.inject(&["xid", "79", "--gpu", "2"]);
-    world.inject(&["xid", "63"]);
-    let log = world.path().join("root/dev/kmsg");
+fn decode_reads_the_kernel_log() {
+    let node = TestNode::eight_h100();
+    node.inject(&["xid", "79", "--gpu", "2"]);
+    node.inject(&["xid", "63"]);
+    let log = node.path().join("root/dev/kmsg");
     let decoded = run(&["decode", log.to_str().unwrap(), "--output", "json"]);
     assert!(decoded.stdout.contains("0000:52:00"), "{}{}", decoded.stdout, decoded.stderr);
     let sequences: Vec<u64> = fs::read_to_string(&log)
@@ -143,11 +143,11 @@ fn the_kernel_log_is_what_decode_reads() {
 }
 
 #[test]
-fn the_host_files_go_with_the_gpu() {
-    let world = World::of_eight();
-    world.inject(&["pcie", "--generation", "3", "--width", "8", "--gpu", "1"]);
+fn sysfs_follows_the_gpu_state() {
+    let node = TestNode::eight_h100();
+    node.inject(&["pcie", "--generation", "3", "--width", "8", "--gpu", "1"]);
     let read = |file: &str| {
-        fs::read_to_string(world.path().join("root/sys/bus/pci/devices/0000:43:00.0").join(file))
+        fs::read_to_string(node.path().join("root/sys/bus/pci/devices/0000:43:00.0").join(file))
             .unwrap()
     };
     assert_eq!(read("current_link_speed"), "8.0 GT/s PCIe\n");
@@ -156,37 +156,37 @@ fn the_host_files_go_with_the_gpu() {
 }
 
 #[test]
-fn a_call_that_nvml_does_not_have_is_refused_with_the_nearest() {
-    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
-    let dir = world.dir();
+fn unknown_nvml_function_fails_with_a_suggestion() {
+    let node = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
+    let dir = node.dir();
     let cases = [
         (["error", "nvmlDeviceGetNam", "UNKNOWN"], "did you mean `nvmlDeviceGetName`?"),
         (["error", "nvmlNoSuchCall", "3"], "`nvmlNoSuchCall` is not the name of an NVML function"),
         (["hang", "nvmlDevicGetCount_v2", "2"], "`nvmlDeviceGetCount_v2`"),
         (["error", "field:none", "3"], "is not a field"),
     ];
-    for (words, says) in cases {
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains(says), "{words:?}: {}", ran.stderr);
+    for (args, expected) in cases {
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
-    for words in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
-        world.inject(&words);
+    for args in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
+        node.inject(&args);
     }
 }
 
 #[test]
-fn what_is_shown_can_be_copied_and_typed() {
-    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
-    world.inject(&["throttle", "hw-thermal", "hw-power-brake"]);
-    world.inject(&["ecc", "--uncorrected", "1"]);
-    world.inject(&["recovery-action", "2"]);
-    world.inject(&["xid", "31"]);
-    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+fn shown_faults_use_command_line_spelling() {
+    let node = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
+    node.inject(&["throttle", "hw-thermal", "hw-power-brake"]);
+    node.inject(&["ecc", "--uncorrected", "1"]);
+    node.inject(&["recovery-action", "2"]);
+    node.inject(&["xid", "31"]);
+    let shown = run(&["simulate", "show", &node.dir(), "--output", "json"]).stdout;
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    let table = run(&["simulate", "show", &world.dir()]).stdout;
+    let table = run(&["simulate", "show", &node.dir()]).stdout;
     assert!(table.contains(shown["gpus"][0]["uuid"].as_str().unwrap()), "{table}");
     for wrong in ["1 events", "1 uncorrected memory errors", "HwThermal"] {
         assert!(!table.contains(wrong), "{wrong}: {table}");

@@ -1,28 +1,28 @@
-//! What nvidia-ml-py sees of injected faults, and of edits while it reads.
+//! Injected faults and concurrent edits as seen through nvidia-ml-py.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
-use crate::world::{World, ended_within, python};
+use crate::test_node::{TestNode, python, wait_with_timeout};
 
-/// A client that holds a handle, and waits until a call with it returns what is wanted.
-const HOLD: &str = "
-held = gpu(0)
-print('held')
-def until(wanted):
+/// A client that keeps a handle and polls until a call with it returns the expected code.
+const HOLD_HANDLE: &str = "
+handle = gpu(0)
+print('ready')
+def until(expected):
     start = time.monotonic()
-    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 300:
+    while code(nvmlDeviceGetPowerUsage, handle) != expected and time.monotonic() - start < 300:
         time.sleep(0.01)
-    print(code(nvmlDeviceGetPowerUsage, held))
+    print(code(nvmlDeviceGetPowerUsage, handle))
 ";
 
 #[test]
-fn a_waiting_client_is_told_of_an_xid() {
+fn event_wait_returns_an_xid() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["xid", "31", "--gpu", "4"]);
-    let mut child = world.spawn(
+    let node = TestNode::eight_h100();
+    node.inject(&["xid", "31", "--gpu", "4"]);
+    let mut child = node.spawn(
         &python,
         "
 events = nvmlEventSetCreate()
@@ -38,28 +38,28 @@ nvmlEventSetFree(events)
     );
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "ready", "what happened before is not told");
-    world.inject(&["xid", "94", "--gpu", "2"]);
+    assert_eq!(line(), "ready", "earlier events are not delivered");
+    node.inject(&["xid", "94", "--gpu", "2"]);
     assert_eq!(line(), "2 8 94");
-    world.inject(&["xid", "79", "--gpu", "5"]);
+    node.inject(&["xid", "79", "--gpu", "5"]);
     assert_eq!(line(), "lost 8 79");
-    assert_eq!(line(), "10", "then the wait ends with a timeout");
+    assert_eq!(line(), "10", "then the wait times out");
     assert!(child.wait().unwrap().success());
 }
 
 #[test]
-fn counters_and_states_are_seen() {
+fn injected_counters_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
-    world.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
-    world.inject(&["nvlink-down", "7", "--gpu", "1"]);
-    world.inject(&["nvlink-errors", "6", "--crc", "9", "--gpu", "1"]);
-    world.inject(&["recovery-action", "1", "--gpu", "1"]);
-    world.inject(&["pcie", "--width", "8", "--replays", "40", "--gpu", "1"]);
-    world.inject(&["throttle", "hw-thermal", "--gpu", "1"]);
-    world.inject(&["power", "650", "--gpu", "1"]);
-    let seen = world.python(
+    let node = TestNode::eight_h100();
+    node.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    node.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
+    node.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    node.inject(&["nvlink-errors", "6", "--crc", "9", "--gpu", "1"]);
+    node.inject(&["recovery-action", "1", "--gpu", "1"]);
+    node.inject(&["pcie", "--width", "8", "--replays", "40", "--gpu", "1"]);
+    node.inject(&["throttle", "hw-thermal", "--gpu", "1"]);
+    node.inject(&["power", "650", "--gpu", "1"]);
+    let output = node.python(
         &python,
         "
 one = gpu(1)
@@ -76,17 +76,17 @@ print(json.dumps([
 ",
     );
     let expected = "[17, 2, [0, 3, 1, 0], 3, [1, 0], 9, [1, 1, true, 40], 8, 72, 650000, 0]";
-    assert_eq!(seen.trim(), expected);
+    assert_eq!(output.trim(), expected);
 }
 
 #[test]
-fn a_lost_gpu_a_failing_call_and_a_hanging_one() {
+fn lost_gpu_failing_call_and_hanging_call() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["lost", "--gpu", "6"]);
-    world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
-    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "0.7", "--gpu", "3"]);
-    let seen = world.python(
+    let node = TestNode::eight_h100();
+    node.inject(&["lost", "--gpu", "6"]);
+    node.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
+    node.inject(&["hang", "nvmlDeviceGetPowerUsage", "0.7", "--gpu", "3"]);
+    let output = node.python(
         &python,
         "
 start = time.monotonic()
@@ -95,38 +95,41 @@ hung = time.monotonic() - start
 print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTemperature, gpu(2), 0), code(nvmlDeviceGetTemperature, gpu(1), 0), 0.6 < hung]))
 ",
     );
-    assert_eq!(seen.trim(), "[15, 16, 0, true]");
+    assert_eq!(output.trim(), "[15, 16, 0, true]");
 
-    // A client that holds a handle finds out as well, and again when it is put right.
-    let mut child = world.spawn(&python, &format!("{HOLD}until(15)\nuntil(0)\n"));
+    // A client that already has a handle notices the fault and its end.
+    let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "held");
-    world.inject(&["lost"]);
+    assert_eq!(line(), "ready");
+    node.inject(&["lost"]);
     assert_eq!(line(), "15");
-    world.inject(&["clear"]);
+    node.inject(&["clear"]);
     assert_eq!(line(), "0");
     assert!(child.wait().unwrap().success());
 
-    world.inject(&["hang", "nvmlInit", "forever"]);
-    world.inject(&["hang", "nvmlInitWithFlags", "forever"]);
-    let mut stuck = world.spawn(&python, "print('initialised')");
-    assert!(ended_within(&mut stuck, Duration::from_secs(2)).is_none(), "it hangs");
+    node.inject(&["hang", "nvmlInit", "forever"]);
+    node.inject(&["hang", "nvmlInitWithFlags", "forever"]);
+    let mut stuck = node.spawn(&python, "print('initialised')");
+    assert!(
+        wait_with_timeout(&mut stuck, Duration::from_secs(2)).is_none(),
+        "the client hangs in nvmlInit"
+    );
     stuck.kill().unwrap();
     stuck.wait().unwrap();
-    world.inject(&["clear"]);
-    assert_eq!(world.python(&python, "print(nvmlDeviceGetCount())").trim(), "8");
+    node.inject(&["clear"]);
+    assert_eq!(node.python(&python, "print(nvmlDeviceGetCount())").trim(), "8");
 }
 
 #[test]
-fn settings_are_kept_and_need_the_right() {
+fn settings_persist_and_need_permission() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.edit("node.json", |node| node["as_root"] = false.into());
+    let node = TestNode::eight_h100();
+    node.edit("node.json", |node| node["as_root"] = false.into());
     let set = "print(code(nvmlDeviceSetPowerManagementLimit, gpu(0), 500000))";
-    assert_eq!(world.python(&python, set).trim(), "4", "without the right nothing is set");
-    world.edit("node.json", |node| node["as_root"] = true.into());
-    let seen = world.python(
+    assert_eq!(node.python(&python, set).trim(), "4", "setters need permission");
+    node.edit("node.json", |node| node["as_root"] = true.into());
+    let output = node.python(
         &python,
         "
 one = gpu(0)
@@ -138,8 +141,8 @@ print(json.dumps([
 ]))
 ",
     );
-    assert_eq!(seen.trim(), "[2, 0, 2, 0, 0, 0, 0, 0, 0, 500000]");
-    let again = world.python(
+    assert_eq!(output.trim(), "[2, 0, 2, 0, 0, 0, 0, 0, 0, 500000]");
+    let again = node.python(
         &python,
         "
 one = gpu(0)
@@ -151,38 +154,38 @@ print(json.dumps([nvmlDeviceGetEnforcedPowerLimit(one), nvmlDeviceGetComputeMode
     assert_eq!(
         again.trim(),
         "[500000, 3, 0, [1, 0], 1200, 1500, [1, 1], 3]",
-        "another process sees it"
+        "settings are visible to other processes"
     );
 }
 
-/// Reads everything that a poller reads, as fast as it can, and counts what is out of order.
+/// Polls as fast as it can and collects inconsistent readings.
 const POLLER: &str = "
 handles = [gpu(index) for index in range(8)]
 print('ready')
-reads, wrong = 0, []
+reads, errors = 0, []
 end = time.monotonic() + 60
 while not os.path.exists(os.environ['STOP']) and time.monotonic() < end:
     for handle in handles:
         try:
-            seen = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))
-            if not (30 <= seen[0] <= 95 and seen[1] == 81559 << 20 and seen[2] == 'NVIDIA H100 80GB HBM3'):
-                wrong.append(seen)
+            reading = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))
+            if not (30 <= reading[0] <= 95 and reading[1] == 81559 << 20 and reading[2] == 'NVIDIA H100 80GB HBM3'):
+                errors.append(reading)
         except NVMLError as err:
-            wrong.append(err.value)
+            errors.append(err.value)
         reads += 1
-print(json.dumps([reads > 50, wrong[:5]]))
+print(json.dumps([reads > 50, errors[:5]]))
 ";
 
 #[test]
-fn edits_while_clients_read() {
+fn clients_survive_concurrent_edits() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    let stop = world.path().join("stop");
+    let node = TestNode::eight_h100();
+    let stop = node.path().join("stop");
     let mut children: Vec<_> = (0..2)
         .map(|_| {
             let source =
                 POLLER.replace("os.environ['STOP']", &format!("{:?}", stop.to_str().unwrap()));
-            world.spawn(&python, &source)
+            node.spawn(&python, &source)
         })
         .collect();
     let mut outputs: Vec<_> = children
@@ -192,10 +195,10 @@ fn edits_while_clients_read() {
     for output in &mut outputs {
         assert_eq!(output.next().unwrap().unwrap(), "ready");
     }
-    let path = world.path().join("gpus/3.json");
+    let path = node.path().join("gpus/3.json");
     for round in 0_usize..20 {
-        world.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
-        // An editor that writes in place, and stops half-way.
+        node.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
+        // An editor that writes in place and is interrupted half-way.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() * round / 20]).unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -209,10 +212,10 @@ fn edits_while_clients_read() {
 }
 
 #[test]
-fn faults_of_memory_links_and_settings_are_seen() {
+fn memory_link_and_setting_faults_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of("B200-SXM6-180GB", 2, "580.95.05");
-    for words in [
+    let node = TestNode::new("B200-SXM6-180GB", 2, "580.95.05");
+    for args in [
         vec![
             "nvlink-errors",
             "5",
@@ -258,7 +261,7 @@ fn faults_of_memory_links_and_settings_are_seen() {
         vec!["repair-pending", "--channel"],
         vec!["xid", "154"],
     ] {
-        world.inject(&words);
+        node.inject(&args);
     }
     let source = "
 one = gpu(0)
@@ -275,45 +278,45 @@ print(json.dumps([
     nvmlDeviceGetFieldValues(one, [230])[0].value.uiVal,
 ]))
 ";
-    let seen = world.python(&python, source);
+    let output = node.python(&python, source);
     let expected = "[[4, 5, 3, 6, 1, 3, 524, 9, 4040, 11], 26000, [7, 2], [2, 425], 14, 1073741824, 1200, 2000, 1, 700000, 0, 3, [1, 0], 1]";
-    assert_eq!(seen.trim(), expected);
+    assert_eq!(output.trim(), expected);
 }
 
 #[test]
-fn retired_pages_of_parts_that_have_them() {
+fn retired_pages_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of("T4", 1, "580.95.05");
-    world.inject(&["retired", "--single", "3", "--double", "2", "--pending"]);
-    let seen = world.python(
+    let node = TestNode::new("T4", 1, "580.95.05");
+    node.inject(&["retired", "--single", "3", "--double", "2", "--pending"]);
+    let output = node.python(
         &python,
         "print(len(nvmlDeviceGetRetiredPages(gpu(0), 0)), len(nvmlDeviceGetRetiredPages(gpu(0), 1)), nvmlDeviceGetRetiredPagesPendingStatus(gpu(0)))",
     );
-    assert_eq!(seen.trim(), "3 2 1");
+    assert_eq!(output.trim(), "3 2 1");
 }
 
 #[test]
-fn an_unloaded_and_a_replaced_driver() {
+fn unloaded_and_replaced_driver() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
+    let node = TestNode::eight_h100();
     let then = "until(9)\nuntil(0)\nnvmlInit()\nprint('again')\n";
-    let mut child = world.spawn(&python, &format!("{HOLD}{then}"));
+    let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}{then}"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "held");
-    world.inject(&["driver-unloaded"]);
+    assert_eq!(line(), "ready");
+    node.inject(&["driver-unloaded"]);
     assert_eq!(line(), "9");
     let init = "from pynvml import *\ntry: nvmlInit()\nexcept NVMLError as err: print(err.value)";
     let started = || {
-        let output = world.client(&python, &["-c", init]).output().unwrap();
+        let output = node.client(&python, &["-c", init]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     assert_eq!(started(), "9");
-    world.inject(&["module-on-disk", "580.105.08"]);
-    world.inject(&["clear"]);
-    world.inject(&["module-on-disk", "580.105.08"]);
-    assert_eq!(line(), "0", "who has the old library goes on with it");
+    node.inject(&["module-on-disk", "580.105.08"]);
+    node.inject(&["clear"]);
+    node.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(line(), "0", "a process with the old library continues");
     assert_eq!(line(), "again");
-    assert_eq!(started(), "18", "who starts now has the new one");
+    assert_eq!(started(), "18", "a new process loads the new library");
     assert!(child.wait().unwrap().success());
 }

@@ -1,21 +1,21 @@
-//! What a reader of files sees of a node: whole when it is made, changed by faults, and put right again.
+//! The node's files: complete after creation, changed by faults, restored by `clear`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::run;
-use crate::world::World;
+use crate::test_node::TestNode;
 
-fn read(world: &World, path: &str) -> String {
-    fs::read_to_string(world.path().join("root").join(path))
+fn read(node: &TestNode, path: &str) -> String {
+    fs::read_to_string(node.path().join("root").join(path))
         .unwrap_or_else(|err| panic!("{path}: {err}"))
 }
 
-/// The words of a check of the node.
-fn checked(world: &World) -> (i32, String) {
-    let root = world.path().join("root");
-    let library = world.path().join("lib/libnvidia-ml.so.1");
+/// Exit code and output of `farrier check` on the node.
+fn run_check(node: &TestNode) -> (i32, String) {
+    let root = node.path().join("root");
+    let library = node.path().join("lib/libnvidia-ml.so.1");
     let ran = run(&[
         "check",
         "--root",
@@ -28,7 +28,7 @@ fn checked(world: &World) -> (i32, String) {
     (ran.code, ran.stdout)
 }
 
-/// Every file and link below a folder.
+/// Collects every file and symlink in a folder.
 fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -44,34 +44,34 @@ fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// All files of the node but its kernel log, which only grows.
-fn files(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
+/// All files of the node except its kernel log, which is append-only.
+fn files(node: &TestNode) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
-    contents(&world.path().join("root"), &mut found);
-    found.remove(&world.path().join("root/dev/kmsg"));
+    contents(&node.path().join("root"), &mut found);
+    found.remove(&node.path().join("root/dev/kmsg"));
     found
 }
 
 #[test]
-fn a_new_node_is_right() {
+fn new_node_passes_check() {
     for (sku, gpus) in
         [("H100-SXM5-80GB", 8), ("H200-SXM5-141GB", 1), ("B200-SXM6-180GB", 8), ("L40S", 4)]
     {
-        let (code, words) = checked(&World::of(sku, gpus, "580.95.05"));
-        assert_eq!(code, 0, "{sku}: {words}");
-        assert!(words.starts_with("OK: "), "{sku}: {words}");
-        let doubt = words.lines().find(|line| {
+        let (code, output) = run_check(&TestNode::new(sku, gpus, "580.95.05"));
+        assert_eq!(code, 0, "{sku}: {output}");
+        assert!(output.starts_with("OK: "), "{sku}: {output}");
+        let problem = output.lines().find(|line| {
             ["unknown ", "caveat ", "blocked "].iter().any(|start| line.starts_with(start))
         });
-        assert_eq!(doubt, None, "{sku}");
+        assert_eq!(problem, None, "{sku}");
     }
 }
 
 #[test]
-fn clear_puts_every_file_right() {
-    let world = World::of_eight();
-    let before = files(&world);
-    for words in [
+fn clear_restores_every_file() {
+    let node = TestNode::eight_h100();
+    let before = files(&node);
+    for args in [
         vec!["lost", "--gone", "--gpu", "3"],
         vec!["lost", "--gpu", "4"],
         vec![
@@ -103,40 +103,40 @@ fn clear_puts_every_file_right() {
         vec!["module-on-disk", "580.105.08"],
         vec!["driver-unloaded"],
     ] {
-        let last = files(&world);
-        world.inject(&words);
-        assert!(files(&world) != last, "{words:?} is not to be seen");
+        let last = files(&node);
+        node.inject(&args);
+        assert!(files(&node) != last, "{args:?} changes no file");
     }
-    let shown = run(&["simulate", "show", &world.dir()]).stdout;
-    for words in [
-        "gone from the bus",
+    let shown = run(&["simulate", "show", &node.dir()]).stdout;
+    for description in [
+        "missing from the PCI bus",
         "mlx5_2 port 1 is DOWN, Polling",
-        "mlx5_3 is gone",
+        "mlx5_3 is missing",
         "/scratch is read-only",
         "nv_queue (9002) is blocked",
         "clock source hpet",
-        "ACS is on",
+        "ACS is enabled",
         "the driver is not loaded",
         "the driver on disk is 580.105.08",
     ] {
-        assert!(shown.contains(words), "{words}: {shown}");
+        assert!(shown.contains(description), "{description}: {shown}");
     }
-    world.inject(&["clear"]);
-    let after = files(&world);
+    node.inject(&["clear"]);
+    let after = files(&node);
     let differ: Vec<&PathBuf> = before
         .keys()
         .chain(after.keys())
         .filter(|path| before.get(*path) != after.get(*path))
         .collect();
     assert!(differ.is_empty(), "{differ:?}");
-    assert_eq!(checked(&world).0, 0);
+    assert_eq!(run_check(&node).0, 0);
 }
 
 #[test]
-fn bus_errors_are_counted_by_the_kernel() {
-    let world = World::of_eight();
-    world.inject(&["pcie", "--replays", "4", "--aer-correctable", "5", "--gpu", "1"]);
-    world.inject(&[
+fn aer_counters_reflect_bus_errors() {
+    let node = TestNode::eight_h100();
+    node.inject(&["pcie", "--replays", "4", "--aer-correctable", "5", "--gpu", "1"]);
+    node.inject(&[
         "pcie",
         "--aer-correctable",
         "1",
@@ -148,7 +148,7 @@ fn bus_errors_are_counted_by_the_kernel() {
         "1",
     ]);
     let counters = |name: &str| -> BTreeMap<String, u32> {
-        read(&world, &format!("sys/bus/pci/devices/0000:43:00.0/aer_dev_{name}"))
+        read(&node, &format!("sys/bus/pci/devices/0000:43:00.0/aer_dev_{name}"))
             .lines()
             .map(|line| line.split_once(' ').unwrap())
             .map(|(name, count)| (name.to_owned(), count.parse().unwrap()))
@@ -164,39 +164,39 @@ fn bus_errors_are_counted_by_the_kernel() {
 }
 
 #[test]
-fn a_lost_gpu_reads_as_ones_and_a_gone_one_not_at_all() {
-    let world = World::of_eight();
-    let pci = world.path().join("root/sys/bus/pci/devices");
+fn lost_gpu_reads_all_ones_and_gone_gpu_has_no_device() {
+    let node = TestNode::eight_h100();
+    let pci = node.path().join("root/sys/bus/pci/devices");
     let config = pci.join("0000:1b:00.0/config");
     assert_eq!(fs::read(&config).unwrap()[..4], [0xde, 0x10, 0x30, 0x23]);
-    world.inject(&["lost"]);
+    node.inject(&["lost"]);
     assert!(fs::read(&config).unwrap().iter().all(|byte| *byte == 0xff));
-    assert_eq!(read(&world, "sys/bus/pci/devices/0000:1b:00.0/vendor"), "0x10de\n");
-    world.inject(&["lost", "--gone"]);
+    assert_eq!(read(&node, "sys/bus/pci/devices/0000:1b:00.0/vendor"), "0x10de\n");
+    node.inject(&["lost", "--gone"]);
     assert!(!pci.join("0000:1b:00.0").exists());
-    let (code, words) = checked(&world);
-    assert_eq!(code, 1, "{words}");
-    world.inject(&["clear"]);
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 1, "{output}");
+    node.inject(&["clear"]);
     assert!(config.exists());
 }
 
-/// The sequence numbers of the kernel log.
-fn sequences(world: &World) -> Vec<u64> {
+/// Sequence numbers in the kernel log.
+fn sequences(node: &TestNode) -> Vec<u64> {
     let number = |line: &str| line.split(',').nth(1).unwrap().parse().unwrap();
-    read(world, "dev/kmsg").lines().map(number).collect()
+    read(node, "dev/kmsg").lines().map(number).collect()
 }
 
 #[test]
-fn the_kernel_log_has_gaps_where_a_reader_lost_records() {
-    let world = World::of_eight();
-    let before = sequences(&world).len() as u64;
-    world.inject(&["kernel-line", "mlx5_core 0000:18:00.0: health compromised", "--count", "3"]);
-    world.inject(&["kernel-gap", "100"]);
-    world.inject(&["kernel-line", "one\nline", "--level", "6"]);
-    world.inject(&["xid", "31"]);
+fn kernel_gap_skips_sequence_numbers() {
+    let node = TestNode::eight_h100();
+    let before = sequences(&node).len() as u64;
+    node.inject(&["kernel-line", "mlx5_core 0000:18:00.0: health compromised", "--count", "3"]);
+    node.inject(&["kernel-gap", "100"]);
+    node.inject(&["kernel-line", "one\nline", "--level", "6"]);
+    node.inject(&["xid", "31"]);
     let expected: Vec<u64> = (0..before + 3).chain(before + 103..before + 105).collect();
-    assert_eq!(sequences(&world), expected);
-    let log = read(&world, "dev/kmsg");
+    assert_eq!(sequences(&node), expected);
+    let log = read(&node, "dev/kmsg");
     assert!(
         log.lines().any(|line| line.starts_with("6,") && line.ends_with(";one\\x0aline")),
         "{log}"
@@ -204,10 +204,10 @@ fn the_kernel_log_has_gaps_where_a_reader_lost_records() {
 }
 
 #[test]
-fn adapters_change_and_count() {
-    let world = World::of_eight();
+fn nic_state_and_counters_change() {
+    let node = TestNode::eight_h100();
     let port = "sys/class/infiniband/mlx5_0/ports/1";
-    world.inject(&[
+    node.inject(&[
         "nic",
         "mlx5_0",
         "--counter",
@@ -215,25 +215,25 @@ fn adapters_change_and_count() {
         "--counter",
         "rnr_nak_retry_err=2",
     ]);
-    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1", "--rate-gbps", "200"]);
-    world.inject(&["nic", "mlx5_0", "--state", "down", "--phys-state", "disabled"]);
-    assert_eq!(read(&world, &format!("{port}/counters/symbol_error")), "8\n");
-    assert_eq!(read(&world, &format!("{port}/hw_counters/rnr_nak_retry_err")), "2\n");
-    assert_eq!(read(&world, &format!("{port}/rate")), "200 Gb/sec (4X HDR)\n");
-    assert_eq!(read(&world, &format!("{port}/state")), "1: DOWN\n");
-    assert_eq!(read(&world, &format!("{port}/phys_state")), "3: Disabled\n");
-    world.inject(&["nic", "mlx5_0", "--state", "active"]);
-    assert_eq!(read(&world, &format!("{port}/phys_state")), "5: LinkUp\n");
-    world.inject(&["nic", "mlx5_1", "--gone"]);
-    let folder = world.path().join("root/sys/class/infiniband");
+    node.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1", "--rate-gbps", "200"]);
+    node.inject(&["nic", "mlx5_0", "--state", "down", "--phys-state", "disabled"]);
+    assert_eq!(read(&node, &format!("{port}/counters/symbol_error")), "8\n");
+    assert_eq!(read(&node, &format!("{port}/hw_counters/rnr_nak_retry_err")), "2\n");
+    assert_eq!(read(&node, &format!("{port}/rate")), "200 Gb/sec (4X HDR)\n");
+    assert_eq!(read(&node, &format!("{port}/state")), "1: DOWN\n");
+    assert_eq!(read(&node, &format!("{port}/phys_state")), "3: Disabled\n");
+    node.inject(&["nic", "mlx5_0", "--state", "active"]);
+    assert_eq!(read(&node, &format!("{port}/phys_state")), "5: LinkUp\n");
+    node.inject(&["nic", "mlx5_1", "--gone"]);
+    let folder = node.path().join("root/sys/class/infiniband");
     assert!(!folder.join("mlx5_1").exists() && folder.join("mlx5_2").exists());
 }
 
 #[test]
-fn elastic_fabric_adapters_have_their_own_counters() {
-    let world = World::with(&["--sku", "H100-SXM5-80GB", "--adapters", "0", "--efa", "2"]);
+fn efa_has_its_own_counters() {
+    let node = TestNode::with_args(&["--sku", "H100-SXM5-80GB", "--adapters", "0", "--efa", "2"]);
     let folder = "sys/class/infiniband/rdmap0";
-    world.inject(&[
+    node.inject(&[
         "nic",
         "rdmap0",
         "--counter",
@@ -241,22 +241,22 @@ fn elastic_fabric_adapters_have_their_own_counters() {
         "--counter",
         "rx_drops=500",
     ]);
-    assert_eq!(read(&world, &format!("{folder}/hw_counters/no_completion_cmds")), "1\n");
-    assert_eq!(read(&world, &format!("{folder}/ports/1/hw_counters/rx_drops")), "500\n");
-    assert_eq!(read(&world, &format!("{folder}/ports/1/link_layer")), "Unknown\n");
-    let adapters = fs::read_dir(world.path().join("root/sys/class/infiniband")).unwrap();
+    assert_eq!(read(&node, &format!("{folder}/hw_counters/no_completion_cmds")), "1\n");
+    assert_eq!(read(&node, &format!("{folder}/ports/1/hw_counters/rx_drops")), "500\n");
+    assert_eq!(read(&node, &format!("{folder}/ports/1/link_layer")), "Unknown\n");
+    let adapters = fs::read_dir(node.path().join("root/sys/class/infiniband")).unwrap();
     assert_eq!(adapters.count(), 2);
     let refused =
-        run(&["simulate", "inject", &world.dir(), "nic", "rdmap0", "--counter", "rx_drop=1"]);
+        run(&["simulate", "inject", &node.dir(), "nic", "rdmap0", "--counter", "rx_drop=1"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("did you mean `rx_drops`?"), "{}", refused.stderr);
 }
 
 #[test]
-fn who_holds_a_gpu_is_in_proc() {
-    let world = World::of_eight();
+fn gpu_processes_appear_in_proc() {
+    let node = TestNode::eight_h100();
     let cgroup = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12.slice/cri-containerd-34.scope";
-    world.inject(&[
+    node.inject(&[
         "process",
         "4242",
         "--name",
@@ -268,25 +268,25 @@ fn who_holds_a_gpu_is_in_proc() {
         "--gpu",
         "all",
     ]);
-    assert_eq!(read(&world, "proc/4242/comm"), "python3\n");
-    assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
-    assert_eq!(read(&world, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
-    assert!(read(&world, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
-    assert_eq!(read(&world, "proc/4242/task/4242/stat"), read(&world, "proc/4242/stat"));
-    assert_eq!(read(&world, "proc/4242/stat").split_whitespace().count(), 52);
-    world.inject(&["process", "4242", "--end", "--gpu", "0"]);
-    assert!(world.path().join("root/proc/4242").exists(), "it still holds seven");
-    world.inject(&["process", "4242", "--end", "--gpu", "all"]);
-    assert!(!world.path().join("root/proc/4242").exists());
+    assert_eq!(read(&node, "proc/4242/comm"), "python3\n");
+    assert_eq!(read(&node, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
+    assert_eq!(read(&node, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
+    assert!(read(&node, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
+    assert_eq!(read(&node, "proc/4242/task/4242/stat"), read(&node, "proc/4242/stat"));
+    assert_eq!(read(&node, "proc/4242/stat").split_whitespace().count(), 52);
+    node.inject(&["process", "4242", "--end", "--gpu", "0"]);
+    assert!(node.path().join("root/proc/4242").exists(), "the process still uses seven GPUs");
+    node.inject(&["process", "4242", "--end", "--gpu", "all"]);
+    assert!(!node.path().join("root/proc/4242").exists());
 }
 
 #[test]
-fn an_upgrade_under_the_loaded_driver() {
-    let world = World::of_eight();
-    world.inject(&["module-on-disk", "580.105.08"]);
-    assert_eq!(read(&world, "sys/module/nvidia/version"), "580.95.05\n");
-    assert!(read(&world, "var/lib/dpkg/status").contains("Version: 580.105.08-0ubuntu1"));
-    let (code, words) = checked(&world);
+fn driver_upgrade_while_loaded() {
+    let node = TestNode::eight_h100();
+    node.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(read(&node, "sys/module/nvidia/version"), "580.95.05\n");
+    assert!(read(&node, "var/lib/dpkg/status").contains("Version: 580.105.08-0ubuntu1"));
+    let (code, output) = run_check(&node);
     assert_eq!(code, 1);
     for item in [
         "[nvml-mismatch]",
@@ -294,38 +294,38 @@ fn an_upgrade_under_the_loaded_driver() {
         "[module-on-disk-differs]",
         "[packages-version-differs]",
     ] {
-        assert!(words.contains(item), "{item}: {words}");
+        assert!(output.contains(item), "{item}: {output}");
     }
-    // The restart that was waited for.
-    world.inject(&["driver-unloaded"]);
-    world.inject(&["driver-loaded"]);
-    assert_eq!(read(&world, "sys/module/nvidia/version"), "580.105.08\n");
-    let (code, words) = checked(&world);
-    assert_eq!(code, 0, "{words}");
+    // The pending driver reload.
+    node.inject(&["driver-unloaded"]);
+    node.inject(&["driver-loaded"]);
+    assert_eq!(read(&node, "sys/module/nvidia/version"), "580.105.08\n");
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 0, "{output}");
 }
 
 #[test]
-fn access_control_is_in_the_bridges() {
-    let world = World::of_eight();
+fn acs_is_set_on_the_bridges() {
+    let node = TestNode::eight_h100();
     let control = || {
-        let bridge = world.path().join("root/sys/bus/pci/devices/0000:1a:00.0");
+        let bridge = node.path().join("root/sys/bus/pci/devices/0000:1a:00.0");
         assert_eq!(fs::read_to_string(bridge.join("class")).unwrap(), "0x060400\n");
         let config = fs::read(bridge.join("config")).unwrap();
-        // The first extended capability: its number, and its control register.
+        // The first extended capability: its ID and control register.
         assert_eq!(config[0x100..0x102], [0x0d, 0x00]);
         u16::from_le_bytes([config[0x106], config[0x107]])
     };
     assert_eq!(control(), 0);
-    world.inject(&["acs", "--on"]);
+    node.inject(&["acs", "--on"]);
     assert_eq!(control(), 0x1d);
-    world.inject(&["acs", "--off"]);
+    node.inject(&["acs", "--off"]);
     assert_eq!(control(), 0);
 }
 
 #[test]
-fn the_host_fails_in_its_own_ways() {
-    let world = World::of_eight();
-    world.inject(&[
+fn host_faults_appear_in_the_files() {
+    let node = TestNode::eight_h100();
+    node.inject(&[
         "host",
         "--oom-kills",
         "2",
@@ -334,7 +334,7 @@ fn the_host_fails_in_its_own_ways() {
         "--blocked-thread",
         "nvidia-smi",
     ]);
-    world.inject(&[
+    node.inject(&[
         "host",
         "--edac-corrected",
         "4",
@@ -343,37 +343,35 @@ fn the_host_fails_in_its_own_ways() {
         "--file-handles",
         "99/100",
     ]);
-    world.inject(&["host", "--nfs-stalled"]);
-    world.inject(&["host", "--memory-available-ratio", "0.01", "--large-blocks", "3"]);
-    assert!(read(&world, "proc/meminfo").contains("\nMemAvailable:   21134202 kB\n"));
-    let buddies = read(&world, "proc/buddyinfo");
+    node.inject(&["host", "--nfs-stalled"]);
+    node.inject(&["host", "--memory-available-ratio", "0.01", "--large-blocks", "3"]);
+    assert!(read(&node, "proc/meminfo").contains("\nMemAvailable:   21134202 kB\n"));
+    let buddies = read(&node, "proc/buddyinfo");
     let large = buddies.lines().map(|line| line.split_whitespace().last().unwrap());
     assert_eq!(large.collect::<Vec<_>>(), ["0", "1", "2"], "{buddies}");
-    assert!(read(&world, "proc/vmstat").contains("\noom_kill 2\n"));
-    assert!(
-        read(&world, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n")
-    );
-    assert!(read(&world, "proc/mounts").contains("/scratch xfs rw,"));
-    let root = read(&world, "proc/1/mountinfo").lines().next().unwrap().to_owned();
+    assert!(read(&node, "proc/vmstat").contains("\noom_kill 2\n"));
+    assert!(read(&node, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n"));
+    assert!(read(&node, "proc/mounts").contains("/scratch xfs rw,"));
+    let root = read(&node, "proc/1/mountinfo").lines().next().unwrap().to_owned();
     assert!(root.contains(" / / rw,") && root.ends_with(" ext4 /dev/nvme0n1p2 ro"), "{root}");
-    assert_eq!(read(&world, "sys/devices/system/edac/mc/mc0/ue_count"), "1\n");
-    assert_eq!(read(&world, "proc/sys/fs/file-nr"), "99\t0\t100\n");
-    assert!(read(&world, "dev/kmsg").contains("nfs: server 10.0.0.9 not responding, still trying"));
-    let blocked: Vec<String> = fs::read_dir(world.path().join("root/proc"))
+    assert_eq!(read(&node, "sys/devices/system/edac/mc/mc0/ue_count"), "1\n");
+    assert_eq!(read(&node, "proc/sys/fs/file-nr"), "99\t0\t100\n");
+    assert!(read(&node, "dev/kmsg").contains("nfs: server 10.0.0.9 not responding, still trying"));
+    let blocked: Vec<String> = fs::read_dir(node.path().join("root/proc"))
         .unwrap()
         .filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("stat")).ok())
         .filter(|stat| stat.contains(") D "))
         .collect();
     assert_eq!(blocked.len(), 2, "{blocked:?}");
-    let refused = run(&["simulate", "inject", &world.dir(), "host", "--read-only", "/home"]);
+    let refused = run(&["simulate", "inject", &node.dir(), "host", "--read-only", "/home"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("nothing is mounted on `/home`"), "{}", refused.stderr);
 }
 
 #[test]
-fn what_goes_wrong_can_be_put_right_by_itself() {
-    let world = World::of_eight();
-    let before = files(&world);
+fn each_fault_can_be_reverted() {
+    let node = TestNode::eight_h100();
+    let before = files(&node);
     for (wrong, right) in [
         (vec!["nic", "mlx5_1", "--gone"], vec!["nic", "mlx5_1", "--back"]),
         (vec!["nic", "mlx5_1", "--state", "down"], vec!["nic", "mlx5_1", "--state", "active"]),
@@ -384,78 +382,81 @@ fn what_goes_wrong_can_be_put_right_by_itself() {
         (vec!["driver-unloaded"], vec!["driver-loaded"]),
         (vec!["lost", "--gone", "--gpu", "5"], vec!["clear", "--gpu", "5"]),
     ] {
-        world.inject(&wrong);
-        assert!(files(&world) != before, "{wrong:?}");
-        world.inject(&right);
-        assert!(files(&world) == before, "{right:?}");
+        node.inject(&wrong);
+        assert!(files(&node) != before, "{wrong:?}");
+        node.inject(&right);
+        assert!(files(&node) == before, "{right:?}");
     }
-    assert!(read(&world, "dev/kmsg").ends_with(";nfs: server 10.0.0.9 OK\n"));
+    assert!(read(&node, "dev/kmsg").ends_with(";nfs: server 10.0.0.9 OK\n"));
 }
 
 #[test]
-fn slips_about_the_host_are_refused() {
-    let world = World::of_eight();
-    let before = files(&world);
-    for (words, said) in [
-        (vec!["nic", "mlx5_8", "--gone"], "there is no adapter `mlx5_8`"),
+fn invalid_host_faults_are_rejected() {
+    let node = TestNode::eight_h100();
+    let before = files(&node);
+    for (args, expected) in [
+        (vec!["nic", "mlx5_8", "--gone"], "unknown network adapter `mlx5_8`"),
         (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
-        (vec!["nic", "mlx5_0", "--state", "upp"], "not a state of a port"),
+        (vec!["nic", "mlx5_0", "--state", "upp"], "not a port state"),
         (vec!["module-on-disk", "../../etc"], "not a driver version"),
-        (vec!["kernel-line", "text", "--gpu", "1"], "happens to the node"),
+        (vec!["kernel-line", "text", "--gpu", "1"], "affects the node"),
         (vec!["host"], "required"),
         (vec!["acs"], "required"),
         (vec!["power-limit", "--watts", "5"], "failed to change GPU 0"),
         (vec!["retired", "--double", "1"], "retires no pages"),
     ] {
-        let dir = world.dir();
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(&words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}");
-        assert!(ran.stderr.contains(said), "{words:?}: {}", ran.stderr);
+        let dir = node.dir();
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(&args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
-    assert!(files(&world) == before, "nothing was changed");
+    assert!(files(&node) == before, "nothing was changed");
 }
 
 #[test]
-fn a_restart_begins_again() {
-    let world = World::of_eight();
+fn reboot_resets_boot_id_and_counters() {
+    let node = TestNode::eight_h100();
     let boot = "proc/sys/kernel/random/boot_id";
-    let (boot_before, log_before) = (read(&world, boot), read(&world, "dev/kmsg"));
-    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=7"]);
-    world.inject(&["lost", "--gpu", "2"]);
-    world.inject(&["kernel-gap", "10"]);
-    world.inject(&["xid", "79", "--gpu", "2"]);
-    world.inject(&["module-on-disk", "580.105.08"]);
-    assert_eq!(run(&["simulate", "clock", &world.dir(), "--advance-s", "60"]).code, 0);
-    let told = world.inject(&["reboot"]).stdout;
-    assert!(told.contains("an agent on it is of the boot before: start it anew"), "{told}");
-    assert_ne!(read(&world, boot), boot_before);
-    assert!(read(&world, "proc/uptime").starts_with("0.00 "));
-    assert_eq!(read(&world, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));
-    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
-    let (code, words) = checked(&world);
-    assert_eq!(code, 0, "{words}");
+    let (boot_before, log_before) = (read(&node, boot), read(&node, "dev/kmsg"));
+    node.inject(&["nic", "mlx5_0", "--counter", "symbol_error=7"]);
+    node.inject(&["lost", "--gpu", "2"]);
+    node.inject(&["kernel-gap", "10"]);
+    node.inject(&["xid", "79", "--gpu", "2"]);
+    node.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(run(&["simulate", "clock", &node.dir(), "--advance-s", "60"]).code, 0);
+    let output = node.inject(&["reboot"]).stdout;
+    assert!(
+        output.contains("restart any agent on it: it belongs to the previous boot"),
+        "{output}"
+    );
+    assert_ne!(read(&node, boot), boot_before);
+    assert!(read(&node, "proc/uptime").starts_with("0.00 "));
+    assert_eq!(read(&node, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));
+    assert_eq!(read(&node, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 0, "{output}");
 }
 
 #[test]
-fn injections_at_the_same_time_all_count() {
-    let world = World::of_eight();
-    let before = sequences(&world).len();
+fn concurrent_injections_all_apply() {
+    let node = TestNode::eight_h100();
+    let before = sequences(&node).len();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..4 {
-                    world.inject(&["xid", "48"]);
-                    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1"]);
+                    node.inject(&["xid", "48"]);
+                    node.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1"]);
                 }
             });
         }
     });
-    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "16\n");
+    assert_eq!(read(&node, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "16\n");
     let expected: Vec<u64> = (0..before as u64 + 16).collect();
-    assert_eq!(sequences(&world), expected);
-    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+    assert_eq!(sequences(&node), expected);
+    let shown = run(&["simulate", "show", &node.dir(), "--output", "json"]).stdout;
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["gpus"][0]["ecc"]["volatile"]["dram_uncorrected"], 16);
 }

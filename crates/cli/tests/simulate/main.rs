@@ -1,6 +1,6 @@
-//! `farrier simulate`, seen by the clients that people have: nvidia-ml-py, nvitop and gpustat, unchanged.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+//! `farrier simulate` with unmodified third-party clients: nvidia-ml-py, nvitop and gpustat.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints the reason")]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,5 +12,5 @@ mod command;
 mod diag;
 mod faults;
 mod host;
+mod test_node;
 mod transcript;
-mod world;

@@ -1,5 +1,5 @@
-//! The simulated H200 is held to what a real one answered: `tests/fixtures/nvml/capture.py` is run against it and
-//! compared, call by call, with the transcript of a card.
+//! Compares the simulated H200 with a real one: runs `tests/fixtures/nvml/capture.py` against it
+//! and compares the result call by call with the transcript of a real GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::world::{World, python};
+use crate::test_node::{TestNode, python};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/nvml")
 }
 
-/// Calls whose return code may differ, and why.
+/// Calls whose return code may differ, with the reason.
 const OTHER_CODE: &[(&str, &str)] = &[
-    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
-    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId", "the capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "the capture passed wide characters"),
 ];
 
-/// Calls whose values may differ, and why. Everything else is equal to the byte.
+/// Calls whose values may differ, with the reason. All others must match exactly.
 const OTHER_VALUE: &[(&str, &str)] = &[
-    ("nvmlDeviceGetUUID", "of the card"),
-    ("nvmlDeviceGetSerial", "of the card"),
-    ("nvmlDeviceGetPdi", "of the card"),
-    ("nvmlDeviceGetIrqNum", "of the machine"),
-    ("nvmlSystemGetProcessName", "of the capture's own process"),
-    ("nvmlSystemGetDriverBranch", "the build's name is not in its version"),
+    ("nvmlDeviceGetUUID", "specific to the GPU"),
+    ("nvmlDeviceGetSerial", "specific to the GPU"),
+    ("nvmlDeviceGetPdi", "specific to the GPU"),
+    ("nvmlDeviceGetIrqNum", "specific to the machine"),
+    ("nvmlSystemGetProcessName", "name of the capture process"),
+    ("nvmlSystemGetDriverBranch", "the branch name is not derivable from the version"),
     ("nvmlDeviceGetPowerUsage", "a measurement"),
     ("nvmlDeviceGetTotalEnergyConsumption", "a measurement"),
     ("nvmlDeviceGetTemperature", "a measurement"),
@@ -35,31 +35,31 @@ const OTHER_VALUE: &[(&str, &str)] = &[
     ("nvmlDeviceGetThermalSettings", "a measurement"),
     ("nvmlDeviceGetPcieThroughput", "a measurement"),
     ("nvmlDeviceGetSamples", "measurements"),
-    ("nvmlDeviceGetViolationStatus", "has the time in it"),
-    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
-    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+    ("nvmlDeviceGetViolationStatus", "contains a timestamp"),
+    ("nvmlDeviceGetHandleByPciBusId", "the capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "the capture passed wide characters"),
 ];
 
-/// Fields whose values may differ, and why; their codes and types may not.
+/// Fields whose values may differ, with the reason. Their codes and types must match.
 const OTHER_FIELD: &[(u64, &str)] = &[
     (78, "time below full load"),
     (80, "time below application clocks"),
     (81, "time below base clocks"),
     (83, "a measurement"),
-    (169, "a counter of the card's link"),
-    (175, "a counter of the card's link"),
-    (176, "a counter of the card's link"),
-    (177, "a counter of the card's link"),
-    (183, "a counter of the card's link"),
+    (169, "a link counter"),
+    (175, "a link counter"),
+    (176, "a link counter"),
+    (177, "a link counter"),
+    (183, "a link counter"),
     (185, "a measurement"),
     (186, "a measurement"),
     (191, "a measurement"),
-    (197, "a counter of the card's link"),
-    (198, "a counter of the card's link"),
+    (197, "a link counter"),
+    (198, "a link counter"),
 ];
 
-fn excused<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
-    list.iter().any(|(excused, _)| excused == key)
+fn is_exempt<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
+    list.iter().any(|(exempt, _)| exempt == key)
 }
 
 fn calls(transcript: &Value, group: &str) -> Vec<Value> {
@@ -68,18 +68,18 @@ fn calls(transcript: &Value, group: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_simulated_h200_answers_as_a_real_one() {
+fn simulated_h200_matches_the_recorded_transcript() {
     let Some(python) = python() else { return };
     let real: Value = serde_json::from_slice(
         &fs::read(fixtures().join("h200_580.159.04_transcript.json")).unwrap(),
     )
     .unwrap();
-    let world = World::of("H200-SXM5-141GB", 1, "580.159.04");
-    let simulated = capture(&world, &python);
+    let node = TestNode::new("H200-SXM5-141GB", 1, "580.159.04");
+    let simulated = capture(&node, &python);
 
     assert_eq!(
         simulated["library"]["exported"], real["library"]["exported"],
-        "the same functions are exported"
+        "exported functions differ"
     );
     let mut wrong = Vec::new();
     let mut compared = 0;
@@ -96,13 +96,13 @@ fn the_simulated_h200_answers_as_a_real_one() {
     assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Runs the capture against the node.
-fn capture(world: &World, python: &Path) -> Value {
+/// Runs the capture script against the node.
+fn capture(node: &TestNode, python: &Path) -> Value {
     let (out, library) =
-        (world.path().join("capture.json"), world.path().join("lib/libnvidia-ml.so.1"));
-    let folder = world.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
+        (node.path().join("capture.json"), node.path().join("lib/libnvidia-ml.so.1"));
+    let folder = node.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
     let script = fixtures().join("capture.py");
-    let words = [
+    let args = [
         script.to_str().unwrap(),
         "--library",
         library.to_str().unwrap(),
@@ -110,7 +110,7 @@ fn capture(world: &World, python: &Path) -> Value {
         folder.trim(),
         out.to_str().unwrap(),
     ];
-    let output = world.client(python, &words).output().unwrap();
+    let output = node.client(python, &args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&fs::read(out).unwrap()).unwrap()
 }
@@ -131,45 +131,45 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     for key in ["missing", "failed", "text"] {
         differ(key, &real[key], &simulated[key]);
     }
-    if !excused(OTHER_CODE, &call) {
+    if !is_exempt(OTHER_CODE, &call) {
         differ("code", &real["rc"], &simulated["rc"]);
     }
-    // The outputs of a call that failed are whatever was there before.
+    // A failed call leaves its outputs unwritten.
     let answered = matches!(real["rc"].as_i64(), Some(0 | 7));
-    if answered && real.get("out").is_some() && !excused(OTHER_VALUE, &call) {
+    if answered && real.get("out").is_some() && !is_exempt(OTHER_VALUE, &call) {
         differ("values", &real["out"], &simulated["out"]);
     } else if answered && real.get("out").is_some() {
         differ("shape", &shape(&real["out"]), &shape(&simulated["out"]));
     }
     for list in ["values", "metrics"] {
         let empty = Vec::new();
-        let of = |record: &Value| record[list].as_array().unwrap_or(&empty).clone();
-        for (real, simulated) in of(real).iter().zip(&of(simulated)) {
+        let entries = |record: &Value| record[list].as_array().unwrap_or(&empty).clone();
+        for (real, simulated) in entries(real).iter().zip(&entries(simulated)) {
             let (real, simulated) = (stable(real), stable(simulated));
             differ(list, &real, &simulated);
         }
     }
 }
 
-/// What of a field or a metric does not depend on the moment.
+/// The parts of a field or metric that do not depend on time.
 fn stable(entry: &Value) -> Value {
-    let mut kept = BTreeMap::new();
+    let mut fields = BTreeMap::new();
     for key in ["field", "scope", "rc", "type", "metric", "shortName", "longName", "unit"] {
-        kept.insert(key, entry[key].clone());
+        fields.insert(key, entry[key].clone());
     }
-    if let Some(field) = entry["field"].as_u64().filter(|field| !excused(OTHER_FIELD, field)) {
-        kept.insert("raw", entry["raw"].clone());
+    if let Some(field) = entry["field"].as_u64().filter(|field| !is_exempt(OTHER_FIELD, field)) {
+        fields.insert("raw", entry["raw"].clone());
         assert!(field < 1000);
     }
-    serde_json::to_value(kept).unwrap()
+    serde_json::to_value(fields).unwrap()
 }
 
-/// A value without its numbers and words: its type, and the names and number of its parts.
+/// The shape of a value: its type, and the names and number of its members.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Number(_) => "number".into(),
         Value::String(_) => "text".into(),
-        // Rings of samples are as long as the caller had room for.
+        // The length of a sample ring depends on the caller's buffer.
         Value::Array(parts) => parts.first().map_or(Value::Null, |first| match first {
             Value::Object(_) | Value::Array(_) => shape(first),
             _ => parts.iter().map(shape).collect(),

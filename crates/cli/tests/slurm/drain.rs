@@ -6,14 +6,19 @@ use std::fs;
 use serde_json::json;
 
 use crate::cluster::Cluster;
-use crate::orders::{Orders, hopeless_order, order};
+use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
-fn desk(world: &World, cluster: &Cluster) -> Orders {
+fn desk(world: &World, cluster: &Cluster) -> OrdersProcess {
     let environment = cluster.environment();
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    Orders::start_with(&world.path("agent.toml"), &world.path("orders.log"), None, &environment)
+    OrdersProcess::start_with(
+        &world.path("agent.toml"),
+        &world.path("orders.log"),
+        None,
+        &environment,
+    )
 }
 
 fn boot(world: &World) -> String {

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::server::{Person, Server, until};
+use crate::server::{TestServer, TestUser, until};
 use crate::support::run;
 use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
@@ -18,7 +18,7 @@ struct Member {
 }
 
 impl Member {
-    fn enrol(name: &'static str, pool: &str, server: &Server) -> Self {
+    fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
         // Each has GPUs of its own.
         let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
         let identity = world.text("identity");
@@ -44,7 +44,7 @@ impl Member {
     }
 
     /// Waits until the server says that the node stands so; gives what it says.
-    fn until(&self, ann: &Person, standing: &str) -> Value {
+    fn until(&self, ann: &TestUser, standing: &str) -> Value {
         let explain = || {
             let log = fs::read_to_string(self.world.path("log")).unwrap();
             format!("{} is not {standing}: {:#}\n{log}", self.name, ann.node(self.name))
@@ -54,7 +54,7 @@ impl Member {
 }
 
 /// The server may take out all of so few nodes; what runs is moved soon; and repairs of the pool `lab` are left to people.
-fn policy(ann: &Person, folder: &World) {
+fn policy(ann: &TestUser, folder: &World) {
     let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
         policy["breakers"][kind]["share"] = json!(1.0);
@@ -72,7 +72,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     let Some(cluster) = Cluster::start() else { return };
     let home = World::of(1);
     let often = ["--report-interval", "1"];
-    let server = Server::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
+    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
     policy(&server.log_in("ann", "admin"), &home);
     let bob = server.log_in("bob", "operator");
     let members = [("node1", "train"), ("node2", "train"), ("node3", "lab")]
@@ -170,7 +170,7 @@ fn passed(node: &Value) -> Vec<&str> {
 }
 
 /// What was ordered and decided, in order and once.
-fn told_by_the_log(bob: &Person) {
+fn told_by_the_log(bob: &TestUser) {
     let told = |node: &str| {
         let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
         let steps = all.lines().filter(|it| it.contains("  moved  ") || it.contains("  ordered  "));

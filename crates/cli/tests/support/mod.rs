@@ -1,17 +1,17 @@
-//! Runs the built binary the way a person does, without the person's own settings.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Runs the built binary without the user's settings.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 pub(crate) mod wait;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The binary with these words, in the root of the checkout, with no installed fact set.
-pub(crate) fn farrier(words: &[&str]) -> Command {
+/// The binary with these arguments, run in the checkout root without an installed fact set.
+pub(crate) fn farrier(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     command
-        .args(words)
+        .args(args)
         .current_dir(root)
         .env("FARRIER_FACTS_DIR", "/nonexistent")
         .env("NO_COLOR", "1")
@@ -20,7 +20,7 @@ pub(crate) fn farrier(words: &[&str]) -> Command {
     command
 }
 
-/// What it printed and how it ended.
+/// Output and exit code of a command.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -37,7 +37,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// Runs it to its end.
-pub(crate) fn run(words: &[&str]) -> Ran {
-    farrier(words).output().unwrap().into()
+/// Runs the binary to completion.
+pub(crate) fn run(args: &[&str]) -> Ran {
+    farrier(args).output().unwrap().into()
 }

@@ -1,5 +1,5 @@
-//! The files of a node, written into a folder.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Writes the files of a node to a temporary folder.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 pub(crate) const DRIVER: &str = "580.95.05";
 pub(crate) const KERNEL: &str = "6.8.0-60-generic";
 
-/// A folder with a node's files in `root/` and NVML's answers in `nvml.json`.
+/// A folder with a node's files in `root/` and a recorded NVML capture in `nvml.json`.
 pub(crate) struct NodeFiles {
     folder: tempfile::TempDir,
 }
 
 impl NodeFiles {
-    /// Nothing yet.
+    /// A node without files.
     pub(crate) fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("root")).unwrap();
         Self { folder }
     }
 
-    /// Eight H100 on one board, all as it should be.
+    /// A healthy node with eight H100.
     pub(crate) fn healthy() -> Self {
         let node = Self::empty();
         node.write("sys/module/module/parameters/sig_enforce", "N\n");
@@ -71,7 +71,7 @@ impl NodeFiles {
         self.folder.path().join(name)
     }
 
-    /// The words that check this node.
+    /// Arguments that check this node.
     pub(crate) fn words(&self) -> Vec<String> {
         let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
         let mut words = vec!["--root".to_owned(), text(self.root())];
@@ -151,19 +151,19 @@ impl NodeFiles {
         }
     }
 
-    pub(crate) fn packages(&self, driver: &str, held: bool) {
+    pub(crate) fn packages(&self, driver: &str, on_hold: bool) {
         let mut status = String::new();
-        let wanted = if held { "hold" } else { "install" };
-        let mut add = |wanted: &str, name: &str, version: &str| {
+        let selection = if on_hold { "hold" } else { "install" };
+        let mut add = |selection: &str, name: &str, version: &str| {
             status.push_str(&format!(
-                "Package: {name}\nStatus: {wanted} ok installed\nArchitecture: amd64\nVersion: {version}\n\n"
+                "Package: {name}\nStatus: {selection} ok installed\nArchitecture: amd64\nVersion: {version}\n\n"
             ));
         };
         for name in ["nvidia-open", "libnvidia-compute", "nvidia-fabricmanager"] {
-            add(wanted, name, &format!("{driver}-1"));
+            add(selection, name, &format!("{driver}-1"));
         }
         add("install", "nvidia-container-toolkit", "1.19.1-1");
-        add(wanted, "linux-image-generic", "6.8.0-60.63");
+        add(selection, "linux-image-generic", "6.8.0-60.63");
         add("install", "unattended-upgrades", "2.9.1");
         add("install", "bash", "5.2.21-2ubuntu4");
         self.write("var/lib/dpkg/status", status);
@@ -199,7 +199,7 @@ impl NodeFiles {
     }
 }
 
-/// NVML's answers for some H100.
+/// An NVML capture of H100s.
 pub(crate) fn nvml(driver: &str, count: u32) -> Value {
     let value = |value: Value| json!({ "value": value });
     let devices: Vec<Value> = (0..count)
@@ -238,7 +238,7 @@ pub(crate) fn nvml(driver: &str, count: u32) -> Value {
     }})
 }
 
-/// A kernel module: an ELF file with a section `.modinfo`.
+/// A kernel module: an ELF file with a `.modinfo` section.
 pub(crate) fn module(version: &str, kernel: &str, signed: bool) -> Vec<u8> {
     let modinfo = format!(
         "version={version}\0license=Dual MIT/GPL\0vermagic={kernel} SMP preempt mod_unload modversions \0"
@@ -269,7 +269,7 @@ pub(crate) fn module(version: &str, kernel: &str, signed: bool) -> Vec<u8> {
     bytes
 }
 
-/// Whether this user may open everything: then nothing is ever denied.
+/// Whether the user can read any file, so that permission tests cannot work.
 pub(crate) fn may_open_everything(probe: &Path) -> bool {
     fs::File::open(probe).is_ok()
 }

@@ -1,4 +1,4 @@
-//! `farrier orders` as a process: the desk of an agent without a server.
+//! `farrier orders` as a process: the order executor of an agent without a server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::{Value, json};
 
 use crate::support::farrier;
-use crate::support::wait::PATIENCE;
+use crate::support::wait::TEST_TIMEOUT;
 
-/// A lease is longer than any test waits.
+/// Longer than any test runs.
 const LEASE_S: i64 = 900;
 const HOPELESS_LEASE_S: i64 = 15;
 
-/// An order as the server writes it.
+/// An order as sent by the server.
 pub(crate) fn order(generation: u64, what: Value, boot: Option<&str>) -> Value {
     order_until(generation, what, boot, LEASE_S)
 }
 
-/// One that cannot be carried out: it is tried until its lease ends, which is long enough for a first try
-/// on a busy machine.
+/// An order that cannot succeed. The executor retries until its lease ends, which leaves time for a
+/// first attempt on a busy machine.
 pub(crate) fn hopeless_order(generation: u64, what: Value, boot: Option<&str>) -> Value {
     order_until(generation, what, boot, HOPELESS_LEASE_S)
 }
@@ -38,14 +38,14 @@ fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -
     order
 }
 
-/// A desk that runs, and does not outlive its test.
-pub(crate) struct Orders {
+/// A running order executor, killed when the test ends.
+pub(crate) struct OrdersProcess {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
 }
 
-impl Orders {
+impl OrdersProcess {
     pub(crate) fn start(config: &Path, log: &Path, crash: Option<&str>) -> Self {
         Self::start_with(config, log, crash, &[])
     }
@@ -78,67 +78,69 @@ impl Orders {
         Self { child, input, lines }
     }
 
-    /// Says something; that it died of what was said before is no failure.
+    /// Sends a line. The process may already have died of an earlier one.
     pub(crate) fn say(&mut self, line: &Value) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// The next line; none: it has ended.
+    /// The next line. `None` if the process has ended.
     pub(crate) fn hear(&self) -> Option<Value> {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => Some(line),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it says nothing"),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                panic!("no output before the timeout")
+            }
         }
     }
 
-    /// Gives an order; gives how it ends.
+    /// Sends an order and returns its final status.
     pub(crate) fn carry(&mut self, order: &Value) -> Value {
         self.say(&json!({ "order": order }));
         loop {
-            let heard = self.hear().expect("it has ended");
-            let answer = &heard["answer"];
+            let line = self.hear().expect("the process has ended");
+            let answer = &line["answer"];
             if answer["generation"] == order["generation"] && answer["answer"] != "accepted" {
                 return answer["answer"].clone();
             }
         }
     }
 
-    /// Gives an order that is done; gives the evidence.
+    /// Sends an order that must succeed and returns the evidence.
     pub(crate) fn done(&mut self, order: &Value) -> String {
         let answer = self.carry(order);
         let evidence = answer["done"]["evidence"].as_str();
         evidence.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
     }
 
-    /// Gives an order that is not done; gives why.
+    /// Sends an order that must fail or be refused and returns the reason.
     pub(crate) fn not_done(&mut self, order: &Value) -> String {
         let answer = self.carry(order);
         let why = answer["failed"]["why"].as_str().or(answer["refused"]["why"].as_str());
         why.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
     }
 
-    /// Whether the node takes new work.
+    /// The node's cordon state.
     pub(crate) fn cordon(&mut self) -> Value {
         self.say(&json!({ "cordon": {} }));
         loop {
-            let heard = self.hear().expect("it has ended");
-            if let Some(cordon) = heard.get("cordon") {
+            let line = self.hear().expect("the process has ended");
+            if let Some(cordon) = line.get("cordon") {
                 return cordon.clone();
             }
         }
     }
 
-    /// Ends its input and waits for its end.
+    /// Closes the input and waits for the process to exit.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         self.input = None;
         self.child.wait().unwrap()
     }
 }
 
-impl Drop for Orders {
+impl Drop for OrdersProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! `farrier server run` as a process, over TLS; nodes that join it, and people who ask it.
+//! `farrier server run` as a process with TLS, and its nodes and users.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,40 +13,39 @@ use crate::kill::kill;
 use crate::support::wait::{wait_for, wait_until};
 use crate::support::{Ran, farrier, run};
 
-/// A server that does not outlive its test.
-pub(crate) struct Server {
+/// A running server, killed when the test ends.
+pub(crate) struct TestServer {
     child: Child,
     folder: PathBuf,
     log: PathBuf,
 }
 
-/// Waits until something is so.
+/// Waits until the condition is true.
 #[track_caller]
-pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
-    wait_until(|| what.to_owned(), holds);
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    wait_until(|| what.to_owned(), condition);
 }
 
-impl Server {
-    /// Starts one in `folder`, with the name of what it logs.
+impl TestServer {
+    /// Starts a server in `folder`; `log` is the file name of its log output.
     pub(crate) fn start(folder: &Path, listen: &str, log: &str) -> Self {
         Self::start_with(folder, listen, log, &[])
     }
 
     pub(crate) fn start_with(folder: &Path, listen: &str, log: &str, more: &[&str]) -> Self {
         let dir = folder.join("server").to_str().unwrap().to_owned();
-        let words = ["server", "run", "--dir", &dir, "--listen", listen];
-        Self::spawn(folder, log, &mut farrier(&[&words[..], more].concat()))
+        let args = ["server", "run", "--dir", &dir, "--listen", listen];
+        Self::spawn(folder, log, &mut farrier(&[&args[..], more].concat()))
     }
 
-    /// Starts it by a command, and waits until it serves.
+    /// Starts a server with this command and waits until it accepts connections.
     pub(crate) fn spawn(folder: &Path, log: &str, command: &mut Command) -> Self {
         let log = folder.join(log);
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         let child = command.spawn().unwrap();
         let mut server = Self { child, folder: folder.to_owned(), log };
-        until("the server serves", || {
-            // One that is started at its old address may find that a connection of another process has
-            // the port for a moment.
+        until("the server accepts connections", || {
+            // On a restart at the same address, another connection may briefly occupy the port.
             if server.ended().is_some() && server.log().contains("failed to listen") {
                 server.child = command.spawn().unwrap();
             }
@@ -55,7 +54,7 @@ impl Server {
         server
     }
 
-    /// A field of what it logged.
+    /// A field in the server's log output.
     pub(crate) fn said(&self, field: &str) -> Option<String> {
         let text = self.log();
         let value = text.split(field).nth(1)?;
@@ -74,56 +73,56 @@ impl Server {
         self.said("fingerprint=").unwrap()
     }
 
-    /// A command of the server's own, with its folder.
-    pub(crate) fn command(&self, words: &[&str]) -> Ran {
+    /// Runs a `farrier server` command on this server's folder.
+    pub(crate) fn command(&self, args: &[&str]) -> Ran {
         let dir = self.dir();
-        run(&[&["server"], words, &["--dir", &dir]].concat())
+        run(&[&["server"], args, &["--dir", &dir]].concat())
     }
 
     pub(crate) fn dir(&self) -> String {
         self.folder.join("server").to_str().unwrap().to_owned()
     }
 
-    /// A token to join with.
-    pub(crate) fn token(&self, words: &[&str]) -> String {
-        let made = self.command(&[&["token", "create", "--output", "json"], words].concat());
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        let made: Value = serde_json::from_str(&made.stdout).unwrap();
-        made["token"].as_str().unwrap().to_owned()
+    /// Creates a join token.
+    pub(crate) fn token(&self, args: &[&str]) -> String {
+        let output = self.command(&[&["token", "create", "--output", "json"], args].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let created: Value = serde_json::from_str(&output.stdout).unwrap();
+        created["token"].as_str().unwrap().to_owned()
     }
 
-    /// Enrols a node, as a person does on it.
+    /// Enrols a node with `farrier agent enrol`.
     pub(crate) fn enrol(&self, node: &str, identity: &str, token: &str) -> Ran {
         let (url, fingerprint) = (self.url(), self.fingerprint());
-        let words = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
-        run(&[&words[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
+        let args = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
+        run(&[&args[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
     }
 
-    /// A person with a role logs in.
-    pub(crate) fn log_in(&self, name: &str, role: &str) -> Person {
+    /// Adds a user with a role and logs in.
+    pub(crate) fn log_in(&self, name: &str, role: &str) -> TestUser {
         let (url, fingerprint) = (self.url(), self.fingerprint());
         self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
     }
 
-    /// Likewise, with these words of `farrier login`.
-    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> Person {
-        let made = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        let made: Value = serde_json::from_str(&made.stdout).unwrap();
-        let person = Person { config: self.folder.join(format!("config-{name}")) };
-        let token = made["token"].as_str().unwrap();
-        person.fine(&[&["login"], words, &["--token", token]].concat());
-        person
+    /// Likewise, with extra arguments for `farrier login`.
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, args: &[&str]) -> TestUser {
+        let output = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let created: Value = serde_json::from_str(&output.stdout).unwrap();
+        let user = TestUser { config: self.folder.join(format!("config-{name}")) };
+        let token = created["token"].as_str().unwrap();
+        user.fine(&[&["login"], args, &["--token", token]].concat());
+        user
     }
 
-    /// The log on disk, as it is now.
+    /// All entries of the log on disk.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let log = SqliteLog::open_to_read(&self.folder.join("server/log")).unwrap();
-        log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+        log.read(0, usize::MAX).unwrap().iter().map(|row| row.entry().unwrap()).collect()
     }
 
-    pub(crate) fn has(&self, is: impl Fn(&Event) -> bool) -> bool {
-        self.entries().iter().any(|entry| is(&entry.event))
+    pub(crate) fn has(&self, matches: impl Fn(&Event) -> bool) -> bool {
+        self.entries().iter().any(|entry| matches(&entry.event))
     }
 
     pub(crate) fn kill(mut self) {
@@ -131,61 +130,61 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// How it ended, where it has.
+    /// Exit status, if the server has exited.
     pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     pub(crate) fn stop(mut self) {
         kill("-TERM", &self.child.id().to_string());
-        let status = wait_for(|| "the server's end".to_owned(), || self.child.try_wait().unwrap());
+        let status = wait_for(|| "the server exits".to_owned(), || self.child.try_wait().unwrap());
         assert!(status.success(), "{}", self.log());
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Somebody with a token, who has logged in.
-pub(crate) struct Person {
+/// A logged-in user.
+pub(crate) struct TestUser {
     config: PathBuf,
 }
 
-impl Person {
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        self.command(words).output().unwrap().into()
+impl TestUser {
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        self.command(args).output().unwrap().into()
     }
 
-    /// Starts it; its output goes nowhere.
-    pub(crate) fn spawn(&self, words: &[&str]) -> Child {
-        self.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    /// Starts a command and discards its output.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = farrier(words);
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
         command
     }
 
-    /// Runs it, and it is fine.
-    pub(crate) fn fine(&self, words: &[&str]) -> String {
-        let ran = self.run(words);
-        assert_eq!(ran.code, 0, "{words:?}: {} {}", ran.stdout, ran.stderr);
+    /// Runs a command that must succeed.
+    pub(crate) fn fine(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, 0, "{args:?}: {} {}", ran.stdout, ran.stderr);
         ran.stdout
     }
 
-    /// What the server knows of a node.
+    /// The server's view of a node, as JSON.
     pub(crate) fn node(&self, node: &str) -> Value {
         let ran = self.run(&["fleet", "node", node, "--output", "json"]);
         serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
     }
 }
 
-/// Whether something was found in which this stands.
+/// Whether the event reports a finding with this detail.
 pub(crate) fn found(event: &Event, detail: &str) -> bool {
     match event {
         Event::Found { changes, .. } => {

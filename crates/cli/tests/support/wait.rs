@@ -1,33 +1,32 @@
-//! Waiting for what other processes and threads do.
-#![allow(dead_code, reason = "not every test waits, and few wait for all of it")]
+//! Polling for the effects of other processes and threads.
+#![allow(dead_code, reason = "shared by test binaries that use only parts of it")]
 
 use std::time::{Duration, Instant};
 
-/// A deadline in a test ends a hang and says nothing about speed: on a machine with four busy
-/// processes a core everything takes ten times as long. nextest kills a test some minutes later.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// Only ends a hang; it does not check speed. With four busy processes per core everything takes
+/// ten times as long. nextest kills a test some minutes later.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// From one look to the next.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until something is found; gives it. `explain` says what is there instead.
+/// Polls until `poll` returns a value. `explain` describes the state on a timeout.
 #[track_caller]
 pub(crate) fn wait_for<T>(
     explain: impl FnOnce() -> String,
-    mut find: impl FnMut() -> Option<T>,
+    mut poll: impl FnMut() -> Option<T>,
 ) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = find() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {}", explain());
-        std::thread::sleep(PAUSE);
+        assert!(start.elapsed() < TEST_TIMEOUT, "timed out: {}", explain());
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until something holds.
+/// Polls until the condition is true.
 #[track_caller]
-pub(crate) fn wait_until(explain: impl FnOnce() -> String, mut holds: impl FnMut() -> bool) {
-    wait_for(explain, || holds().then_some(()));
+pub(crate) fn wait_until(explain: impl FnOnce() -> String, mut condition: impl FnMut() -> bool) {
+    wait_for(explain, || condition().then_some(()));
 }

@@ -1,11 +1,11 @@
-//! The fleet, by a server.
+//! The fleet, from a server.
 
 use crate::support::farrier;
 use crate::terminal::Terminal;
 use crate::town::Town;
 
 #[test]
-fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
+fn fleet_pages_and_a_server_outage() {
     let mut town = Town::with_tls();
     town.log_in("ann", "viewer");
     town.find("gpu-2", 1);
@@ -16,9 +16,9 @@ fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
     let json = town.run(&["top", "--server", "--once", "--output", "json"]);
     assert_eq!(json.stdout.lines().count(), 3, "{}", json.stdout);
 
-    let words = ["top", "--server", "--interval", "0.2"];
+    let args = ["top", "--server", "--interval", "0.2"];
     let config = town.path("config");
-    let mut terminal = Terminal::run_with(&words, (100, 24), |command| {
+    let mut terminal = Terminal::run_with(&args, (100, 24), |command| {
         command.env("XDG_CONFIG_HOME", config);
     });
     let text = terminal.until_shown("gpu-3");
@@ -30,17 +30,17 @@ fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
     terminal.keys("/gpu-2\r");
     terminal.until("filtered", |text| !text.contains("\ngpu-1 "));
     terminal.keys("\r");
-    let text = terminal.until_shown("live values are the agent's");
+    let text = terminal.until_shown("for live values run `farrier top` on the node");
     assert!(text.contains("the GPU has fallen off the bus"), "{text}");
     assert!(text.contains("8 × NVIDIA H200") && text.contains("580.95.05"), "{text}");
     terminal.keys("\x1b");
-    terminal.until("back", |text| text.contains("standing"));
+    terminal.until("back", |text| text.contains("phase"));
     town.stop();
-    terminal.until("what it said is taken back", |text| {
-        text.contains("no answer for") && text.contains("no node is known")
+    terminal.until("outdated nodes are removed", |text| {
+        text.contains("no answer for") && text.contains("no node data")
     });
     let ran = town.run(&["top", "--server", "--once"]);
-    assert_eq!(ran.code, 1, "nobody answers: {}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.code, 1, "the server does not answer: {}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("no answer from `"), "{}", ran.stdout);
     let ran = town.run(&["top", "--server", "--once", "--output", "json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
@@ -52,7 +52,7 @@ fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
 }
 
 #[test]
-fn nobody_who_is_not_logged_in_sees_a_fleet() {
+fn a_fleet_needs_a_login() {
     let folder = tempfile::tempdir().unwrap();
     let output = farrier(&["top", "--server", "--once"])
         .env("XDG_CONFIG_HOME", folder.path())

@@ -1,21 +1,21 @@
-//! On a terminal: keys, sizes, signals, and what happens to NVML meanwhile.
+//! On a terminal: key bindings, sizes, signals, and NVML faults.
 
 use crate::kill::kill;
+use crate::simulated_node::{SimulatedNode, borrowed};
 use crate::support::run;
 use crate::support::wait::wait_until;
 use crate::terminal::Terminal;
-use crate::world::{World, borrowed};
 
 const SIZE: (u16, u16) = (80, 24);
 
-fn top(world: &World) -> Terminal {
-    let words = world.words(&["--interval", "0.2"]);
-    let terminal = Terminal::run(&borrowed(&words), SIZE);
+fn top(node: &SimulatedNode) -> Terminal {
+    let args = node.args(&["--interval", "0.2"]);
+    let terminal = Terminal::run(&borrowed(&args), SIZE);
     terminal.until_shown("python3 train.p");
     terminal
 }
 
-/// The numbers of the GPUs, from above.
+/// GPU indexes from top to bottom.
 fn order(text: &str) -> Vec<String> {
     let rows = text.lines().skip_while(|line| !line.starts_with("GPU ")).skip(1);
     let number = |line: &str| line.split_whitespace().next()?.parse::<u32>().ok();
@@ -24,8 +24,8 @@ fn order(text: &str) -> Vec<String> {
 
 #[test]
 fn keys_sort_filter_open_freeze_and_quit() {
-    let world = World::of(4);
-    let mut terminal = top(&world);
+    let node = SimulatedNode::with_gpus(4);
+    let mut terminal = top(&node);
     assert!(terminal.is_raw());
     let text = terminal.text();
     assert_eq!(order(&text), ["0", "1", "2", "3"], "{text}");
@@ -33,7 +33,7 @@ fn keys_sort_filter_open_freeze_and_quit() {
     assert!(!terminal.has_colours(), "NO_COLOR is set");
 
     terminal.keys("ss");
-    terminal.until("sorted by power", |text| order(text).first().is_some_and(|it| it == "1"));
+    terminal.until("sorted by power", |text| order(text).first().is_some_and(|index| index == "1"));
     terminal.keys("/4001\r");
     let text = terminal.until("filtered", |text| order(text) == ["1"]);
     assert!(text.contains("filter `4001`"), "{text}");
@@ -41,25 +41,25 @@ fn keys_sort_filter_open_freeze_and_quit() {
     terminal.until("not filtered", |text| order(text).len() == 4);
 
     terminal.keys("\x1b[B\r");
-    let text = terminal.until_shown("limited by compute: nothing holds it back");
+    let text = terminal.until_shown("limited by compute: no limit");
     assert!(text.contains("GPU 1  H100 80GB HBM3") && text.contains("default power"), "{text}");
     terminal.keys("\x1b");
     terminal.until_shown("Slurm job 7411");
 
     terminal.keys("f");
     terminal.until_shown("FROZEN");
-    world.inject(&["power", "321", "--gpu", "1"]);
+    node.inject(&["power", "321", "--gpu", "1"]);
     terminal.keys("?");
-    let text = terminal.until_shown("freeze; again: go on");
+    let text = terminal.until_shown("freeze; again: resume");
     assert!(!text.contains("321/700W"), "{text}");
     terminal.keys("xf");
     terminal.until_shown("321/700W");
 
     let probes = terminal.children();
-    assert_eq!(probes.len(), 1, "one child asks NVML");
+    assert_eq!(probes.len(), 1, "one child queries NVML");
     terminal.keys("q");
     assert!(terminal.ended().success());
-    // It ends with its parent; whoever reaps it then is not ours.
+    // It exits with its parent; init may reap it later, so a zombie counts as gone.
     let lives = |probe: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -68,19 +68,19 @@ fn keys_sort_filter_open_freeze_and_quit() {
 }
 
 #[test]
-fn ascii_alone_is_ascii_alone() {
-    let world = World::of(2);
-    let words = world.words(&["--interval", "0.2", "--ascii"]);
-    let terminal = Terminal::run(&borrowed(&words), SIZE);
+fn ascii_mode_writes_only_ascii() {
+    let node = SimulatedNode::with_gpus(2);
+    let args = node.args(&["--interval", "0.2", "--ascii"]);
+    let terminal = Terminal::run(&borrowed(&args), SIZE);
     let text =
         terminal.until("lines", |text| text.contains("Slurm job 7411") && text.contains('#'));
     assert!(text.is_ascii(), "{text}");
 }
 
 #[test]
-fn another_size_is_drawn_anew_and_20_columns_say_what_they_can() {
-    let world = World::of(2);
-    let terminal = top(&world);
+fn a_resize_redraws_and_20_columns_are_enough() {
+    let node = SimulatedNode::with_gpus(2);
+    let terminal = top(&node);
     terminal.resize((160, 30));
     let text = terminal.until_shown("SM MHz");
     assert!(text.contains("H100 80GB HBM3"), "{text}");
@@ -93,10 +93,10 @@ fn another_size_is_drawn_anew_and_20_columns_say_what_they_can() {
 }
 
 #[test]
-fn colours_are_there_unless_somebody_wants_none() {
-    let world = World::of(2);
-    let words = world.words(&["--interval", "0.2"]);
-    let terminal = Terminal::run_with(&borrowed(&words), SIZE, |command| {
+fn colours_without_no_color() {
+    let node = SimulatedNode::with_gpus(2);
+    let args = node.args(&["--interval", "0.2"]);
+    let terminal = Terminal::run_with(&borrowed(&args), SIZE, |command| {
         command.env_remove("NO_COLOR");
     });
     terminal.until_shown("Slurm job 7411");
@@ -104,43 +104,43 @@ fn colours_are_there_unless_somebody_wants_none() {
 }
 
 #[test]
-fn signals_end_it_with_the_terminal_as_it_was() {
-    let world = World::of(2);
+fn signals_restore_the_terminal() {
+    let node = SimulatedNode::with_gpus(2);
     for signal in ["-TERM", "-INT", "-HUP", "-QUIT"] {
-        let terminal = top(&world);
+        let terminal = top(&node);
         kill(signal, &terminal.pid().to_string());
         assert!(terminal.ended().success(), "{signal}");
     }
-    let mut terminal = top(&world);
+    let mut terminal = top(&node);
     terminal.keys("\x03");
     assert!(terminal.ended().success(), "Ctrl-C");
 }
 
 #[test]
-fn ctrl_z_gives_the_terminal_back_and_it_goes_on_after() {
-    let world = World::of(2);
-    let mut terminal = top(&world);
+fn ctrl_z_suspends_and_restores_the_terminal() {
+    let node = SimulatedNode::with_gpus(2);
+    let mut terminal = top(&node);
     let pid = terminal.pid().to_string();
     terminal.keys("\x1a");
     terminal.is_restored();
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    assert!(state.contains(") T "), "it stands still: {state}");
+    assert!(state.contains(") T "), "it is stopped: {state}");
     kill("-CONT", &pid);
     terminal.until("it is back", |_| terminal.is_raw());
-    world.inject(&["power", "444", "--gpu", "0"]);
+    node.inject(&["power", "444", "--gpu", "0"]);
     terminal.until_shown("444/700W");
     terminal.keys("q");
     assert!(terminal.ended().success());
 }
 
 #[test]
-fn what_does_not_change_is_not_written_again() {
-    let world = World::of(4);
-    let words = world.words(&["--interval", "1"]);
-    let terminal = Terminal::run(&borrowed(&words), SIZE);
+fn unchanged_cells_are_not_rewritten() {
+    let node = SimulatedNode::with_gpus(4);
+    let args = node.args(&["--interval", "1"]);
+    let terminal = Terminal::run(&borrowed(&args), SIZE);
     terminal.until_shown("Slurm job 7411");
     let second = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    // Lines fill and processes become known in the first seconds.
+    // Sparklines fill and processes appear in the first seconds.
     for _ in 0..6 {
         let before = second(&terminal.text());
         terminal.until("a second goes by", |text| second(text) != before);
@@ -151,21 +151,21 @@ fn what_does_not_change_is_not_written_again() {
         terminal.until("a second goes by", |text| second(text) != before);
     }
     let bytes = (terminal.written() - from) / 3;
-    assert!(bytes < 400, "{bytes} bytes a second where only the clock moves");
+    assert!(bytes < 400, "{bytes} bytes per second while only the clock changes");
 }
 
 #[test]
-fn a_gpu_that_is_lost_is_lost_and_found_and_nvml_that_hangs_is_said() {
-    let world = World::of(2);
-    let terminal = top(&world);
-    world.inject(&["lost", "--gpu", "1"]);
+fn lost_gpus_and_nvml_hangs_are_shown() {
+    let node = SimulatedNode::with_gpus(2);
+    let terminal = top(&node);
+    node.inject(&["lost", "--gpu", "1"]);
     let text = terminal.until("lost", |text| text.contains(" lost"));
     let row = text.lines().find(|line| line.starts_with("  1 ")).unwrap();
     assert!(row.contains('?') && !row.contains(" 0%"), "{row}");
     terminal.until("found", |text| text.contains("fatal") || text.contains("critical"));
 
-    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "0"]);
-    // Until another child answers nobody does; then the call is a finding.
+    node.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "0"]);
+    // Until a new child answers there is an outage; then the call is a finding.
     let hangs = "A call into the driver has not returned";
     let text =
         terminal.until("it hangs", |text| text.contains("no answer for") || text.contains(hangs));
@@ -174,36 +174,36 @@ fn a_gpu_that_is_lost_is_lost_and_found_and_nvml_that_hangs_is_said() {
         assert!(text.contains("try: "), "{text}");
     }
     kill("-TERM", &terminal.pid().to_string());
-    assert!(terminal.ended().success(), "a driver that hangs does not hang the view");
+    assert!(terminal.ended().success(), "a hung driver does not hang the view");
 }
 
 #[test]
-fn an_xid_that_nvml_tells_of_is_a_finding_with_what_to_do() {
-    let world = World::of(2);
-    let words = world.words(&["--interval", "0.2"]);
-    let terminal = Terminal::run(&borrowed(&words), (400, 30));
+fn an_xid_from_nvml_is_a_finding_with_an_action() {
+    let node = SimulatedNode::with_gpus(2);
+    let args = node.args(&["--interval", "0.2"]);
+    let terminal = Terminal::run(&borrowed(&args), (400, 30));
     terminal.until_shown("Slurm job 7411");
-    world.inject(&["xid", "48", "--gpu", "0"]);
+    node.inject(&["xid", "48", "--gpu", "0"]);
     let text = terminal.until_shown("gpu.xid");
     assert!(text.contains("GPU 0 for"), "{text}");
     assert!(text.lines().any(|line| line.contains("→")), "{text}");
 }
 
 #[test]
-fn a_driver_that_goes_away_is_said_and_one_that_comes_back_is_shown() {
-    let world = World::of(2);
-    let terminal = top(&world);
-    world.inject(&["driver-unloaded"]);
+fn driver_unload_and_reload() {
+    let node = SimulatedNode::with_gpus(2);
+    let terminal = top(&node);
+    node.inject(&["driver-unloaded"]);
     let text = terminal.until_shown("no answer for");
     assert!(text.contains("DRIVER_NOT_LOADED") && text.contains("farrier check"), "{text}");
-    world.inject(&["clear"]);
+    node.inject(&["clear"]);
     terminal.until("it is back", |text| !text.contains("no answer for") && text.contains("/700W"));
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do() {
-    let world = World::of(1);
-    let ran = run(&borrowed(&world.words(&[])));
+fn without_a_terminal_it_hints_at_once() {
+    let node = SimulatedNode::with_gpus(1);
+    let ran = run(&borrowed(&node.args(&[])));
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("hint: --once prints it for a pipe"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: use --once in a pipe"), "{}", ran.stderr);
 }

@@ -1,4 +1,4 @@
-//! `farrier top` as a person runs it: on a terminal, in a pipe, from NVML, an agent and a server.
+//! End-to-end tests of `farrier top`: on a terminal, in a pipe, with NVML, an agent and a server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../support/kill.rs"]
@@ -9,8 +9,8 @@ mod support;
 mod fleet;
 mod live;
 mod once;
+mod simulated_node;
 mod terminal;
-#[allow(dead_code, reason = "tests of the fleet use the rest of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../fleet/town.rs"]
 mod town;
-mod world;

@@ -1,4 +1,4 @@
-//! A terminal: what is typed goes in, what is drawn is kept as a screen.
+//! A pseudo-terminal with a minimal emulator: input is typed, output is kept as a screen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,12 +14,12 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use crate::support::farrier;
 use crate::support::wait::{wait_for, wait_until};
 
-/// What a terminal shows.
+/// The emulated screen.
 #[derive(Default)]
 struct Screen {
     rows: Vec<Vec<char>>,
     cursor: (usize, usize),
-    is_other: bool,
+    is_alternate: bool,
     is_cursor_hidden: bool,
     pending: Vec<u8>,
     written: usize,
@@ -27,8 +27,8 @@ struct Screen {
 }
 
 impl Screen {
-    /// Draws what we draw: places, styles, letters.
-    fn take(&mut self, bytes: &[u8]) {
+    /// Interprets the output: cursor positions, styles, characters.
+    fn write(&mut self, bytes: &[u8]) {
         self.written += bytes.len();
         self.pending.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.pending) {
@@ -39,8 +39,8 @@ impl Screen {
         let mut rest = text.as_str();
         while let Some(letter) = rest.chars().next() {
             if letter == '\x1b' {
-                let Some(end) = rest[1..].find(|it: char| it.is_ascii_alphabetic()) else {
-                    // The rest comes with the next bytes.
+                let Some(end) = rest[1..].find(|letter: char| letter.is_ascii_alphabetic()) else {
+                    // The rest of the sequence comes with the next bytes.
                     self.pending.splice(0..0, rest.bytes());
                     return;
                 };
@@ -60,8 +60,8 @@ impl Screen {
 
     fn sequence(&mut self, sequence: &str) {
         match sequence {
-            "[?1049h" => self.is_other = true,
-            "[?1049l" => self.is_other = false,
+            "[?1049h" => self.is_alternate = true,
+            "[?1049l" => self.is_alternate = false,
             "[?25l" => self.is_cursor_hidden = true,
             "[?25h" => self.is_cursor_hidden = false,
             "[2J" => self.rows.clear(),
@@ -74,7 +74,7 @@ impl Screen {
                 let parts: Vec<&str> = sequence[1..sequence.len() - 1].split(';').collect();
                 self.colours |= parts.iter().any(|part| part.starts_with('3'));
             }
-            other => panic!("nobody knows {other:?}"),
+            other => panic!("unknown escape sequence {other:?}"),
         }
     }
 
@@ -97,35 +97,37 @@ impl Screen {
     }
 }
 
-/// A program on a terminal of its own, which is its controlling one.
+/// A program with its own pseudo-terminal as the controlling terminal.
 pub(crate) struct Terminal {
-    ours: File,
-    theirs: File,
+    master: File,
+    slave: File,
     screen: Arc<Mutex<Screen>>,
     child: Child,
     pid: u32,
 }
 
 impl Terminal {
-    pub(crate) fn run(words: &[&str], size: (u16, u16)) -> Self {
-        Self::run_with(words, size, |_| ())
+    pub(crate) fn run(args: &[&str], size: (u16, u16)) -> Self {
+        Self::run_with(args, size, |_| ())
     }
 
     pub(crate) fn run_with(
-        words: &[&str],
+        args: &[&str],
         size: (u16, u16),
         change: impl FnOnce(&mut Command),
     ) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let flags = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
-        let theirs =
+        let slave =
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
-        set_size(&theirs, size);
-        // `setsid` makes it the session's terminal, so that Ctrl-C, Ctrl-Z and a change of size are signals.
-        let farrier = farrier(words);
+        set_size(&slave, size);
+        // `setsid --ctty` makes it the controlling terminal, so that Ctrl-C, Ctrl-Z and resizes
+        // send signals.
+        let farrier = farrier(args);
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(farrier.get_program()).args(farrier.get_args());
         for (name, value) in farrier.get_envs() {
@@ -136,29 +138,29 @@ impl Terminal {
         }
         command.env("TERM", "xterm-256color");
         change(&mut command);
-        let theirs_again = || theirs.try_clone().unwrap();
+        let slave_copy = || slave.try_clone().unwrap();
         let child = command
             .current_dir(farrier.get_current_dir().unwrap())
-            .stdin(theirs_again())
-            .stdout(theirs_again())
-            .stderr(theirs_again())
+            .stdin(slave_copy())
+            .stdout(slave_copy())
+            .stderr(slave_copy())
             .spawn()
             .unwrap();
-        let ours = File::from(ours);
+        let master = File::from(master);
         let screen = Arc::new(Mutex::new(Screen::default()));
-        let (mut reader, drawn) = (ours.try_clone().unwrap(), Arc::clone(&screen));
+        let (mut reader, drawn) = (master.try_clone().unwrap(), Arc::clone(&screen));
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
-                drawn.lock().unwrap().take(&buffer[..count]);
+                drawn.lock().unwrap().write(&buffer[..count]);
             }
         });
-        let mut terminal = Self { ours, theirs, screen, pid: child.id(), child };
+        let mut terminal = Self { master, slave, screen, pid: child.id(), child };
         terminal.pid = terminal.find_pid();
         terminal
     }
 
-    /// The program's own number: `setsid` may have forked.
+    /// The PID of `farrier` itself: `setsid` may have forked.
     fn find_pid(&self) -> u32 {
         let own = self.child.id();
         let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -167,8 +169,8 @@ impl Terminal {
             || {
                 let path = format!("/proc/{own}/task/{own}/children");
                 let children = std::fs::read_to_string(path).unwrap_or_default();
-                let children = children.split_whitespace().filter_map(|it| it.parse().ok());
-                let is_farrier = |pid: &u32| name(*pid).is_ok_and(|it| it.trim() == "farrier");
+                let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+                let is_farrier = |pid: &u32| name(*pid).is_ok_and(|name| name.trim() == "farrier");
                 children.chain([own]).find(is_farrier)
             },
         )
@@ -178,7 +180,7 @@ impl Terminal {
         self.pid
     }
 
-    /// Its children.
+    /// PIDs of its child processes.
     pub(crate) fn children(&self) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
         let of_task = |task: std::fs::DirEntry| {
@@ -189,11 +191,11 @@ impl Terminal {
     }
 
     pub(crate) fn keys(&mut self, keys: &str) {
-        self.ours.write_all(keys.as_bytes()).unwrap();
+        self.master.write_all(keys.as_bytes()).unwrap();
     }
 
     pub(crate) fn resize(&self, size: (u16, u16)) {
-        set_size(&self.ours, size);
+        set_size(&self.master, size);
     }
 
     pub(crate) fn text(&self) -> String {
@@ -204,12 +206,12 @@ impl Terminal {
         self.screen.lock().unwrap().colours
     }
 
-    /// Bytes that were written so far.
+    /// Bytes written so far.
     pub(crate) fn written(&self) -> usize {
         self.screen.lock().unwrap().written
     }
 
-    /// Waits until the screen is so; gives it.
+    /// Waits until the screen satisfies `holds`, and returns it.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
         let explain = || format!("{what}\n{}", self.text());
         wait_for(explain, || Some(self.text()).filter(|text| holds(text)))
@@ -219,7 +221,7 @@ impl Terminal {
         self.until(text, |shown| shown.contains(text))
     }
 
-    /// Waits for its end; the terminal is as it was.
+    /// Waits for the exit; checks that the terminal is restored.
     pub(crate) fn ended(mut self) -> ExitStatus {
         let screen = Arc::clone(&self.screen);
         let explain = || format!("its end:\n{}", screen.lock().unwrap().text());
@@ -228,18 +230,18 @@ impl Terminal {
         status
     }
 
-    /// The screen of before, with its cursor, and letters are echoed and come in lines.
+    /// Waits for the primary screen, a visible cursor, and canonical mode with echo.
     pub(crate) fn is_restored(&self) {
         let is_drawn = || {
             let screen = self.screen.lock().unwrap();
-            !screen.is_other && !screen.is_cursor_hidden
+            !screen.is_alternate && !screen.is_cursor_hidden
         };
-        let explain = || "the terminal is not as it was".to_owned();
+        let explain = || "the terminal is not restored".to_owned();
         wait_until(explain, || is_drawn() && !self.is_raw());
     }
 
     pub(crate) fn is_raw(&self) -> bool {
-        let modes = tcgetattr(self.theirs.as_fd()).unwrap().local_modes;
+        let modes = tcgetattr(self.slave.as_fd()).unwrap().local_modes;
         !modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO)
     }
 }

@@ -1,60 +1,60 @@
-//! Killed at each step, for real, with the library of the simulated NVML: everything is given back bit for bit.
+//! Kills the process at each failpoint; revert must restore everything bit for bit.
 
-use farrier_hardware::tune::Point;
+use farrier_hardware::tune::FailpointSite;
 
-use crate::world::World;
+use crate::simulated_node::SimulatedNode;
 
-/// Applies until it dies, then gives back, which may die as well, then gives back. Says whether it died.
-fn killed(world: &World, crash: &str) -> bool {
-    let before = world.state();
-    let applied = world.tune_dying(&["apply", "training", "--yes"], crash);
+/// Applies and reverts with a failpoint, then reverts. Returns whether a process died.
+fn crash_and_revert(node: &SimulatedNode, crash: &str) -> bool {
+    let before = node.state();
+    let applied = node.tune_with_failpoint(&["apply", "training", "--yes"], crash);
     let died = applied.code == -1;
     assert!(died || applied.code == 0, "{crash}: {}{}", applied.stdout, applied.stderr);
-    let first = world.tune_dying(&["revert", "--yes"], crash);
+    let first = node.tune_with_failpoint(&["revert", "--yes"], crash);
     let died_again = first.code == -1;
     assert!(died_again || first.code == 0, "{crash}: {}{}", first.stdout, first.stderr);
-    let last = world.tune(&["revert", "--yes"]);
+    let last = node.tune(&["revert", "--yes"]);
     assert_eq!(last.code, 0, "{crash}: {}{}", last.stdout, last.stderr);
-    assert_eq!(world.state(), before, "{crash}");
+    assert_eq!(node.state(), before, "{crash}");
     died || died_again
 }
 
 #[test]
-fn killed_at_each_step_everything_is_given_back() {
-    let world = World::wrong();
+fn revert_restores_everything_after_a_crash_at_each_failpoint() {
+    let node = SimulatedNode::mistuned();
     let mut deaths = 0;
-    for point in Point::ALL.map(Point::name) {
+    for point in FailpointSite::ALL.map(FailpointSite::name) {
         for times in 1.. {
-            if !killed(&world, &format!("{point}:{times}")) {
+            if !crash_and_revert(&node, &format!("{point}:{times}")) {
                 break;
             }
             deaths += 1;
         }
     }
-    // Each of 17 changes has a line before and one after it, and one when it is given back.
+    // Each of 17 changes has a journal line before and after it, and one when it is reverted.
     assert!(deaths >= 17 * 6, "{deaths}");
 }
 
 #[test]
-fn what_was_killed_can_be_applied_on() {
+fn apply_continues_after_a_crash() {
     for crash in ["tune-begun:3", "tune-acted:5", "tune-half-written:8"] {
-        let world = World::wrong();
-        let before = world.state();
-        assert_eq!(world.tune_dying(&["apply", "training", "--yes"], crash).code, -1);
-        for words in [&["verify"][..], &["apply", "--yes"]] {
-            let ran = world.tune(words);
+        let node = SimulatedNode::mistuned();
+        let before = node.state();
+        assert_eq!(node.tune_with_failpoint(&["apply", "training", "--yes"], crash).code, -1);
+        for args in [&["verify"][..], &["apply", "--yes"]] {
+            let ran = node.tune(args);
             assert_eq!(ran.code, 2, "{crash}: {}", ran.stdout);
-            let said = "the newest for `training`, whose apply was interrupted";
-            assert!(ran.stderr.contains(said), "{crash}: {}", ran.stderr);
+            let expected = "the newest from `training`, whose apply was interrupted";
+            assert!(ran.stderr.contains(expected), "{crash}: {}", ran.stderr);
             assert!(
-                ran.stderr.contains("hint: `farrier tune revert` gives back"),
+                ran.stderr.contains("hint: revert with `farrier tune revert`"),
                 "{}",
                 ran.stderr
             );
         }
-        let applied = world.tune(&["apply", "training", "--yes"]);
+        let applied = node.tune(&["apply", "training", "--yes"]);
         assert_eq!(applied.code, 0, "{crash}: {}", applied.stdout);
-        assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
-        assert_eq!(world.state(), before, "{crash}");
+        assert_eq!(node.tune(&["revert", "--yes"]).code, 0);
+        assert_eq!(node.state(), before, "{crash}");
     }
 }

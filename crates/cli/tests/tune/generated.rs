@@ -1,13 +1,13 @@
-//! Nodes as they may be found, any profile, killed anywhere on the way there and back: all settings of the simulated cards
-//! and the whole tree of files are what they were.
+//! Property test: any node, any profiles, killed at any failpoint; revert restores all GPU settings
+//! and the whole file tree.
 
-use farrier_hardware::tune::Point;
+use farrier_hardware::tune::FailpointSite;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::world::World;
+use crate::simulated_node::SimulatedNode;
 
-/// What a GPU may be found like.
+/// Initial state of a GPU.
 #[derive(Debug, Clone)]
 struct Gpu {
     persistence: bool,
@@ -18,7 +18,7 @@ struct Gpu {
     accounting: bool,
 }
 
-/// What a host may be found like.
+/// Initial state of a host.
 #[derive(Debug, Clone)]
 struct Host {
     has_daemon: bool,
@@ -73,9 +73,9 @@ fn host() -> impl Strategy<Value = Host> {
     )
 }
 
-fn found(world: &World, gpus: &[Gpu], host: &Host) {
+fn set_up(node: &SimulatedNode, gpus: &[Gpu], host: &Host) {
     for (number, gpu) in gpus.iter().enumerate() {
-        world.edit(&format!("gpus/{number}.json"), |file| {
+        node.edit(&format!("gpus/{number}.json"), |file| {
             file["modes"]["persistence"] = json!(gpu.persistence);
             file["modes"]["compute"] = json!(gpu.compute);
             file["modes"]["accounting"] = json!(gpu.accounting);
@@ -89,32 +89,32 @@ fn found(world: &World, gpus: &[Gpu], host: &Host) {
         });
     }
     if !host.has_daemon {
-        world.remove("lib/systemd/system/nvidia-persistenced.service");
+        node.remove("lib/systemd/system/nvidia-persistenced.service");
     }
     if !host.is_enabled {
-        world.remove("etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service");
+        node.remove("etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service");
     }
-    world.put("sys/kernel/mm/transparent_hugepage/enabled", host.pages);
+    node.put("sys/kernel/mm/transparent_hugepage/enabled", host.pages);
     for cpu in ["cpu0", "cpu95"] {
         let path = format!("sys/devices/system/cpu/{cpu}/cpufreq/scaling_governor");
-        world.put(&path, host.governor);
+        node.put(&path, host.governor);
     }
     if host.has_apt {
-        world.put("etc/apt/apt.conf.d/20auto-upgrades", "");
+        node.put("etc/apt/apt.conf.d/20auto-upgrades", "");
     }
     if let Some(text) = &host.memlock {
-        world.put("etc/security/limits.d/90-farrier-memlock.conf", text);
+        node.put("etc/security/limits.d/90-farrier-memlock.conf", text);
     }
     if let Some(text) = &host.environment {
-        world.put("etc/farrier/jobs/torch.env", text);
+        node.put("etc/farrier/jobs/torch.env", text);
     }
-    let status = world.read("var/lib/dpkg/status");
+    let status = node.read("var/lib/dpkg/status");
     let free = status.replacen("Status: hold ok", "Status: install ok", host.free_packages);
-    world.put("var/lib/dpkg/status", &free);
+    node.put("var/lib/dpkg/status", &free);
 }
 
 fn crash() -> impl Strategy<Value = String> {
-    (prop::sample::select(Point::ALL.to_vec()), 1..30_u32)
+    (prop::sample::select(FailpointSite::ALL.to_vec()), 1..30_u32)
         .prop_map(|(point, times)| format!("{}:{times}", point.name()))
 }
 
@@ -123,26 +123,26 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_node_is_given_back_as_it_was_found(
+    fn revert_restores_any_node(
         gpus in prop::collection::vec(gpu(), 2),
         host in host(),
         profiles in prop::collection::vec(prop::sample::select(vec!["training", "inference", "shared"]), 1..3),
-        there in crash(),
-        back in crash(),
+        apply_crash in crash(),
+        revert_crash in crash(),
     ) {
-        let world = World::new();
-        found(&world, &gpus, &host);
-        let before = world.state();
+        let node = SimulatedNode::new();
+        set_up(&node, &gpus, &host);
+        let before = node.state();
         for profile in profiles {
-            let applied = world.tune_dying(&["apply", profile, "--yes"], &there);
+            let applied = node.tune_with_failpoint(&["apply", profile, "--yes"], &apply_crash);
             prop_assert!(
                 matches!(applied.code, 0 | -1),
-                "{there}: {}{}", applied.stdout, applied.stderr
+                "{apply_crash}: {}{}", applied.stdout, applied.stderr
             );
         }
-        world.tune_dying(&["revert", "--yes"], &back);
-        let reverted = world.tune(&["revert", "--yes"]);
+        node.tune_with_failpoint(&["revert", "--yes"], &revert_crash);
+        let reverted = node.tune(&["revert", "--yes"]);
         prop_assert_eq!(reverted.code, 0, "{}{}", reverted.stdout, reverted.stderr);
-        prop_assert_eq!(world.state(), before);
+        prop_assert_eq!(node.state(), before);
     }
 }

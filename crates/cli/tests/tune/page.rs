@@ -1,4 +1,5 @@
-//! `docs/tune.md` says what the profiles say. `FARRIER_BLESS=1 cargo test -p farrier --test tune page` writes it anew.
+//! The generated part of `docs/tune.md` matches the profiles. `FARRIER_BLESS=1 cargo test -p
+//! farrier --test tune page` rewrites it.
 
 use std::path::Path;
 
@@ -8,20 +9,20 @@ use farrier_facts::tune::{Profile, Profiles};
 const BEGIN: &str = "<!-- generated from data/tune: do not edit below -->\n";
 
 #[test]
-fn the_page_says_what_the_data_says() {
+fn the_page_matches_the_profiles() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tune.md");
-    let kept = std::fs::read_to_string(&path).unwrap();
-    let written = kept.split(BEGIN).next().unwrap();
-    let profiles: String = Profiles::embedded().iter().map(page).collect();
-    let wanted = format!("{written}{BEGIN}{profiles}");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let prose = page.split(BEGIN).next().unwrap();
+    let profiles: String = Profiles::embedded().iter().map(section).collect();
+    let expected = format!("{prose}{BEGIN}{profiles}");
     if std::env::var_os("FARRIER_BLESS").is_some() {
-        std::fs::write(&path, &wanted).unwrap();
+        std::fs::write(&path, &expected).unwrap();
         return;
     }
-    assert!(kept == wanted, "docs/tune.md is not what the profiles say: bless it");
+    assert!(page == expected, "docs/tune.md does not match the profiles: bless it");
 }
 
-fn page(profile: &Profile) -> String {
+fn section(profile: &Profile) -> String {
     let mut text = format!("\n## {}\n\n{}\n\n", profile.name, profile.summary);
     text.push_str("| setting | wanted | why | source |\n|---|---|---|---|\n");
     for setting in &profile.setting {

@@ -1,18 +1,18 @@
-//! On a terminal a person is asked.
+//! Confirmation on a terminal.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::world::World;
+use crate::simulated_node::SimulatedNode;
 
-/// Runs `farrier tune apply` on a terminal of util-linux's `script`, and answers; none where there is no such program.
-fn answered(world: &World, answer: &str) -> Option<String> {
+/// Runs `farrier tune apply` under util-linux's `script` and answers; `None` without that program.
+fn apply_answering(node: &SimulatedNode, answer: &str) -> Option<String> {
     let line = format!(
         "{} tune apply training --root {} --nvml {} --state-dir {}",
         env!("CARGO_BIN_EXE_farrier"),
-        world.text("node/root"),
-        world.text("node/lib/libnvidia-ml.so.1"),
-        world.text("state")
+        node.text("node/root"),
+        node.text("node/lib/libnvidia-ml.so.1"),
+        node.text("state")
     );
     let mut script = Command::new("script")
         .args(["--quiet", "--return", "--command", &line, "/dev/null"])
@@ -28,17 +28,17 @@ fn answered(world: &World, answer: &str) -> Option<String> {
 }
 
 #[test]
-fn a_person_says_yes_or_no() {
-    let world = World::wrong();
-    let before = world.state();
-    let Some(said) = answered(&world, "n\n") else {
-        eprintln!("skipped: there is no `script` to make a terminal with");
+fn apply_asks_for_confirmation() {
+    let node = SimulatedNode::mistuned();
+    let before = node.state();
+    let Some(output) = apply_answering(&node, "n\n") else {
+        eprintln!("skipped: no `script` to create a terminal");
         return;
     };
-    assert!(said.contains("Make 17 changes? [y/N]"), "{said}");
-    assert!(said.contains("Nothing was changed."), "{said}");
-    assert_eq!(world.state(), before);
-    let said = answered(&world, "y\n").unwrap();
-    assert!(said.contains("17 of 17 changes made."), "{said}");
-    assert_ne!(world.state(), before);
+    assert!(output.contains("Apply 17 changes? [y/N]"), "{output}");
+    assert!(output.contains("Nothing was changed."), "{output}");
+    assert_eq!(node.state(), before);
+    let output = apply_answering(&node, "y\n").unwrap();
+    assert!(output.contains("17 of 17 changes applied."), "{output}");
+    assert_ne!(node.state(), before);
 }

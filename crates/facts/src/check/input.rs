@@ -1,8 +1,8 @@
-//! Input that cannot be judged.
+//! Invalid requests.
 
 use std::fmt;
 
-/// A field of a request, named as its flag.
+/// A field of a request, named by its flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// `--gpu`
@@ -38,15 +38,12 @@ impl fmt::Display for Field {
     }
 }
 
-/// Why a request cannot be judged: the field, what is wrong with it, and what to give instead.
+/// An invalid request: the field, the problem and the expected input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InputError {
-    /// Which field.
     pub field: Field,
-    /// What is wrong.
     pub problem: String,
-    /// What was expected.
     pub expected: String,
 }
 

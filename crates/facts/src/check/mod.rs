@@ -1,13 +1,13 @@
-//! Will this GPU, driver, CUDA and framework work together?
+//! Compatibility check: do this GPU, driver, CUDA and framework work together?
 //!
 //! ```text
-//! Request (text) ─ Query::read ─> Query ─ check ─> Report
+//! Request (text) ─ Query::parse ─> Query ─ check ─> CheckReport
 //!      │                                   │         verdict: the worst of the reasons
 //!      └─> InputError: field, expected     └─ rules/*: each adds reasons and remedies,
 //!                                             exposure adds notices
 //! ```
 
-mod context;
+mod findings;
 mod input;
 mod query;
 mod report;
@@ -15,47 +15,47 @@ mod rules;
 
 pub use input::{Field, InputError};
 pub use query::{
-    CudaNeed, Driver, DriverGiven, Feature, FrameworkNeed, Module, Query, Request, Usage,
+    CudaRequest, Driver, DriverPrecision, Feature, FrameworkRequest, Module, Query, Request, Usage,
 };
-pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Subject, Verdict};
+pub use report::{CheckReport, CheckSubject, DataId, Notice, NoticeCode, Reason, Remedy, Verdict};
 
-pub(crate) use context::Findings;
+pub(crate) use findings::Findings;
 pub(crate) use rules::modules_of;
 
 use crate::set::FactSet;
 
-/// Judges a combination.
-pub fn check(set: &FactSet, query: &Query<'_>) -> Report {
+/// Checks a combination.
+pub fn check(set: &FactSet, query: &Query<'_>) -> CheckReport {
     let mut findings = Findings::default();
-    platform(set, query, &mut findings);
-    programs(set, query, &mut findings);
-    surroundings(set, query, &mut findings);
+    evaluate_platform(set, query, &mut findings);
+    evaluate_software(set, query, &mut findings);
+    evaluate_environment(set, query, &mut findings);
     findings.into_report(&set.set, query)
 }
 
 /// The GPU and its driver.
-pub(crate) fn platform(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
-    rules::driver::judge(set, query, findings);
-    rules::architecture::judge(set, query, findings);
-    rules::module::judge(set, query, findings);
-    rules::lifecycle::judge(set, query, findings);
+pub(crate) fn evaluate_platform(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::driver::evaluate(set, query, findings);
+    rules::architecture::evaluate(set, query, findings);
+    rules::module::evaluate(set, query, findings);
+    rules::lifecycle::evaluate(set, query, findings);
 }
 
-/// The CUDA and the framework that shall run on them.
-pub(crate) fn programs(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
-    let user_space = rules::forward::judge(set, query, findings);
-    rules::cuda::judge(set, query, user_space, findings);
-    rules::framework::judge(set, query, user_space, findings);
+/// The requested CUDA and framework.
+pub(crate) fn evaluate_software(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    let user_space = rules::forward::evaluate(set, query, findings);
+    rules::cuda::evaluate(set, query, user_space, findings);
+    rules::framework::evaluate(set, query, user_space, findings);
 }
 
-/// What goes with the driver, and what is known against it.
-pub(crate) fn surroundings(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
-    rules::fabric::judge(set, query, findings);
-    rules::feature::judge(set, query, findings);
-    rules::exposure::judge(set, query, findings);
+/// Fabric manager, features, advisories and regressions.
+pub(crate) fn evaluate_environment(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::fabric::evaluate(set, query, findings);
+    rules::feature::evaluate(set, query, findings);
+    rules::exposure::evaluate(set, query, findings);
 }
 
-/// Fabric manager alone.
-pub(crate) fn fabric(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
-    rules::fabric::judge(set, query, findings);
+/// Fabric manager only.
+pub(crate) fn evaluate_fabric_manager(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::fabric::evaluate(set, query, findings);
 }

@@ -1,26 +1,26 @@
-//! The answer.
+//! Result of a check.
 
 use serde::Serialize;
 
 use crate::set::SetId;
 use crate::version::DriverVersion;
 
-/// What a check comes to. The order is how bad it is.
+/// Verdict of a check, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It works.
     Ok,
-    /// It works, with a condition or an assumption that the reason names.
+    /// It works under a condition or assumption that the reason states.
     Caveat,
-    /// The data cannot say.
+    /// Not covered by the data.
     Unknown,
     /// It does not work.
     Blocked,
 }
 
 impl Verdict {
-    /// In a word, as in JSON.
+    /// Name as serialised.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -34,31 +34,27 @@ impl Verdict {
 /// One rule's finding.
 #[derive(Debug, Clone, Serialize)]
 pub struct Reason {
-    /// A stable name.
+    /// Stable code.
     pub code: &'static str,
-    /// What this alone comes to.
+    /// Verdict of this reason alone.
     pub verdict: Verdict,
-    /// In words.
     pub text: String,
-    /// Who says so.
     pub source: String,
 }
 
-/// What would make it work.
+/// A way to make it work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
-    /// In words.
     pub text: String,
-    /// What to type, where one command does it.
+    /// A command, if one is enough.
     pub command: Option<String>,
 }
 
-/// Something about the driver that a person should know and that is not about compatibility.
+/// Information about the driver that does not affect compatibility.
 #[derive(Debug, Clone, Serialize)]
 pub struct Notice {
-    /// What kind.
     pub code: NoticeCode,
-    /// The CVE, or the name of the regression.
+    /// The CVE, or the id of the regression.
     pub id: Option<String>,
     /// CVSS level, for advisories.
     pub level: Option<&'static str>,
@@ -66,9 +62,7 @@ pub struct Notice {
     pub score: Option<f64>,
     /// The first driver of the same branch with the fix, for advisories.
     pub fixed: Option<DriverVersion>,
-    /// In words.
     pub text: String,
-    /// Who says so.
     pub source: String,
 }
 
@@ -78,7 +72,7 @@ pub struct Notice {
 pub enum NoticeCode {
     /// A security advisory whose fix this driver lacks.
     Exposed,
-    /// Advisories that do not list this driver's branch.
+    /// Advisories do not list this driver's branch.
     ExposureUnknown,
     /// A reported breakage of this driver.
     Regression,
@@ -87,7 +81,7 @@ pub enum NoticeCode {
 }
 
 impl NoticeCode {
-    /// In a word, as in JSON.
+    /// Name as serialised.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exposed => "exposed",
@@ -98,12 +92,10 @@ impl NoticeCode {
     }
 }
 
-/// Which set of facts an answer rests on.
+/// The fact set behind a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct DataId {
-    /// Its name.
     pub set: String,
-    /// Its date.
     pub date: jiff::civil::Date,
 }
 
@@ -113,31 +105,29 @@ impl From<&SetId> for DataId {
     }
 }
 
-/// The answer to a check.
+/// Result of a check.
 #[derive(Debug, Clone, Serialize)]
 #[must_use = "an unread report is not actionable"]
-pub struct Report {
+pub struct CheckReport {
     /// The worst of the reasons.
     pub verdict: Verdict,
     /// Worst first.
     pub reasons: Vec<Reason>,
-    /// What would help, most useful first.
+    /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// Listed apart; they change the verdict only in strict checks.
+    /// They affect the verdict only in strict checks.
     pub notices: Vec<Notice>,
-    /// Which facts.
     pub data: DataId,
-    /// What was judged, as it was understood.
-    pub subject: Subject,
+    /// The checked combination as resolved.
+    pub subject: CheckSubject,
 }
 
-/// What was judged.
+/// The checked combination.
 #[derive(Debug, Clone, Serialize)]
-pub struct Subject {
-    /// The canonical id of the GPU.
+pub struct CheckSubject {
+    /// Canonical id.
     pub gpu: String,
-    /// The driver release.
     pub driver: DriverVersion,
-    /// The day for which the answer holds.
+    /// Day for which the result is valid.
     pub on: jiff::civil::Date,
 }

@@ -1,9 +1,9 @@
-//! Errors of the PCIe bus: whose they are, and how bad.
+//! PCIe errors: device and class.
 
 use super::pci::PciAddress;
 use crate::xid::{BusDevice, BusErrorClass};
 
-/// A line of the kernel's AER driver that states an error of a device.
+/// A line of the kernel's AER driver that reports a device error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BusErrorLine {
     pub(super) reporter: Reporter,
@@ -11,18 +11,18 @@ pub(super) struct BusErrorLine {
     pub(super) class: BusErrorClass,
 }
 
-/// Who printed it.
+/// Which driver printed the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reporter {
-    /// The driver of the device itself.
+    /// The device's own driver.
     Driver(BusDevice),
-    /// The port above it, which does not know what the device is.
+    /// The upstream port, which does not know the kind of device.
     Port,
 }
 
-/// Reads `nvidia 0000:17:00.0: PCIe Bus Error: severity=...` and
-/// `pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0`; none for devices
-/// of other drivers and for lines that only give details.
+/// Parses `nvidia 0000:17:00.0: PCIe Bus Error: severity=...` and
+/// `pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0`. `None` for
+/// devices of other drivers and for detail lines.
 pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
     let class = class(line)?;
     let mut words = line.split_whitespace();
@@ -35,7 +35,7 @@ pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
             None => driver = word,
         }
     };
-    // After a time stamp without a space, or in kmsg: `-;nvidia`.
+    // The name may follow a timestamp without a space, or `-;` in kmsg.
     let driver = driver.rsplit([';', ']', '"']).next()?;
     let reporter = match driver {
         "nvidia" | "nvidia-nvswitch" => Reporter::Driver(BusDevice::Gpu),
@@ -52,12 +52,12 @@ pub(super) fn bus_error_line(line: &str) -> Option<BusErrorLine> {
 }
 
 fn class(line: &str) -> Option<BusErrorClass> {
-    let states = line.contains("severity=")
+    let is_report = line.contains("severity=")
         || line.contains("error received")
         || line.contains("error message received");
     if line.contains("AER: can't recover") {
         Some(BusErrorClass::Unrecovered)
-    } else if !states {
+    } else if !is_report {
         None
     } else if line.contains("(Fatal)") {
         Some(BusErrorClass::Fatal)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_of_the_device_that_the_line_names() {
+    fn attributes_errors_to_the_named_device() {
         let gpu = Reporter::Driver(BusDevice::Gpu);
         let nic = Reporter::Driver(BusDevice::Nic);
         for (line, reporter, address, class) in [
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_devices_and_details_are_not_ours() {
+    fn ignores_other_devices_and_detail_lines() {
         for line in [
             "nvme 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
             "pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",

@@ -1,4 +1,4 @@
-//! What a line of a log told us.
+//! Decoded events.
 
 use std::fmt;
 
@@ -6,40 +6,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::xid::{Action, Severity};
 
-/// One thing that happened. All ten keys stand in its JSON, `null` where the log names none.
+/// One event. Its JSON always has all ten keys, with `null` for missing values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// The line that says it, from 1; 0 where no line does.
+    /// Line number from 1; 0 for events without a line.
     pub line: u64,
-    /// What it is about.
     pub kind: Kind,
     /// The number of an Xid or SXid.
     pub xid: Option<u32>,
-    /// The device as `0000:17:00`: domain, bus and device, never the function, so that it can be joined on.
+    /// The device as `0000:17:00`: domain, bus and device without the function, usable as a join
+    /// key.
     pub pci: Option<String>,
-    /// The process that the log names.
+    /// PID of the process that the log names.
     pub pid: Option<u32>,
     /// The name of that process.
     pub process: Option<String>,
-    /// How bad.
     pub severity: Severity,
-    /// What to do.
     pub action: Action,
-    /// What it means and what to do, in words.
+    /// Meaning and action.
     pub text: String,
-    /// Who says so, with opinions that differ.
+    /// Sources, including dissenting ones.
     pub source: String,
-    /// What happened, as a rule names it and for good: `xid.79`, `sxid.20034`, `aer.gpu.fatal`, or the id of the
-    /// message, such as `hung-task`. Not in the JSON.
+    /// Stable event code used by rules: `xid.79`, `sxid.20034`, `aer.gpu.fatal`, or a message id
+    /// such as `hung-task`. Not in the JSON.
     #[serde(skip)]
     pub code: String,
-    /// The part of the device that the log names, such as `GPC7 TPC5` or `link 14`, or a disk or a server. Not in the JSON.
+    /// The affected part, such as `GPC7 TPC5`, `link 14`, a disk or a server. Not in the JSON.
     #[serde(skip)]
     pub unit: Option<String>,
 }
 
-/// What an event is about.
+/// Kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -47,11 +45,11 @@ pub enum Kind {
     Xid,
     /// An error of an NVSwitch.
     Sxid,
-    /// The GPU's system processor, its initialisation, or the driver's watchdog over it.
+    /// GSP (GPU system processor) errors, initialisation failures and GSP watchdog timeouts.
     Gsp,
-    /// A GPU that PCIe no longer reaches.
+    /// A GPU no longer reachable over PCIe.
     FellOffBus,
-    /// Libraries and kernel module of different versions.
+    /// User-space libraries and kernel module differ in version.
     VersionMismatch,
     /// An error of the PCIe bus.
     PcieAer,

@@ -1,11 +1,11 @@
-//! Messages without a number: which record of the table a line is.
+//! Matches lines against the table of messages without a code.
 
 use memchr::memmem::Finder;
 
-use super::wording::{self, Process};
-use crate::xid::{Message, ProcessForm, XidFacts};
+use super::parse::{self, Process};
+use crate::xid::{Message, ProcessFormat, XidFacts};
 
-/// The table, ready to be matched.
+/// The table with compiled substring searches.
 #[derive(Debug)]
 pub(super) struct Messages<'f> {
     matchers: Vec<Matcher<'f>>,
@@ -35,54 +35,54 @@ impl<'f> Messages<'f> {
         Self { matchers }
     }
 
-    /// The first record that a line fits.
+    /// The first record that matches a line.
     pub(super) fn find(&self, line: &str) -> Option<&'f Message> {
-        let stands = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
+        let is_in_line = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
         self.matchers
             .iter()
             .find(|matcher| {
-                matcher.all.iter().all(stands)
-                    && (matcher.any.is_empty() || matcher.any.iter().any(stands))
-                    && !matcher.none.iter().any(stands)
+                matcher.all.iter().all(is_in_line)
+                    && (matcher.any.is_empty() || matcher.any.iter().any(is_in_line))
+                    && !matcher.none.iter().any(is_in_line)
             })
             .map(|matcher| matcher.message)
     }
 }
 
-/// The process that a line names in one of the kernel's forms.
-pub(super) fn process(form: ProcessForm, line: &str) -> Process {
+/// Parses the process in one of the kernel's formats.
+pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
     match form {
-        ProcessForm::Bracket => line
+        ProcessFormat::Bracket => line
             .rsplit_once('[')
             .and_then(|(_, inner)| inner.split_once(']'))
             .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
-        ProcessForm::Task => line
+        ProcessFormat::Task => line
             .split_once("task ")
             .and_then(|(_, rest)| rest.split_once(" blocked"))
             .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
-        ProcessForm::Killed => Process {
-            pid: wording::number_after(line, "Killed process "),
+        ProcessFormat::Killed => Process {
+            pid: parse::number_after(line, "Killed process "),
             name: line
                 .split_once("Killed process ")
                 .and_then(|(_, rest)| rest.split_once('('))
                 .and_then(|(_, rest)| rest.split_once(')'))
-                .and_then(|(name, _)| wording::process_name(name)),
+                .and_then(|(name, _)| parse::process_name(name)),
         },
-        ProcessForm::Segfault => line
+        ProcessFormat::Segfault => line
             .split_once("]: segfault")
             .and_then(|(before, _)| before.rsplit_once('['))
             .map_or_else(Process::default, |(before, pid)| Process {
                 pid: pid.parse().ok(),
-                name: before.rsplit([' ', ';', ']']).next().and_then(wording::process_name),
+                name: before.rsplit([' ', ';', ']']).next().and_then(parse::process_name),
             }),
     }
 }
 
-/// `python3:2254956`; a name may hold colons (`ray::Worker:17`).
+/// `python3:2254956`; a name may contain colons (`ray::Worker:17`).
 fn name_and_pid(text: &str) -> Process {
     match text.rsplit_once(':') {
         Some((name, pid)) => {
-            Process { pid: pid.trim().parse().ok(), name: wording::process_name(name) }
+            Process { pid: pid.trim().parse().ok(), name: parse::process_name(name) }
         }
         None => Process::default(),
     }
@@ -93,53 +93,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_read_in_every_form() {
+    fn parses_processes_in_every_format() {
         for (form, line, pid, name) in [
             (
-                ProcessForm::Bracket,
+                ProcessFormat::Bracket,
                 "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]",
                 2_254_956,
                 "python3",
             ),
             (
-                ProcessForm::Task,
+                ProcessFormat::Task,
                 "INFO: task ray::Worker:17 blocked for more than 120 seconds.",
                 17,
                 "ray::Worker",
             ),
             (
-                ProcessForm::Killed,
+                ProcessFormat::Killed,
                 "Out of memory: Killed process 4242 (python3) total-vm:1kB",
                 4242,
                 "python3",
             ),
             (
-                ProcessForm::Segfault,
+                ProcessFormat::Segfault,
                 "[Thu Oct 10 03:06:53 2024] pt_main_thread[2536443]: segfault at 7f ip 0 in libnccl.so.2[7f]",
                 2_536_443,
                 "pt_main_thread",
             ),
         ] {
             let expected = Process { pid: Some(pid), name: Some(name.to_owned()) };
-            assert_eq!(process(form, line), expected, "{line}");
-            assert_eq!(process(form, "nothing"), Process::default());
+            assert_eq!(parse_process(form, line), expected, "{line}");
+            assert_eq!(parse_process(form, "nothing"), Process::default());
         }
     }
 
     #[test]
-    fn a_crash_in_a_library_of_the_driver_is_not_one_of_nccl() {
+    fn driver_library_crash_is_not_an_nccl_crash() {
         let facts = crate::decode::embedded_facts();
-        let told = |library: &str| {
+        let decoded = |library: &str| {
             let line =
                 format!("farrier[26735]: segfault at 8 ip 0 sp 0 error 4 in {library}[7f+1000]");
             let events = crate::decode::decode(&facts, line.as_bytes());
             events.into_iter().map(|event| (event.code, event.process)).collect::<Vec<_>>()
         };
-        let by = |code: &str| vec![(code.to_owned(), Some("farrier".to_owned()))];
-        assert_eq!(told("libnccl.so.2"), by("segfault-nccl"));
+        let expected = |code: &str| vec![(code.to_owned(), Some("farrier".to_owned()))];
+        assert_eq!(decoded("libnccl.so.2"), expected("segfault-nccl"));
         for library in ["libnvidia-ml.so.1", "libcuda.so.580.95.05", "libcudart.so.13"] {
-            assert_eq!(told(library), by("segfault-driver-library"), "{library}");
+            assert_eq!(decoded(library), expected("segfault-driver-library"), "{library}");
         }
-        assert_eq!(told("libc.so.6"), []);
+        assert_eq!(decoded("libc.so.6"), []);
     }
 }

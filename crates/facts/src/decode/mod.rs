@@ -1,85 +1,86 @@
-//! What a kernel log says happened to the GPUs, and what to do.
+//! Decodes kernel logs into events about GPUs, each with severity and action.
 //!
 //! ```text
-//! chunks ─> stream (whole lines, numbers) ─ prefilter ─> reader ─┬─ wording      what stands in the line
-//!                                                                ├─ verdict, nvlink, bus_error, message
-//!                                                                ├─ memory       what the log said before
-//!                                                                └─ pending      messages of several lines
-//!                                                                      └─> Event ─> Summary
+//! chunks ─> line_splitter ─ prefilter ─> line_decoder ─┬─ parse    fields of the line
+//!                                                      ├─ assessment, nvlink, bus_error, message
+//!                                                      ├─ state    earlier messages per device
+//!                                                      └─ pending  multi-line messages
+//!                                                            └─> Event ─> Summary
 //! ```
 //!
-//! [`Content`] says whether the chunks are a log at all. Memory does not grow with the log. Lines may be cut anywhere, be megabytes long or be no text.
+//! [`LogSniffer`] detects input that is not a text log. Memory use is bounded. Chunks may split
+//! lines anywhere; lines may be megabytes long or binary.
 
+mod assessment;
 mod bus_error;
-mod clean;
-mod content;
 mod event;
-mod memory;
+mod line_decoder;
+mod line_splitter;
 mod message;
 mod nvlink;
+mod parse;
 mod pci;
 mod pending;
 mod prefilter;
-mod reader;
-mod stream;
+mod sanitize;
+mod sniff;
+mod state;
 mod summary;
 mod unit;
-mod verdict;
-mod wording;
 
-pub use clean::printable;
-pub use content::{Content, Unreadable};
 pub use event::{Event, Kind};
 pub use pci::{PciAddress, PciAddressError};
 pub(crate) use prefilter::is_found_by_prefilter;
-pub use summary::{DeviceSummary, Group, Summary};
+pub use sanitize::printable;
+pub use sniff::{LogSniffer, UnreadableLog};
+pub use summary::{DeviceSummary, EventGroup, Summary};
 
 use crate::xid::XidFacts;
-use reader::Reader;
-use stream::Stream;
+use line_decoder::LineDecoder;
+use line_splitter::LineSplitter;
 
-/// Reads a log in chunks of any size and gives out events in the order of their lines.
+/// Streaming decoder: accepts chunks of any size and emits events in line order.
 #[derive(Debug)]
 pub struct Decoder<'f> {
-    stream: Stream,
-    reader: Reader<'f>,
+    splitter: LineSplitter,
+    line_decoder: LineDecoder<'f>,
 }
 
 impl<'f> Decoder<'f> {
-    /// A decoder that answers from these facts.
+    /// A decoder that uses these facts.
     pub fn new(facts: &'f XidFacts) -> Self {
-        Self { stream: Stream::new(), reader: Reader::new(facts) }
+        Self { splitter: LineSplitter::new(), line_decoder: LineDecoder::new(facts) }
     }
 
-    /// Takes the next chunk.
+    /// Decodes the next chunk.
     pub fn feed(&mut self, chunk: &[u8], mut emit: impl FnMut(Event)) {
-        self.stream.feed(chunk, |line, bytes| self.reader.line(line, bytes, &mut emit));
+        self.splitter.feed(chunk, |line, bytes| self.line_decoder.line(line, bytes, &mut emit));
     }
 
-    /// Ends the log: its last line may lack a newline, and a message may lack its last line.
+    /// Ends the log, flushing an unterminated last line and an incomplete message.
     pub fn finish(&mut self, mut emit: impl FnMut(Event)) {
-        self.stream.finish(|line, bytes| self.reader.line(line, bytes, &mut emit));
-        self.reader.finish(&mut emit);
+        self.splitter.finish(|line, bytes| self.line_decoder.line(line, bytes, &mut emit));
+        self.line_decoder.finish(&mut emit);
     }
 
-    /// Gives out an event that waits for a later line, where none has come for a while: a log that is followed
-    /// has no end. The log goes on afterwards.
-    pub fn settle(&mut self, mut emit: impl FnMut(Event)) {
-        self.reader.finish(&mut emit);
+    /// Emits an event that still waits for continuation lines. Call it when a followed log goes
+    /// idle; decoding continues afterwards.
+    pub fn flush_pending(&mut self, mut emit: impl FnMut(Event)) {
+        self.line_decoder.finish(&mut emit);
     }
 
-    /// The line of a message that waits for its end. Nothing after it was given out.
-    pub fn waits_since(&self) -> Option<u64> {
-        self.reader.waits_since()
+    /// First line of the message that waits for continuation lines. No event after it was emitted.
+    pub fn pending_since_line(&self) -> Option<u64> {
+        self.line_decoder.pending_since_line()
     }
 
-    /// How many lines have ended so far.
+    /// Number of complete lines so far.
     pub fn lines(&self) -> u64 {
-        self.stream.ended()
+        self.splitter.line_count()
     }
 }
 
-/// All events of a log that is in memory whole.
+/// Decodes a whole log.
 pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
     let mut decoder = Decoder::new(facts);
     let mut events = Vec::new();
@@ -88,13 +89,13 @@ pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
     events
 }
 
-/// The event of an Xid that another source than a log reported, such as NVML: what the catalogue
-/// says of its number. Its `line` is 0, because no line says it.
+/// The event for an Xid reported by another source, such as NVML, from its catalogue entry. `line`
+/// is 0.
 pub fn event_for_xid(facts: &XidFacts, xid: u32, pci: Option<PciAddress>) -> Event {
-    reader::event_for_xid(facts, xid, pci)
+    line_decoder::event_for_xid(facts, xid, pci)
 }
 
-/// The Xid facts of the embedded set, apart from the rest of it.
+/// A copy of the embedded Xid facts.
 #[cfg(test)]
 pub(crate) fn embedded_facts() -> XidFacts {
     XidFacts::clone(&crate::FactSet::embedded().xids)

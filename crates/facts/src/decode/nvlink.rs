@@ -1,21 +1,21 @@
 //! NVLink errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
 
-use super::clean::short;
-use super::memory::Device;
-use super::verdict::Verdict;
-use super::wording::{self, XidLine};
+use super::assessment::Assessment;
+use super::parse::{self, XidLine};
+use super::sanitize::excerpt;
+use super::state::DeviceState;
 use crate::xid::{Action, Nvlink5Class, Nvlink5Rule, NvlinkBits, Severity, XidFacts};
 
 /// An Xid 74: `NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`.
-pub(super) fn registers(
+pub(super) fn assess_registers(
     facts: &XidFacts,
-    device: &mut Device,
+    device: &mut DeviceState,
     xid: &XidLine<'_>,
-    mut verdict: Verdict,
-) -> Verdict {
-    let words = wording::hex_words(xid.detail);
-    let link = wording::number_after(xid.detail, "link ");
-    let set: Vec<&NvlinkBits> = facts
+    mut assessment: Assessment,
+) -> Assessment {
+    let words = parse::hex_words(xid.detail);
+    let link = parse::number_after(xid.detail, "link ");
+    let matched: Vec<&NvlinkBits> = facts
         .nvlink_bits
         .iter()
         .filter(|record| {
@@ -23,34 +23,35 @@ pub(super) fn registers(
             record.bits.iter().any(|bit| word >> bit & 1 == 1)
         })
         .collect();
-    let Some(worst) = set.iter().max_by_key(|record| (record.action, record.severity)) else {
-        return verdict;
+    let Some(worst) = matched.iter().max_by_key(|record| (record.action, record.severity)) else {
+        return assessment;
     };
-    verdict.action = worst.action;
-    verdict.severity = worst.severity;
-    let place = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
-    // Bits that ask for less do not count beside the worst.
+    assessment.action = worst.action;
+    assessment.severity = worst.severity;
+    let location = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
+    // Report only the bits that call for the worst action.
     let mut meanings: Vec<&str> = Vec::new();
-    for record in set.iter().filter(|record| record.action == worst.action) {
+    for record in matched.iter().filter(|record| record.action == worst.action) {
         if !meanings.contains(&record.meaning.as_str()) {
             meanings.push(&record.meaning);
         }
     }
-    verdict.text = format!(
-        "NVLink error on {place}; the register bits, read as on Hopper, say: {}.",
+    assessment.text = format!(
+        "NVLink error on {location}; the register bits, read as on Hopper, say: {}.",
         meanings.join("; ")
     );
-    if let Some((link, from)) = link.zip(set.iter().filter_map(|record| record.replace_from).min())
-        && device.count_link(link) >= from
-        && verdict.action < Action::DrainAndReplace
+    if let Some((link, from)) =
+        link.zip(matched.iter().filter_map(|record| record.replace_from).min())
+        && device.count_link_failure(link) >= from
+        && assessment.action < Action::DrainAndReplace
     {
-        verdict.action = Action::DrainAndReplace;
-        verdict.severity = Severity::Fatal;
-        verdict.text.push_str(&format!(
+        assessment.action = Action::DrainAndReplace;
+        assessment.severity = Severity::Fatal;
+        assessment.text.push_str(&format!(
             " This link failed so {from} times or more in this log, which points at the hardware."
         ));
     }
-    verdict.text.push_str(match verdict.action {
+    assessment.text.push_str(match assessment.action {
         Action::Ignore => " Nothing to do.",
         Action::DrainAndReplace => {
             " Drain the node, check the connection and re-seat, run a field diagnostic, and have the \
@@ -58,46 +59,47 @@ pub(super) fn registers(
         }
         _ => " Drain the GPU and reset it.",
     });
-    verdict.source = worst.origin.line();
-    verdict
+    assessment.source = worst.origin.line();
+    assessment
 }
 
 /// An Xid 144 to 150: `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...)`.
-pub(super) fn sub_code(
+pub(super) fn assess_sub_code(
     facts: &XidFacts,
-    device: &Device,
+    device: &DeviceState,
     xid: &XidLine<'_>,
-    mut verdict: Verdict,
-) -> Verdict {
+    mut assessment: Assessment,
+) -> Assessment {
     let mut words = xid.detail.split_whitespace();
-    // Units are written in capitals; what is told in words has none.
+    // Unit names are upper case; free text is not.
     let is_unit = |word: &&str| !word.contains(|letter: char| letter.is_ascii_lowercase());
     let unit = words.next().filter(is_unit).unwrap_or("");
     let fatal = words.next() == Some("Fatal");
-    let hex = wording::hex_words(xid.detail);
+    let hex = parse::hex_words(xid.detail);
     let rule = match hex[..] {
         [intrinfo, status, ..] => matching_rule(facts, xid.code, unit, intrinfo, status),
         _ => None,
     };
     let Some(rule) = rule else {
         if fatal {
-            verdict.severity = Severity::Critical;
+            assessment.severity = Severity::Critical;
         }
-        verdict.text = format!(
+        assessment.text = format!(
             "NVLink 5 error{}{}: follow an Xid 154 of this GPU if there is one; otherwise collect \
              nvidia-bug-report and open a ticket.",
-            if fatal { ", fatal by the driver's word," } else { "" },
+            if fatal { ", fatal according to the driver," } else { "" },
             if unit.is_empty() {
-                " whose unit is not named, so that NVIDIA's decode sheet says nothing of it"
-                    .to_owned()
+                " without a unit name, so NVIDIA's decode sheet does not cover it".to_owned()
             } else {
-                format!(" of unit {} that NVIDIA's decode sheet does not list", short(unit))
+                format!(" of unit {} that NVIDIA's decode sheet does not list", excerpt(unit))
             },
         );
-        return verdict;
+        return assessment;
     };
-    let (severity, action) = judge(facts, device, rule);
-    let asks = |bucket: &str| facts.asks(bucket).unwrap_or("see NVIDIA's catalogue").to_owned();
+    let (severity, action) = assess(facts, device, rule);
+    let asks = |bucket: &str| {
+        facts.bucket_instruction(bucket).unwrap_or("see NVIDIA's catalogue").to_owned()
+    };
     let class = match rule.class {
         Nvlink5Class::Fatal => "fatal",
         Nvlink5Class::LinkFatal => "fatal to the link",
@@ -105,7 +107,7 @@ pub(super) fn sub_code(
     };
     let doubt = if rule.certain { "" } else { " (marked as uncertain)" };
     let link = xid.detail.split_once(" Link ").and_then(|(_, rest)| rest.split(' ').next());
-    let place = match link {
+    let location = match link {
         Some("-1") | None => String::new(),
         Some(link) => {
             format!(" on link {}", link.trim_start_matches('0').parse::<u8>().unwrap_or(0))
@@ -123,19 +125,19 @@ pub(super) fn sub_code(
     } else {
         facts.follow_up(action, &rule.investigatory)
     };
-    verdict.text = format!(
-        "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
+    assessment.text = format!(
+        "NVLink 5 error{location}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
         rule.unit.join("/"),
         rule.cause
     );
-    verdict.severity = severity;
-    verdict.action = action;
-    verdict.source = format!("{}: {}", rule.origin.line(), rule.resolution);
-    verdict
+    assessment.severity = severity;
+    assessment.action = action;
+    assessment.source = format!("{}: {}", rule.origin.line(), rule.resolution);
+    assessment
 }
 
-/// The rule's action; with `XID_154_EVAL`, what the driver named last for this GPU.
-fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Action) {
+/// The rule's action; with `XID_154_EVAL`, the driver's last recovery action for this GPU.
+fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severity, Action) {
     let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
     let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);
     let mut severity = match action {
@@ -144,8 +146,8 @@ fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Ac
         Action::ResetGpu => Severity::Critical,
         Action::RebootNode | Action::DrainAndReplace => Severity::Fatal,
     };
-    let named = device.recovery.and_then(|value| facts.recovery_action(value));
-    if let Some(recovery) = named.filter(|_| rule.resolution == "XID_154_EVAL") {
+    let recovery = device.recovery.and_then(|value| facts.recovery_action(value));
+    if let Some(recovery) = recovery.filter(|_| rule.resolution == "XID_154_EVAL") {
         action = recovery.action;
         severity = recovery.severity;
     }
@@ -157,7 +159,7 @@ fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Ac
     (severity, action)
 }
 
-/// The row of the sheet that fits; where the status has several bits, the worst of their rows.
+/// The matching row of the sheet; if the status has several bits set, the worst of their rows.
 fn matching_rule<'a>(
     facts: &'a XidFacts,
     xid: u32,
@@ -168,14 +170,14 @@ fn matching_rule<'a>(
     let units: Vec<&str> = unit.split('/').collect();
     let layouts = facts.nvlink5.iter().map(|rule| rule.intrinfo.len()).max().unwrap_or(0);
     (0..layouts).find_map(|layout| {
-        let fits = |rule: &&Nvlink5Rule| {
+        let matches_rule = |rule: &&Nvlink5Rule| {
             rule.xid == xid
                 && rule.unit.iter().any(|name| units.contains(&name.as_str()))
                 && rule.intrinfo.get(layout).is_some_and(|pattern| matches(pattern, intrinfo))
         };
-        let rules = || facts.nvlink5.iter().filter(fits);
+        let rules = || facts.nvlink5.iter().filter(matches_rule);
         rules().find(|rule| rule.error_status == status).or_else(|| {
-            // The NETIR units print a number there, the others a set of bits.
+            // NETIR units print a number here, the others a bit set.
             rules()
                 .filter(|rule| !rule.unit[0].starts_with("NETIR"))
                 .filter(|rule| {
@@ -188,11 +190,11 @@ fn matching_rule<'a>(
     })
 }
 
-/// Whether a word fits a pattern of `0`, `1` and `-`, most significant bit first.
+/// Whether a word matches a pattern of `0`, `1` and `-`, most significant bit first.
 fn matches(pattern: &str, word: u32) -> bool {
     pattern.len() == 32
-        && pattern.bytes().enumerate().all(|(place, bit)| {
-            let set = word >> (31 - place) & 1 == 1;
+        && pattern.bytes().enumerate().all(|(index, bit)| {
+            let set = word >> (31 - index) & 1 == 1;
             match bit {
                 b'0' => !set,
                 b'1' => set,
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_read_from_the_most_significant_bit() {
+    fn patterns_start_with_the_most_significant_bit() {
         assert!(matches("------000100----------0111000110", 0x0045_05c6));
         assert!(!matches("------000000----------0111000110", 0x0045_05c6));
         assert!(matches("------000000----------0000000110", 0x000f_e406));

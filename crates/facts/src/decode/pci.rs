@@ -1,9 +1,9 @@
-//! PCI addresses, in every way in which a log writes them.
+//! PCI addresses, in every spelling found in logs.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A PCI address; the function where the text gave one.
+/// A PCI address, with the function if the text had one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     domain: u32,
@@ -12,27 +12,27 @@ pub struct PciAddress {
     function: Option<u8>,
 }
 
-/// Why a text is not a PCI address.
+/// The text is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a PCI address such as `0000:17:00.0`")]
 pub struct PciAddressError(String);
 
 impl PciAddress {
-    /// Stands for no device in particular.
+    /// Placeholder for an unknown device.
     pub(super) const ZERO: Self = Self { domain: 0, bus: 0, device: 0, function: None };
 
-    /// The address without its function: what names a GPU.
+    /// The address without its function, which identifies a GPU.
     #[must_use]
     pub fn without_function(self) -> Self {
         Self { function: None, ..self }
     }
 
-    /// Whether both name the same device, whatever the function.
+    /// Whether both are the same device, ignoring the function.
     pub fn is_same_device(self, other: Self) -> bool {
         self.without_function() == other.without_function()
     }
 
-    /// The first address with a domain in a text; a time of day is none.
+    /// The first address with a domain in a text. Times of day do not match.
     pub(crate) fn find(text: &str) -> Option<Self> {
         text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != ':' && letter != '.')
             .filter(|word| word.len() >= "0000:17:00".len())
@@ -48,7 +48,7 @@ impl PciAddress {
     }
 }
 
-/// A run of hexadecimal digits, no longer than `longest`, as a number.
+/// Parses one to `longest` hexadecimal digits.
 fn hex(text: &str, longest: usize) -> Option<u32> {
     let digits =
         (1..=longest).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -58,15 +58,16 @@ fn hex(text: &str, longest: usize) -> Option<u32> {
 impl FromStr for PciAddress {
     type Err = PciAddressError;
 
-    /// Reads `0000:17:00.0`, `PCI:0000:17:00`, `17:00`, and `0001:00` of old drivers (bus and device).
+    /// Parses `0000:17:00.0`, `PCI:0000:17:00`, `17:00`, and `0001:00` of old drivers (bus and
+    /// device).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || PciAddressError(text.to_owned());
         let bare = text.strip_prefix("PCI:").unwrap_or(text);
-        let (place, function) = match bare.split_once('.') {
-            Some((place, function)) => (place, Some(hex(function, 1).ok_or_else(error)?)),
+        let (location, function) = match bare.split_once('.') {
+            Some((location, function)) => (location, Some(hex(function, 1).ok_or_else(error)?)),
             None => (bare, None),
         };
-        let parts: Vec<&str> = place.split(':').collect();
+        let parts: Vec<&str> = location.split(':').collect();
         let (domain, bus, device) = match parts[..] {
             [domain, bus, device] => (hex(domain, 8).ok_or_else(error)?, hex(bus, 2), device),
             [bus, device] => (0, hex(bus, 4), device),
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_of_writing_is_one_address() {
+    fn parses_every_spelling() {
         for (text, expected) in [
             ("PCI:0000:17:00", "0000:17:00"),
             ("0000:17:00.0", "0000:17:00.0"),
@@ -121,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn the_function_does_not_make_another_device() {
+    fn function_does_not_distinguish_devices() {
         let parse = |text: &str| text.parse::<PciAddress>().unwrap();
         assert!(parse("0000:17:00.0").is_same_device(parse("PCI:0000:17:00")));
         assert!(!parse("0000:17:00.0").is_same_device(parse("0001:17:00.0")));
     }
 
     #[test]
-    fn an_address_is_found_in_a_line_and_a_time_is_not() {
+    fn finds_addresses_but_not_times() {
         let find = |text: &str| PciAddress::find(text).map(|address| address.to_string());
         assert_eq!(
             find("12:34:56 host nvidia 0000:17:00.0: AER: x").as_deref(),

@@ -1,18 +1,18 @@
-//! Messages that go on over several lines: an event waits until its sentence ends.
+//! Messages that span several lines: an event waits until it is complete.
 
 use std::fmt::Write;
 
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::Event;
+use super::parse;
 use super::pci::PciAddress;
-use super::wording;
 
-/// How many lines later the rest of a message may stand: other processors print in between.
+/// Maximum distance of continuation lines: other CPUs may print in between.
 const LINES: u64 = 8;
-/// The longest message of this kind has five lines of less than 80 letters.
+/// The longest such message has five lines of less than 80 characters.
 const SENTENCE: usize = 1024;
 
-/// An event that waits for a later line.
+/// An event that waits for continuation lines.
 #[derive(Debug)]
 pub(super) struct Pending {
     event: Event,
@@ -21,91 +21,92 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 enum WaitsFor {
-    /// `API mismatch: the client has the version ...`: both versions; holds the sentence so far.
+    /// `API mismatch: the client has the version ...`: waits for both versions. Contains the
+    /// sentence so far.
     Versions(String),
-    /// `Driver/library version mismatch`: the version of the library.
+    /// `Driver/library version mismatch`: waits for the library version.
     LibraryVersion,
-    /// `This PCI I/O region ... is invalid`: the address.
+    /// `This PCI I/O region ... is invalid`: waits for the address.
     Address,
-    /// A port reported an error: the driver of the device may say more. Whether the device is
-    /// NVIDIA's may come out only then.
+    /// A port reported an error: the device's driver may report details. `known` is false while the
+    /// device has not been identified as NVIDIA's.
     Driver { error: BusErrorLine, known: bool },
 }
 
-/// What a line is to a waiting event.
+/// Effect of a line on a pending event.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// It belongs to the event, and more may come.
-    Waits(Pending),
-    /// It ends the event.
-    Ends(Event),
-    /// It does not belong to the event, which is as whole as it will be.
-    Apart(Event),
-    /// It says the same, and better, or shows that the event is not ours.
-    Replaced,
+pub(super) enum Continuation {
+    /// Belongs to the event; more lines may follow.
+    Incomplete(Pending),
+    /// Completes the event.
+    Complete(Event),
+    /// Does not belong to the event, which is emitted as it is.
+    Unrelated(Event),
+    /// Replaces the event, or shows that it does not concern NVIDIA devices.
+    Superseded,
 }
 
 impl Pending {
-    pub(super) fn versions(event: Event, message: &str) -> Step {
+    pub(super) fn versions(event: Event, message: &str) -> Continuation {
         let mut sentence = String::new();
         append(&mut sentence, message);
-        Self { event, waits_for: WaitsFor::Versions(sentence) }.settle()
+        Self { event, waits_for: WaitsFor::Versions(sentence) }.complete_or_wait()
     }
 
-    pub(super) fn library_version(event: Event) -> Step {
-        Step::Waits(Self { event, waits_for: WaitsFor::LibraryVersion })
+    pub(super) fn library_version(event: Event) -> Continuation {
+        Continuation::Incomplete(Self { event, waits_for: WaitsFor::LibraryVersion })
     }
 
-    pub(super) fn address(event: Event) -> Step {
+    pub(super) fn address(event: Event) -> Continuation {
         if event.pci.is_some() {
-            return Step::Ends(event);
+            return Continuation::Complete(event);
         }
-        Step::Waits(Self { event, waits_for: WaitsFor::Address })
+        Continuation::Incomplete(Self { event, waits_for: WaitsFor::Address })
     }
 
-    pub(super) fn driver(event: Event, error: BusErrorLine, known: bool) -> Step {
-        Step::Waits(Self { event, waits_for: WaitsFor::Driver { error, known } })
+    pub(super) fn driver(event: Event, error: BusErrorLine, known: bool) -> Continuation {
+        Continuation::Incomplete(Self { event, waits_for: WaitsFor::Driver { error, known } })
     }
 
-    /// The line that it began with.
+    /// The event's first line.
     pub(super) fn line(&self) -> u64 {
         self.event.line
     }
 
-    /// The event as far as it is known, when nothing more comes.
+    /// The event as it is, without further lines.
     pub(super) fn into_event(self) -> Option<Event> {
         let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });
         (!foreign).then_some(self.event)
     }
 
-    /// Looks at a later line.
-    pub(super) fn step(mut self, number: u64, line: &str) -> Step {
+    /// Processes a later line.
+    pub(super) fn step(mut self, number: u64, line: &str) -> Continuation {
         if number.saturating_sub(self.event.line) > LINES {
-            return self.into_event().map_or(Step::Replaced, Step::Apart);
+            return self.into_event().map_or(Continuation::Superseded, Continuation::Unrelated);
         }
         match &mut self.waits_for {
             WaitsFor::Versions(sentence) => {
                 let message =
-                    wording::driver_message(line).filter(|rest| !rest.contains("API mismatch"));
-                let Some(message) = message else { return Step::Apart(self.event) };
+                    parse::driver_message(line).filter(|rest| !rest.contains("API mismatch"));
+                let Some(message) = message else { return Continuation::Unrelated(self.event) };
                 append(sentence, message);
-                self.settle()
+                self.complete_or_wait()
             }
-            WaitsFor::LibraryVersion => match wording::version_after(line, "ibrary version: ") {
+            WaitsFor::LibraryVersion => match parse::version_after(line, "ibrary version: ") {
                 Some(version) => {
                     let _ = write!(self.event.text, " The library is of version {version}.");
-                    Step::Ends(self.event)
+                    Continuation::Complete(self.event)
                 }
-                None => Step::Apart(self.event),
+                None => Continuation::Unrelated(self.event),
             },
             WaitsFor::Address => {
-                let address = wording::driver_message(line).and_then(PciAddress::find);
+                let address = parse::driver_message(line).and_then(PciAddress::find);
                 match address.filter(|_| line.contains(" is ")) {
                     Some(address) => {
                         self.event.pci = Some(address.without_function().to_string());
-                        Step::Ends(self.event)
+                        Continuation::Complete(self.event)
                     }
-                    None => Step::Apart(self.event),
+                    None => Continuation::Unrelated(self.event),
                 }
             }
             WaitsFor::Driver { error: waiting, known } => {
@@ -114,26 +115,30 @@ impl Pending {
                         && error.class == waiting.class
                         && error.address.is_same_device(waiting.address)
                 });
-                let named = || {
-                    wording::driver_message(line)
+                let names_device = || {
+                    parse::driver_message(line)
                         .and_then(PciAddress::find)
                         .is_some_and(|address| address.is_same_device(waiting.address))
                 };
-                if driver || !(*known || named()) {
-                    Step::Replaced
+                if driver || !(*known || names_device()) {
+                    Continuation::Superseded
                 } else {
-                    Step::Apart(self.event)
+                    Continuation::Unrelated(self.event)
                 }
             }
         }
     }
 
-    /// Ends when the sentence has both versions.
-    fn settle(mut self) -> Step {
-        let WaitsFor::Versions(sentence) = &self.waits_for else { return Step::Waits(self) };
-        let module = wording::version_after(sentence, "module has the version ");
-        let client = wording::version_after(sentence, "has the version ");
-        let Some((client, module)) = client.zip(module) else { return Step::Waits(self) };
+    /// Completes the event once the sentence has both versions.
+    fn complete_or_wait(mut self) -> Continuation {
+        let WaitsFor::Versions(sentence) = &self.waits_for else {
+            return Continuation::Incomplete(self);
+        };
+        let module = parse::version_after(sentence, "module has the version ");
+        let client = parse::version_after(sentence, "has the version ");
+        let Some((client, module)) = client.zip(module) else {
+            return Continuation::Incomplete(self);
+        };
         let _ = write!(
             self.event.text,
             " The library is of version {client}, the loaded module of version {module}."
@@ -141,10 +146,10 @@ impl Pending {
         if let Some((name, rest)) =
             sentence.split_once("client '").and_then(|(_, rest)| rest.split_once('\''))
         {
-            self.event.process = wording::process_name(name);
-            self.event.pid = wording::number_after(rest, "(pid ");
+            self.event.process = parse::process_name(name);
+            self.event.pid = parse::number_after(rest, "(pid ");
         }
-        Step::Ends(self.event)
+        Continuation::Complete(self.event)
     }
 }
 

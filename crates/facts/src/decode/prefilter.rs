@@ -1,15 +1,15 @@
-//! Which parts of a log are worth reading: a search for a few rare texts over whole chunks.
+//! Finds candidate lines: a SIMD multi-substring search over whole chunks.
 //!
-//! Nearly every line of a log is about something else. Vector instructions look for all needles at
-//! once at the speed of memory; a line is taken apart only when it holds one of them.
+//! Nearly all lines of a log are irrelevant. SIMD searches for all needles at once at memory speed;
+//! only lines that contain a needle are parsed.
 
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::xid::Message;
 
-/// Every line that we report holds one of these. Few, because each costs speed; rare from the first
-/// four letters on, which is what vector instructions compare: `timeout` would stop at every `time`.
+/// Every reported line contains one of these. Few, because each costs speed. Rare in their first
+/// four bytes, which SIMD compares: `timeout` would stop at every `time`.
 const NEEDLES: [&str; 29] = [
     "NVRM",
     "SXid",
@@ -42,12 +42,12 @@ const NEEDLES: [&str; 29] = [
     "Shutting down f",
 ];
 
-/// Finds needles in bytes.
+/// Searches bytes for needles.
 #[derive(Debug)]
 pub(super) enum Prefilter {
-    /// With vector instructions.
+    /// With SIMD.
     Packed(packed::Searcher),
-    /// On a processor without them.
+    /// Fallback without SIMD.
     Automaton(AhoCorasick),
 }
 
@@ -68,7 +68,7 @@ impl Prefilter {
         Self::Automaton(automaton)
     }
 
-    /// Where the first needle at or after `from` stands: its start and end.
+    /// Start and end of the first needle at or after `from`.
     pub(super) fn find(&self, bytes: &[u8], from: usize) -> Option<(usize, usize)> {
         match self {
             Self::Packed(searcher) => {
@@ -82,7 +82,7 @@ impl Prefilter {
     }
 }
 
-/// Whether every line that fits a message holds a needle.
+/// Whether every line that matches a message contains a needle.
 pub(crate) fn is_found_by_prefilter(message: &Message) -> bool {
     let holds = |text: &String| NEEDLES.iter().any(|needle| text.contains(needle));
     message.all.iter().any(holds) || (!message.any.is_empty() && message.any.iter().all(holds))
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_searches_find_the_same() {
+    fn both_searchers_find_the_same_needles() {
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostFirst)
             .build(NEEDLES)

@@ -1,27 +1,27 @@
-//! A log in short: for each device what to do first, and what was seen how often.
+//! Summary of a log: per device, the first action and event counts.
 
 use std::collections::BTreeMap;
 
 use super::event::{Event, Kind};
 use crate::xid::{Action, Severity};
 
-/// Kinds of events that are kept apart: so many that are critical or worse, and so many others. Far
-/// above what a real log holds; a made-up one must not fill the memory, nor its noise hide a lost GPU.
+/// Maximum number of groups that are critical or worse, and of others. Far above real logs; a
+/// forged log must neither exhaust memory nor hide a lost GPU in noise.
 const GROUPS: usize = 1024;
 
-/// Events in groups, in bounded memory.
+/// Groups events, in bounded memory.
 #[derive(Debug, Default)]
 pub struct Summary {
-    groups: BTreeMap<Key, Group>,
-    /// How many of them are critical or worse.
-    grave: usize,
+    groups: BTreeMap<GroupKey, EventGroup>,
+    /// Number of groups that are critical or worse.
+    severe: usize,
     events: u64,
     worst: Option<Severity>,
     ungrouped: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct GroupKey {
     pci: Option<String>,
     kind: Kind,
     xid: Option<u32>,
@@ -30,34 +30,33 @@ struct Key {
     text: String,
 }
 
-/// Events of one device that say the same and ask for the same.
+/// Events of one device with the same text, action and severity.
 #[derive(Debug, Clone)]
-pub struct Group {
-    /// The first of them; without a process where they name different ones.
+pub struct EventGroup {
+    /// The first event, without the process if they differ.
     pub event: Event,
-    /// Whether they name different processes.
+    /// Whether the events name different processes.
     pub processes_differ: bool,
-    /// How many.
     pub count: u64,
-    /// The line of the last.
+    /// Line of the last event.
     pub last_line: u64,
 }
 
-/// What a log says of one device.
+/// Summary of one device.
 #[derive(Debug)]
 pub struct DeviceSummary<'a> {
-    /// The device, or none for what the log does not place.
+    /// `None` for events without a device.
     pub pci: Option<&'a str>,
-    /// What to look at first stands first.
-    pub groups: Vec<&'a Group>,
+    /// Most important first.
+    pub groups: Vec<&'a EventGroup>,
 }
 
 impl Summary {
-    /// Takes an event in.
+    /// Adds an event.
     pub fn add(&mut self, event: Event) {
         self.events += 1;
         self.worst = self.worst.max(Some(event.severity));
-        let key = Key {
+        let key = GroupKey {
             pci: event.pci.clone(),
             kind: event.kind,
             xid: event.xid,
@@ -69,19 +68,19 @@ impl Summary {
             group.join(&event);
             return;
         }
-        let is_grave = event.severity >= Severity::Critical;
-        let kept = if is_grave { self.grave } else { self.groups.len() - self.grave };
-        if kept < GROUPS {
-            self.grave += usize::from(is_grave);
+        let is_severe = event.severity >= Severity::Critical;
+        let kept_count = if is_severe { self.severe } else { self.groups.len() - self.severe };
+        if kept_count < GROUPS {
+            self.severe += usize::from(is_severe);
             let last_line = event.line;
-            let group = Group { event, processes_differ: false, count: 1, last_line };
+            let group = EventGroup { event, processes_differ: false, count: 1, last_line };
             self.groups.insert(key, group);
         } else {
             self.ungrouped += 1;
         }
     }
 
-    /// How many events there were.
+    /// Total number of events.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -91,14 +90,14 @@ impl Summary {
         self.worst
     }
 
-    /// How many events were counted and not kept, because there were too many different ones.
+    /// Number of events counted but not grouped, because the group limit was reached.
     pub fn ungrouped(&self) -> u64 {
         self.ungrouped
     }
 
     /// The devices, worst first.
     pub fn devices(&self) -> Vec<DeviceSummary<'_>> {
-        let mut devices: BTreeMap<Option<&str>, Vec<&Group>> = BTreeMap::new();
+        let mut devices: BTreeMap<Option<&str>, Vec<&EventGroup>> = BTreeMap::new();
         for (key, group) in &self.groups {
             devices.entry(key.pci.as_deref()).or_default().push(group);
         }
@@ -114,13 +113,14 @@ impl Summary {
     }
 }
 
-/// Worst first; in the same severity causes before what follows from them, then in the order of the log.
-fn rank(group: &Group) -> (std::cmp::Reverse<Severity>, bool, u64) {
-    let follows = group.event.kind == Kind::Xid && matches!(group.event.xid, Some(43 | 45 | 154));
-    (std::cmp::Reverse(group.event.severity), follows, group.event.line)
+/// Sort key: worst first, causes before consequences, then log order.
+fn rank(group: &EventGroup) -> (std::cmp::Reverse<Severity>, bool, u64) {
+    let is_consequence =
+        group.event.kind == Kind::Xid && matches!(group.event.xid, Some(43 | 45 | 154));
+    (std::cmp::Reverse(group.event.severity), is_consequence, group.event.line)
 }
 
-impl Group {
+impl EventGroup {
     fn join(&mut self, event: &Event) {
         self.count += 1;
         self.last_line = event.line;
@@ -139,8 +139,8 @@ impl DeviceSummary<'_> {
         self.groups.iter().map(|group| group.event.severity).max().unwrap_or(Severity::Info)
     }
 
-    /// The recovery action that the driver itself named last: it outranks the catalogue.
-    pub fn recovery(&self) -> Option<&Group> {
+    /// The driver's last recovery action, which overrides the catalogue.
+    pub fn recovery(&self) -> Option<&EventGroup> {
         self.groups
             .iter()
             .filter(|group| group.event.kind == Kind::Xid && group.event.xid == Some(154))
@@ -148,22 +148,24 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// What to do first: what the driver named last, unless a later event asks for more; without the
-    /// driver's word the strongest action of the worst events, in whatever order they came. So a GPU
-    /// that fell off the bus is never to be reset, which cannot work.
-    pub fn first(&self) -> Option<&Group> {
-        let Some(recovery) = self.recovery() else { return gravest(self.groups.iter().copied()) };
+    /// The first action: the driver's last recovery action unless a later event calls for a
+    /// stronger one; without one, the strongest action of the most severe events, in any order. So
+    /// a GPU that fell off the bus is never reset, which cannot work.
+    pub fn first(&self) -> Option<&EventGroup> {
+        let Some(recovery) = self.recovery() else {
+            return most_severe(self.groups.iter().copied());
+        };
         let later = self.groups.iter().copied().filter(|group| {
             group.last_line > recovery.last_line && group.event.action > recovery.event.action
         });
-        gravest(later).or(Some(recovery))
+        most_severe(later).or(Some(recovery))
     }
 }
 
-/// The strongest action among the most severe; of equals the first, which [`rank`] put there.
-fn gravest<'a>(groups: impl Iterator<Item = &'a Group>) -> Option<&'a Group> {
+/// The strongest action among the most severe; for equals the first in [`rank`] order.
+fn most_severe<'a>(groups: impl Iterator<Item = &'a EventGroup>) -> Option<&'a EventGroup> {
     groups.reduce(|best, group| {
-        let weight = |group: &Group| (group.event.severity, group.event.action);
+        let weight = |group: &EventGroup| (group.event.severity, group.event.action);
         if weight(group) > weight(best) { group } else { best }
     })
 }
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_own_action_goes_first_and_causes_before_consequences() {
+    fn driver_action_first_and_causes_before_consequences() {
         let summary = summary(
             "NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1\n\
              NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=a, Timeout\n\
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_none_ends_only_what_came_before_it() {
+    fn driver_action_none_clears_only_earlier_events() {
         let reset = "NVRM: Xid (PCI:0000:17:00): 119, x\n";
         let none = "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n";
         let first = |log: &str| {
@@ -213,8 +215,8 @@ mod tests {
         assert_eq!(first(&format!("{reset}{none}{reset}")), Action::ResetGpu);
     }
 
-    /// What to do first by a log; `{}` becomes the address.
-    fn first_of(lines: &[&str]) -> (Action, u64) {
+    /// The first action for a log; `{}` becomes the address.
+    fn first_action(lines: &[&str]) -> (Action, u64) {
         let log = lines.join("\n").replace("{}", "0000:17:00");
         let summary = summary(&log);
         let devices = summary.devices();
@@ -233,24 +235,24 @@ mod tests {
                         Required) to 0x0 (None)";
 
     #[test]
-    fn a_lost_gpu_is_never_to_be_reset_whatever_came_first() {
-        assert_eq!(first_of(&[DBE, LOST]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[LOST, DBE]), (Action::RebootNode, 1));
-        assert_eq!(first_of(&[DBE, BUS]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[BUS, DBE]), (Action::RebootNode, 1));
+    fn lost_gpu_is_never_reset_in_any_order() {
+        assert_eq!(first_action(&[DBE, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[LOST, DBE]), (Action::RebootNode, 1));
+        assert_eq!(first_action(&[DBE, BUS]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[BUS, DBE]), (Action::RebootNode, 1));
     }
 
     #[test]
-    fn the_drivers_word_holds_until_something_worse_comes() {
-        assert_eq!(first_of(&[RESET, LOST]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[LOST, NONE]), (Action::Ignore, 2));
-        assert_eq!(first_of(&[LOST, NONE, DBE]), (Action::ResetGpu, 3));
-        assert_eq!(first_of(&[RESET, DBE]), (Action::ResetGpu, 1));
-        assert_eq!(first_of(&[RESET, NONE, "NVRM: Xid (PCI:{}): 43, x"]), (Action::Ignore, 2));
+    fn driver_action_holds_until_a_stronger_event() {
+        assert_eq!(first_action(&[RESET, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[LOST, NONE]), (Action::Ignore, 2));
+        assert_eq!(first_action(&[LOST, NONE, DBE]), (Action::ResetGpu, 3));
+        assert_eq!(first_action(&[RESET, DBE]), (Action::ResetGpu, 1));
+        assert_eq!(first_action(&[RESET, NONE, "NVRM: Xid (PCI:{}): 43, x"]), (Action::Ignore, 2));
     }
 
     #[test]
-    fn different_messages_stand_apart_and_equal_ones_are_counted() {
+    fn groups_equal_messages_and_separates_others() {
         let summary = summary(
             "watchdog: BUG: soft lockup - CPU#1 stuck for 27s! [a:1]\n\
              watchdog: BUG: soft lockup - CPU#2 stuck for 27s! [b:2]\n\
@@ -258,16 +260,16 @@ mod tests {
              INFO: task nv_queue:7 blocked for more than 241 seconds.\n",
         );
         let devices = summary.devices();
-        let seen: Vec<_> = devices[0]
+        let groups: Vec<_> = devices[0]
             .groups
             .iter()
             .map(|group| (group.event.line, group.count, group.event.pid, group.processes_differ))
             .collect();
-        assert_eq!(seen, [(1, 2, None, true), (3, 2, Some(7), false)]);
+        assert_eq!(groups, [(1, 2, None, true), (3, 2, Some(7), false)]);
     }
 
     #[test]
-    fn a_made_up_log_does_not_fill_the_memory_nor_hide_a_lost_gpu() {
+    fn forged_log_neither_exhausts_memory_nor_hides_a_lost_gpu() {
         let mut lines: Vec<String> =
             (200..3200).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x")).collect();
         lines.push(LOST.replace("{}", "0000:17:00"));

@@ -1,4 +1,4 @@
-//! Shapes of input, and what the decoder makes of bytes that are no log.
+//! Log formats, and robustness against arbitrary bytes.
 
 use std::sync::LazyLock;
 
@@ -12,8 +12,8 @@ fn facts() -> &'static XidFacts {
     &FACTS
 }
 
-/// How tools write a line of the kernel: `{}` is the message.
-const SHAPES: [&str; 16] = [
+/// How tools format a kernel message: `{}` is the message.
+const FORMATS: [&str; 16] = [
     "{}",
     "{}\r",
     "\u{1b}[32m[  123.456789] \u{1b}[0m\u{1b}[33m{}\u{1b}[0m",
@@ -39,15 +39,15 @@ fn one(log: &str) -> Event {
 }
 
 #[test]
-fn what_waits_for_a_line_that_does_not_come_is_given_out() {
+fn flush_emits_a_pending_event() {
     let mut decoder = Decoder::new(facts());
     let mut events = Vec::new();
     decoder.feed(b"NVRM: Xid (PCI:0000:17:00): 13, x\n", |event| events.push(event));
     let port = b"pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0\n";
     decoder.feed(port, |event| events.push(event));
     assert_eq!(events.len(), 1);
-    decoder.settle(|event| events.push(event));
-    decoder.settle(|event| events.push(event));
+    decoder.flush_pending(|event| events.push(event));
+    decoder.flush_pending(|event| events.push(event));
     assert_eq!(events.len(), 2);
     assert_eq!((events[1].code.as_str(), events[1].line), ("aer.gpu.fatal", 2));
     decoder.feed(b"NVRM: Xid (PCI:0000:17:00): 79, x\n", |event| events.push(event));
@@ -55,8 +55,8 @@ fn what_waits_for_a_line_that_does_not_come_is_given_out() {
 }
 
 #[test]
-fn every_shape_of_a_line_is_read() {
-    for shape in SHAPES {
+fn decodes_every_line_format() {
+    for format in FORMATS {
         for (message, xid, pid, process, action) in [
             (
                 "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
@@ -94,26 +94,26 @@ fn every_shape_of_a_line_is_read() {
                 Action::RebootNode,
             ),
         ] {
-            let event = one(&shape.replace("{}", message));
-            assert_eq!(event.xid, Some(xid), "{shape}");
-            assert_eq!(event.pci.as_deref(), Some("0000:17:00"), "{shape}");
-            assert_eq!((event.pid, event.process.as_deref()), (pid, process), "{shape}");
-            assert_eq!(event.action, action, "{shape}");
+            let event = one(&format.replace("{}", message));
+            assert_eq!(event.xid, Some(xid), "{format}");
+            assert_eq!(event.pci.as_deref(), Some("0000:17:00"), "{format}");
+            assert_eq!((event.pid, event.process.as_deref()), (pid, process), "{format}");
+            assert_eq!(event.action, action, "{format}");
         }
         let bus = "nvidia 0000:17:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer";
-        assert_eq!(one(&shape.replace("{}", bus)).kind, Kind::PcieAer, "{shape}");
+        assert_eq!(one(&format.replace("{}", bus)).kind, Kind::PcieAer, "{format}");
     }
 }
 
 #[test]
-fn continuation_lines_of_kmsg_are_nothing() {
+fn ignores_kmsg_continuation_lines() {
     let log =
         "4,1,2,-;NVRM: Xid (PCI:0000:17:00): 79, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:17:00.0\n";
     assert_eq!(one(log).line, 1);
 }
 
 #[test]
-fn a_mismatch_in_one_kmsg_record_names_both_versions() {
+fn mismatch_in_one_kmsg_record_names_both_versions() {
     let log = "4,1,2,-;NVRM: API mismatch: the client has the version 535.54.03, but\\x0aNVRM: this kernel \
                module has the version 530.30.02.  Please\\x0aNVRM: make sure";
     let event = one(log);
@@ -128,7 +128,7 @@ fn a_mismatch_in_one_kmsg_record_names_both_versions() {
 }
 
 #[test]
-fn an_event_that_waits_comes_out_at_the_end_and_in_order() {
+fn pending_events_are_emitted_at_the_end_and_in_order() {
     let log = "Failed to initialize NVML: Driver/library version mismatch\nx\nNVRM: Xid (PCI:0000:17:00): 43, x\n\
                NVRM: API mismatch: the client has the version 1.2";
     let lines: Vec<u64> = decode(facts(), log.as_bytes()).iter().map(|event| event.line).collect();
@@ -136,7 +136,7 @@ fn an_event_that_waits_comes_out_at_the_end_and_in_order() {
 }
 
 #[test]
-fn xid_45_names_what_came_before_it() {
+fn xid_45_names_the_preceding_xid() {
     let log = "NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1\nNVRM: Xid (PCI:0000:18:00): 94, x\n\
                NVRM: Xid (PCI:0000:18:00): 45, pid=1, name=a, Ch 1\n";
     let events = decode(facts(), log.as_bytes());
@@ -151,7 +151,7 @@ fn xid_45_names_what_came_before_it() {
 }
 
 #[test]
-fn a_line_in_colour_is_read() {
+fn decodes_coloured_lines() {
     // As `dmesg --color=always` prints it.
     let event = one("\u{1b}[32m[  123.456789] \u{1b}[0m\u{1b}[33mNVRM: \u{1b}[0m\u{1b}[1mXid \
                      (PCI:0000:17:00): 13, pid=42, name=py\u{1b}[31mthon3, x\u{1b}[0m");
@@ -160,7 +160,7 @@ fn a_line_in_colour_is_read() {
 }
 
 #[test]
-fn texts_say_once_what_to_do_and_when() {
+fn texts_state_each_action_once() {
     let text = |line: &str| one(line).text;
     let xid = |code: u32| text(&format!("NVRM: Xid (PCI:0000:17:00): {code}, x"));
     for code in [13, 31, 43, 92] {
@@ -176,7 +176,7 @@ fn texts_say_once_what_to_do_and_when() {
 }
 
 #[test]
-fn text_and_action_of_an_nvlink_error_agree() {
+fn nvlink_text_and_action_agree() {
     for (registers, action, end) in [
         ("0x1, 0x0, 0x0", Action::Ignore, "can be ignored. Nothing to do."),
         ("0x11, 0x0, 0x0", Action::ResetGpu, "link hardware. Drain the GPU and reset it."),
@@ -193,7 +193,7 @@ fn text_and_action_of_an_nvlink_error_agree() {
 }
 
 #[test]
-fn sources_that_disagree_are_both_named() {
+fn names_disagreeing_sources() {
     let event = one("NVRM: Xid (PCI:0000:17:00): 94, Contained");
     assert_eq!((event.severity, event.action), (Severity::Warning, Action::RestartApp));
     assert!(
@@ -205,9 +205,9 @@ fn sources_that_disagree_are_both_named() {
     assert!(!agreed.source.contains("gpud says"), "{}", agreed.source);
 }
 
-/// The table of the decision record: what the buckets become.
+/// The table of the ADR that maps buckets to actions.
 #[test]
-fn severities_and_actions_are_those_of_the_decision_record() {
+fn severities_and_actions_match_the_adr() {
     let facts = facts();
     for (codes, severity, action) in [
         (&[46, 48, 62, 64, 95, 110, 119, 120, 140, 143][..], Severity::Fatal, Action::ResetGpu),
@@ -225,7 +225,7 @@ fn severities_and_actions_are_those_of_the_decision_record() {
     }
 }
 
-/// Pieces of real lines, to be cut and mixed.
+/// Fragments of real lines.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: [&str; 18] = [
         "NVRM: ",
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_in_any_chunks_give_the_same_events(
+    fn events_do_not_depend_on_chunking(
         log in prop_oneof![pieces(), proptest::collection::vec(any::<u8>(), 0..4096)],
         cuts in proptest::collection::vec(0..9000_usize, 0..30),
     ) {
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn real_lines_cut_short_do_not_panic_and_name_no_other_device() {
+fn truncated_lines_do_not_panic_or_name_other_devices() {
     let lines = include_str!("../../tests/decode/lines.toml");
     let mut log = Vec::new();
     for line in lines.lines().filter(|line| line.contains("NVRM") || line.contains("SXid")) {
@@ -308,7 +308,7 @@ fn real_lines_cut_short_do_not_panic_and_name_no_other_device() {
 }
 
 #[test]
-fn an_event_behind_a_megabyte_of_zeros_is_found() {
+fn finds_events_after_a_megabyte_of_nul_bytes() {
     let mut log = b"first\n".to_vec();
     log.resize(log.len() + (2 << 20), 0);
     log.extend_from_slice(b"Nov 15 02:25:28 gpu-17 kernel: NVRM: Xid (PCI:0000:17:00): 79, x\n");
@@ -320,8 +320,9 @@ fn an_event_behind_a_megabyte_of_zeros_is_found() {
 }
 
 #[test]
-fn an_nvlink_error_without_a_unit_says_that_none_is_named() {
-    let unnamed = "NVLink 5 error whose unit is not named, so that NVIDIA's decode sheet says nothing of it: follow";
+fn nvlink_error_without_unit_says_so() {
+    let unnamed =
+        "NVLink 5 error without a unit name, so NVIDIA's decode sheet does not cover it: follow";
     let unlisted =
         "NVLink 5 error of unit NETIR_NEW that NVIDIA's decode sheet does not list: follow";
     let cases = [("", unnamed), (" x", unnamed), (" NETIR_NEW Nonfatal", unlisted)];
@@ -333,7 +334,7 @@ fn an_nvlink_error_without_a_unit_says_that_none_is_named() {
 }
 
 #[test]
-fn an_xid_without_a_line_means_what_a_line_with_nothing_but_its_number_does() {
+fn xid_without_line_equals_line_with_code_only() {
     let address = "0000:1b:00.0";
     for code in 0..=300 {
         let line = format!("NVRM: Xid (PCI:{address}): {code}, \n");

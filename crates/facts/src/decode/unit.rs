@@ -1,20 +1,21 @@
-//! Which part a line names. Of a GPU, the same part twice points at the hardware, different parts at the program.
+//! The affected part named by a line. On a GPU, repeated errors of the same part indicate a
+//! hardware fault, errors of different parts a software fault.
 
-use super::clean::short;
-use super::wording::{self, XidLine};
+use super::parse::{self, XidLine};
+use super::sanitize::excerpt;
 
-/// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; none where the line names no part.
-pub(super) fn of(xid: &XidLine<'_>) -> Option<String> {
+/// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; `None` if the line names no part.
+pub(super) fn xid_unit(xid: &XidLine<'_>) -> Option<String> {
     match xid.code {
         13 | 31 => cluster(xid.detail),
-        74 => wording::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
-        144..=150 => wording::number_after(xid.detail, " Link ").map(|link| format!("link {link}")),
+        74 => parse::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
+        144..=150 => parse::number_after(xid.detail, " Link ").map(|link| format!("link {link}")),
         _ => None,
     }
 }
 
-/// `(GPC 7, TPC 7, SM 0)` of Xid 13, `GPC1 GPCCLIENT_T1_3` of Xid 31. A client without its cluster,
-/// as older drivers print it, could be any of several.
+/// `(GPC 7, TPC 7, SM 0)` of Xid 13, `GPC1 GPCCLIENT_T1_3` of Xid 31. Older drivers print a client
+/// without its cluster, which is ambiguous.
 fn cluster(detail: &str) -> Option<String> {
     let (gpc, rest) = detail.match_indices("GPC").find_map(|(at, word)| {
         let rest = detail[at + word.len()..].trim_start();
@@ -22,7 +23,7 @@ fn cluster(detail: &str) -> Option<String> {
         let number: u32 = rest[..end].parse().ok()?;
         Some((number, &rest[end..]))
     })?;
-    if let Some(tpc) = wording::number_after(rest, "TPC ") {
+    if let Some(tpc) = parse::number_after(rest, "TPC ") {
         return Some(format!("GPC{gpc} TPC{tpc}"));
     }
     let client = rest.trim_start().strip_prefix("GPCCLIENT_").map(|client| {
@@ -35,12 +36,12 @@ fn cluster(detail: &str) -> Option<String> {
     })
 }
 
-/// The word that follows a text: `nfs: server 10.0.0.7 not responding` gives `10.0.0.7`.
+/// The word after a text: `nfs: server 10.0.0.7 not responding` gives `10.0.0.7`.
 pub(super) fn word_after(line: &str, before: &str) -> Option<String> {
     let rest = &line[line.find(before)? + before.len()..];
     let end = rest.find([' ', ',', ')', '"']).unwrap_or(rest.len());
     let word = rest[..end].trim_end_matches([':', '.']);
-    (!word.is_empty()).then(|| short(word))
+    (!word.is_empty()).then(|| excerpt(word))
 }
 
 #[cfg(test)]
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_word_behind_a_text_is_found() {
+    fn finds_the_word_after_a_text() {
         for (line, before, expected) in [
             (
                 "nfs: server fs-01.example not responding, timed out",
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_that_a_line_names_is_found() {
+    fn finds_the_named_part() {
         let some = |text: &str| Some(text.to_owned());
         for (line, expected) in [
             (
@@ -91,7 +92,7 @@ mod tests {
             ("79, GPU has fallen off the bus (GPC 7, TPC 5)", None),
         ] {
             let line = format!("NVRM: Xid (PCI:0000:17:00): {line}");
-            assert_eq!(of(&wording::xid_line(&line).unwrap()), expected, "{line}");
+            assert_eq!(xid_unit(&parse::xid_line(&line).unwrap()), expected, "{line}");
         }
     }
 }

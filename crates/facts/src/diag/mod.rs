@@ -1,21 +1,25 @@
-//! Active tests of a GPU: which there are, what a healthy one reaches, and what a result comes to.
+//! Active GPU tests: the list of tests, baselines of healthy GPUs, and the evaluation of results.
 //!
 //! ```text
-//! Outcome (what a GPU did) ─┐
-//! Least (data/diag)        ─┼─> judge() ─> Verdict: pass, degraded, fail or not run, each with why
-//! History (of this card)   ─┘
+//! Outcome (test result)    ─┐
+//! Baseline (data/diag)     ─┼─> evaluate() ─> TestVerdict: pass, degraded, fail or not run
+//! History (of this GPU)    ─┘
 //! ```
 //!
-//! A wrong result is a fault of the GPU, whatever the part. A slow one is told against two measures: what the part
-//! reaches at least, and what this very card reached before.
+//! A wrong result is always a GPU fault. A slow result is compared with the minimum of the part and
+//! with earlier runs of the same GPU.
 
-mod judge;
-mod least;
+mod baseline;
+mod evaluate;
 mod remedy;
 mod test;
 
-pub use judge::{Grade, HISTORY_LEAST, History, OWN_LOSS, Verdict, judge, median};
-pub use least::{DiagFacts, Least, LeastOf, Link, PeerWay, Place, Share};
+pub use baseline::{
+    Baseline, DiagFacts, GpuPlacement, MeasuredBaseline, PcieCapability, PeakShare, PeerPath,
+};
+pub use evaluate::{
+    Grade, HISTORY_MIN_RUNS, History, REGRESSION_MARGIN, TestVerdict, evaluate, median,
+};
 pub use remedy::remedy;
 pub use test::{Level, Outcome, Test, Unit};
 

@@ -1,4 +1,4 @@
-//! The tests and what comes of one.
+//! The tests and their outcomes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,59 +9,59 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// Memory is taken, written, read and given back.
+    /// Allocate, write, read and free memory.
     Allocate,
-    /// A kernel on every multiprocessor whose result the host computes too.
+    /// A kernel on every SM, verified against the host.
     Compute,
-    /// Pinned host memory to the GPU.
+    /// Copy from pinned host memory to the GPU.
     PcieToGpu,
-    /// The GPU to pinned host memory.
+    /// Copy from the GPU to pinned host memory.
     PcieToHost,
-    /// A kernel launched on a stream.
+    /// Kernel launch latency on a stream.
     LaunchStream,
-    /// A kernel as a node of a graph.
+    /// Kernel launch latency as a CUDA graph node.
     LaunchGraph,
-    /// Memory read by a kernel.
+    /// Read bandwidth of a kernel.
     HbmRead,
-    /// Memory written by a kernel.
+    /// Write bandwidth of a kernel.
     HbmWrite,
-    /// Memory copied within the GPU: bytes read plus bytes written.
+    /// Copy within GPU memory, counting bytes read plus bytes written.
     HbmCopy,
-    /// A large matrix product in bfloat16.
+    /// A large GEMM in bfloat16.
     GemmBf16,
-    /// The same in float16.
+    /// A large GEMM in float16.
     GemmFp16,
-    /// The same in 8-bit floats.
+    /// A large GEMM in FP8.
     GemmFp8,
-    /// The same in TF32.
+    /// A large GEMM in TF32.
     GemmTf32,
-    /// The same in float64.
+    /// A large GEMM in float64.
     GemmFp64,
-    /// The same in bfloat16 by our own kernel: it asks no library.
+    /// A large GEMM in bfloat16 with our own kernel, without a library.
     GemmOwn,
-    /// Patterns written over all free memory and read back.
+    /// Write patterns to all free memory and read them back.
     MemoryPatterns,
-    /// Memory copied to another GPU.
+    /// Copy to another GPU.
     PeerCopy,
-    /// A matrix product over minutes: whether it stays as fast as it began.
+    /// GEMM for minutes, to detect throughput decay.
     Soak,
-    /// One product over and over, compared bit by bit across time and multiprocessors.
+    /// One GEMM repeated and compared bit by bit across time and SMs.
     Corruption,
 }
 
-/// How thorough.
+/// Test level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
-    /// Half a minute: does it work.
+    /// 30 seconds: functional tests.
     One,
-    /// Three minutes: is it as fast as it ought to be, and is its memory sound.
+    /// Three minutes: performance and memory.
     Two,
-    /// As long as is asked for: does it stay so under load.
+    /// Configurable duration: behaviour under sustained load.
     Three,
 }
 
 impl Level {
-    /// As people write it.
+    /// The number of the level, from 1.
     pub fn number(self) -> u32 {
         match self {
             Self::One => 1,
@@ -70,13 +70,13 @@ impl Level {
         }
     }
 
-    /// From what people write.
-    pub fn of(number: u32) -> Option<Self> {
+    /// The level of a number; `None` if out of range.
+    pub fn from_number(number: u32) -> Option<Self> {
         [Self::One, Self::Two, Self::Three].into_iter().find(|level| level.number() == number)
     }
 }
 
-/// What a test measures in.
+/// Unit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Decimal gigabytes a second.
@@ -85,13 +85,13 @@ pub enum Unit {
     /// 10^12 operations a second.
     #[serde(rename = "TFLOP/s")]
     Tflops,
-    /// Microseconds: less is better.
+    /// Microseconds; lower is better.
     #[serde(rename = "us")]
     Us,
-    /// Decimal gigabytes that were tested.
+    /// Decimal gigabytes tested.
     #[serde(rename = "GB")]
     Gb,
-    /// Nothing is measured: right or wrong.
+    /// No measurement, only right or wrong.
     #[serde(rename = "none")]
     None,
 }
@@ -109,7 +109,7 @@ impl fmt::Display for Unit {
 }
 
 impl Test {
-    /// All, in the order in which they run: a GPU that fails an early one is given no long one.
+    /// All tests in execution order. A GPU that fails an early test skips the long ones.
     pub const ALL: [Self; 19] = [
         Self::Allocate,
         Self::Compute,
@@ -132,7 +132,7 @@ impl Test {
         Self::Corruption,
     ];
 
-    /// The name that stays.
+    /// Stable name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allocate => "allocate",
@@ -157,40 +157,40 @@ impl Test {
         }
     }
 
-    /// What it does, in words for a report.
+    /// Short description for reports.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Allocate => "memory is taken, written, read and given back",
-            Self::Compute => "a kernel on every multiprocessor, checked by the host",
-            Self::PcieToGpu => "pinned host memory to the GPU",
-            Self::PcieToHost => "the GPU to pinned host memory",
-            Self::LaunchStream => "a kernel launched on a stream",
-            Self::LaunchGraph => "a kernel as a node of a graph",
-            Self::HbmRead => "memory read by a kernel",
-            Self::HbmWrite => "memory written by a kernel",
-            Self::HbmCopy => "memory copied, bytes read and written",
-            Self::GemmBf16 => "a large matrix product, bfloat16",
-            Self::GemmFp16 => "a large matrix product, float16",
-            Self::GemmFp8 => "a large matrix product, 8-bit floats (E4M3)",
-            Self::GemmTf32 => "a large matrix product, TF32",
-            Self::GemmFp64 => "a large matrix product, float64",
-            Self::GemmOwn => "a large matrix product, bfloat16, without a library",
-            Self::MemoryPatterns => "patterns over all free memory, read back",
-            Self::PeerCopy => "memory copied to another GPU",
-            Self::Soak => "matrix products over minutes",
-            Self::Corruption => "one product over and over, compared bit by bit",
+            Self::Allocate => "allocate, write, read and free memory",
+            Self::Compute => "a kernel on every SM, verified by the host",
+            Self::PcieToGpu => "copy from pinned host memory to the GPU",
+            Self::PcieToHost => "copy from the GPU to pinned host memory",
+            Self::LaunchStream => "kernel launch latency on a stream",
+            Self::LaunchGraph => "kernel launch latency as a CUDA graph node",
+            Self::HbmRead => "read bandwidth of a kernel",
+            Self::HbmWrite => "write bandwidth of a kernel",
+            Self::HbmCopy => "copy bandwidth, bytes read plus written",
+            Self::GemmBf16 => "large GEMM, bfloat16",
+            Self::GemmFp16 => "large GEMM, float16",
+            Self::GemmFp8 => "large GEMM, FP8 (E4M3)",
+            Self::GemmTf32 => "large GEMM, TF32",
+            Self::GemmFp64 => "large GEMM, float64",
+            Self::GemmOwn => "large GEMM, bfloat16, without a library",
+            Self::MemoryPatterns => "patterns written to all free memory and read back",
+            Self::PeerCopy => "copy to another GPU",
+            Self::Soak => "GEMM for minutes",
+            Self::Corruption => "one GEMM repeated and compared bit by bit",
         }
     }
 
-    /// Whether a library computes it, for which our own product can stand where there is none.
-    pub fn is_by_library(self) -> bool {
+    /// Whether it needs a vendor library; without one, our own GEMM replaces it.
+    pub fn uses_library(self) -> bool {
         matches!(
             self,
             Self::GemmBf16 | Self::GemmFp16 | Self::GemmFp8 | Self::GemmTf32 | Self::GemmFp64
         )
     }
 
-    /// The lowest level that has it.
+    /// The lowest level that includes it.
     pub fn level(self) -> Level {
         match self {
             Self::Allocate
@@ -204,7 +204,7 @@ impl Test {
         }
     }
 
-    /// What it measures in.
+    /// Unit of its result.
     pub fn unit(self) -> Unit {
         match self {
             Self::Allocate | Self::Compute | Self::Corruption => Unit::None,
@@ -234,53 +234,47 @@ impl fmt::Display for Test {
 }
 
 impl FromStr for Test {
-    type Err = NoSuchTest;
+    type Err = UnknownTest;
 
-    fn from_str(text: &str) -> Result<Self, NoSuchTest> {
-        let found = Self::ALL.into_iter().find(|test| test.name() == text);
-        found.ok_or_else(|| NoSuchTest { name: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, UnknownTest> {
+        let test = Self::ALL.into_iter().find(|test| test.name() == text);
+        test.ok_or_else(|| UnknownTest { name: text.to_owned() })
     }
 }
 
-/// A name that no test has.
+/// Unknown test name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no test `{name}`; there are {}", Test::ALL.map(Test::name).join(", "))]
-pub struct NoSuchTest {
-    /// As it was asked for.
+#[error("unknown test `{name}`; tests are {}", Test::ALL.map(Test::name).join(", "))]
+pub struct UnknownTest {
     pub name: String,
 }
 
-/// What a GPU did.
+/// Outcome of a test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It did the work, and was right wherever that was looked at.
+    /// Completed; all verified results were correct.
     Done {
-        /// The median, in the test's unit; none where nothing is measured.
+        /// Median in the test's unit; `None` if nothing is measured.
         value: Option<f64>,
-        /// Each of the repeats, in the order in which they ran.
+        /// All repetitions, in order.
         samples: Vec<f64>,
-        /// What should be known besides: sizes, the library that was used.
+        /// Details such as sizes and the library used.
         detail: String,
     },
-    /// It said that it was done, and the result is wrong.
+    /// Completed with a wrong result.
     Wrong {
-        /// What was wrong, most telling first.
+        /// What was wrong, most significant first.
         what: Vec<String>,
     },
-    /// CUDA refused the work or lost it.
+    /// CUDA reported an error.
     Failed {
-        /// In its words.
+        /// CUDA's error text.
         why: String,
     },
-    /// The GPU has nothing to test here: no 8-bit floats, no other GPU beside it.
-    HasNot {
-        /// What it has not.
-        why: String,
-    },
-    /// The work was not given, and could have been.
-    NotRun {
-        /// Why not.
-        why: String,
-    },
+    /// Not applicable to this GPU: no FP8, no peer GPU.
+    #[serde(rename = "has-not")]
+    Unsupported { why: String },
+    /// Not run, although it could have been.
+    NotRun { why: String },
 }

@@ -5,16 +5,16 @@ fn done(value: f64) -> Outcome {
     Outcome::Done { value: Some(value), samples: vec![value], detail: String::new() }
 }
 
-fn least(value: f64) -> Least {
-    Least { value, from: "somebody".to_owned() }
+fn least(value: f64) -> Baseline {
+    Baseline { value, from: "a test".to_owned() }
 }
 
-fn grade(test: Test, outcome: &Outcome, least: Option<Least>, history: &[f64]) -> Grade {
-    judge(test, outcome, least, History(history)).grade
+fn grade(test: Test, outcome: &Outcome, least: Option<Baseline>, history: &[f64]) -> Grade {
+    evaluate(test, outcome, least, History(history)).grade
 }
 
 #[test]
-fn names_are_what_is_written_and_read() {
+fn names_round_trip() {
     for test in Test::ALL {
         assert_eq!(test.name().parse::<Test>(), Ok(test));
         let json = serde_json::to_string(&test).unwrap();
@@ -24,7 +24,7 @@ fn names_are_what_is_written_and_read() {
 }
 
 #[test]
-fn what_is_wrong_fails_and_what_was_not_run_is_not_healthy() {
+fn wrong_results_fail_and_missing_results_are_not_healthy() {
     let wrong = Outcome::Wrong { what: vec!["a bit".to_owned()] };
     let failed = Outcome::Failed { why: "lost".to_owned() };
     let not_run = Outcome::NotRun { why: "no library".to_owned() };
@@ -37,28 +37,28 @@ fn what_is_wrong_fails_and_what_was_not_run_is_not_healthy() {
 }
 
 #[test]
-fn a_rate_is_held_to_the_part_and_to_the_card() {
+fn rates_are_compared_with_part_and_gpu_history() {
     let rate = |value: f64, history: &[f64]| {
-        judge(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
+        evaluate(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
     };
     assert_eq!(rate(3100.0, &[]).grade, Grade::Pass);
     let low = rate(2700.0, &[]);
     assert_eq!(low.grade, Grade::Degraded);
-    assert_eq!(low.why, "90.0 % of the least for this part, 3000 GB/s");
-    // The part may do, and this card used to do better.
+    assert_eq!(low.why, "90.0 % of the minimum for this part, 3000 GB/s");
+    // Above the part's minimum, but below this GPU's typical value.
     let worse = rate(3100.0, &[4000.0, 4010.0, 3990.0]);
     assert_eq!(worse.grade, Grade::Degraded);
-    assert!(worse.why.starts_with("77.5 % of what this card used to reach, 4000 GB/s"));
+    assert!(worse.why.starts_with("77.5 % of the typical value of this GPU, 4000 GB/s"));
     assert!(worse.why.contains("--forget-history"));
-    assert_eq!(rate(3100.0, &[4000.0, 4010.0]).grade, Grade::Pass, "two runs say little");
+    assert_eq!(rate(3100.0, &[4000.0, 4010.0]).grade, Grade::Pass, "two runs are too few");
     assert_eq!(rate(3900.0, &[4000.0, 4010.0, 3990.0, 4000.0]).usual, Some(4000.0));
-    let unknown = judge(Test::HbmRead, &done(1.0), None, History(&[]));
+    let unknown = evaluate(Test::HbmRead, &done(1.0), None, History(&[]));
     assert_eq!(unknown.grade, Grade::Pass);
-    assert_eq!(unknown.why, "there is no figure to hold it to");
+    assert_eq!(unknown.why, "no baseline to compare with");
 }
 
 #[test]
-fn a_time_is_better_when_it_is_shorter() {
+fn shorter_times_are_better() {
     let time = |value: f64| grade(Test::LaunchStream, &done(value), None, &[4.0, 4.0, 4.0]);
     assert_eq!(time(3.0), Grade::Pass);
     assert_eq!(time(7.0), Grade::Pass, "hosts vary");
@@ -66,80 +66,86 @@ fn a_time_is_better_when_it_is_shorter() {
 }
 
 #[test]
-fn a_soak_that_fades_is_degraded() {
+fn decaying_soak_is_degraded() {
     let soak = |samples: &[f64]| {
         let outcome =
             Outcome::Done { value: Some(700.0), samples: samples.to_vec(), detail: String::new() };
-        judge(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
+        evaluate(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
     };
-    // The first of them is faster: the card is cool and its clocks are high.
+    // The first sample is faster: the GPU is cool and clocks are high.
     assert_eq!(soak(&[800.0, 700.0, 700.0, 700.0, 700.0, 700.0, 700.0, 698.0]).grade, Grade::Pass);
     let fading = soak(&[800.0, 700.0, 700.0, 690.0, 660.0, 640.0, 620.0, 610.0]);
     assert_eq!(fading.grade, Grade::Degraded);
-    assert_eq!(fading.why, "it ended at 87.9 % of what it reached at first");
+    assert_eq!(fading.why, "throughput fell to 87.9 % of its initial value");
 }
 
 #[test]
-fn parts_are_held_to_their_own_figures_or_to_a_share_of_their_peak() {
+fn baseline_is_measured_or_a_share_of_peak() {
     let set = FactSet::embedded();
     let gpu = |id: &str| set.gpus.gpu.iter().find(|gpu| gpu.id == id).unwrap();
-    let place =
-        |generation| Place { link: Some(Link { generation, width: 16 }), ..Place::default() };
-    let h200 = set.diag.least(gpu("H200-SXM5-141GB"), Test::GemmBf16, place(5)).unwrap();
+    let placement = |generation| GpuPlacement {
+        link: Some(PcieCapability { generation, width: 16 }),
+        ..GpuPlacement::default()
+    };
+    let h200 = set.diag.least(gpu("H200-SXM5-141GB"), Test::GemmBf16, placement(5)).unwrap();
     assert!((500.0..989.0).contains(&h200.value), "{h200:?}");
     for gpu in &set.gpus.gpu {
-        let found = set.diag.least(gpu, Test::PcieToGpu, place(3));
-        assert!(found.is_some_and(|it| it.value > 0.0), "{}", gpu.id);
+        let found = set.diag.least(gpu, Test::PcieToGpu, placement(3));
+        assert!(found.is_some_and(|least| least.value > 0.0), "{}", gpu.id);
         if gpu.memory.is_some() {
-            let found = set.diag.least(gpu, Test::HbmRead, Place::default());
+            let found = set.diag.least(gpu, Test::HbmRead, GpuPlacement::default());
             assert!(found.is_some(), "{}", gpu.id);
         }
     }
-    assert!(set.diag.least(gpu("H200-SXM5-141GB"), Test::LaunchGraph, place(5)).is_none());
-    assert!((Link { generation: 5, width: 16 }.gb_per_s().unwrap() - 63.015).abs() < 0.01);
-    assert!(Link { generation: 9, width: 16 }.gb_per_s().is_none());
+    assert!(set.diag.least(gpu("H200-SXM5-141GB"), Test::LaunchGraph, placement(5)).is_none());
+    assert!(
+        (PcieCapability { generation: 5, width: 16 }.gb_per_s().unwrap() - 63.015).abs() < 0.01
+    );
+    assert!(PcieCapability { generation: 9, width: 16 }.gb_per_s().is_none());
 }
 
 #[test]
-fn a_product_of_our_own_stands_in_where_there_is_no_library() {
+fn own_gemm_has_a_baseline_without_a_library() {
     let set = FactSet::embedded();
     for gpu in &set.gpus.gpu {
-        let own = set.diag.least(gpu, Test::GemmOwn, Place::default());
-        let has_peak = gpu.compute.as_ref().is_some_and(|it| it.fp16_tflops.is_some());
+        let own = set.diag.least(gpu, Test::GemmOwn, GpuPlacement::default());
+        let has_peak = gpu.compute.as_ref().is_some_and(|compute| compute.fp16_tflops.is_some());
         assert_eq!(own.is_some(), has_peak, "{}", gpu.id);
     }
     let h200 = set.gpus.gpu.iter().find(|gpu| gpu.id == "H200-SXM5-141GB").unwrap();
-    let own = set.diag.least(h200, Test::GemmOwn, Place::default()).unwrap();
+    let own = set.diag.least(h200, Test::GemmOwn, GpuPlacement::default()).unwrap();
     assert!((own.value - 264.0).abs() < 1.0 && own.from.contains("bench/diag_h200.md"), "{own:?}");
 }
 
 #[test]
-fn copies_to_peers_are_held_to_nvlink_only_where_a_switch_joins_them() {
+fn peer_copy_has_a_baseline_only_behind_nvswitch() {
     let set = FactSet::embedded();
     let h200 = set.gpus.gpu.iter().find(|gpu| gpu.id == "H200-SXM5-141GB").unwrap();
-    let of = |peers| set.diag.least(h200, Test::PeerCopy, Place { peers, ..Place::default() });
-    assert!(of(PeerWay::Switch).is_some());
-    assert!(of(PeerWay::Other).is_none());
+    let baseline = |peers| {
+        set.diag.least(h200, Test::PeerCopy, GpuPlacement { peers, ..GpuPlacement::default() })
+    };
+    assert!(baseline(PeerPath::Switch).is_some());
+    assert!(baseline(PeerPath::Other).is_none());
 }
 
 #[test]
-fn a_card_that_decays_slowly_is_not_followed() {
+fn slow_decay_is_detected() {
     let mut history: Vec<f64> = Vec::new();
     let mut value = 9000.0;
     while grade(Test::HbmRead, &done(value), None, &history) == Grade::Pass {
         history.push(value);
         value -= 25.0;
-        assert!(value > 8000.0, "nobody saw it");
+        assert!(value > 8000.0, "decay was never detected");
     }
     assert!(value < 8500.0, "{value}");
-    // One that got faster is held to that.
+    // A GPU that got faster is compared with its new values.
     let faster: Vec<f64> = (0..40).map(|at| if at < 20 { 100.0 } else { 120.0 }).collect();
-    assert_eq!(History(&faster).usual(Unit::GbPerS), Some(120.0));
-    assert_eq!(History(&faster).usual(Unit::Us), Some(100.0));
+    assert_eq!(History(&faster).typical(Unit::GbPerS), Some(120.0));
+    assert_eq!(History(&faster).typical(Unit::Us), Some(100.0));
 }
 
 #[test]
-fn what_did_not_pass_says_what_to_do() {
+fn failures_have_a_remedy() {
     for test in Test::ALL {
         assert!(remedy(test, Grade::Degraded).is_some() && remedy(test, Grade::Fail).is_some());
         assert_eq!((remedy(test, Grade::Pass), remedy(test, Grade::NotRun)), (None, None));

@@ -1,20 +1,20 @@
-//! Comments that silence a finding: `farrier-lint: allow CODE reason`.
+//! Comments that suppress a finding: `farrier-lint: allow CODE reason`.
 
 use std::collections::BTreeSet;
 
-/// What a comment must begin with to be meant for us.
+/// Prefix of directive comments.
 const MARK: &str = "farrier-lint:";
 
-/// A comment that was meant for us.
+/// A directive in a comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Directive {
-    /// Findings with this code on this line and the next are silenced.
+    /// Suppresses findings with this code on this line and the next.
     Allow(String),
-    /// It cannot be followed, and why.
+    /// Malformed, with the reason.
     Malformed(String),
 }
 
-/// What a comment asks for; none when it is not meant for us.
+/// Parses a directive; `None` if the comment is not one.
 pub(super) fn directive(comment: &str, codes: &BTreeSet<&str>) -> Option<Directive> {
     let comment = comment.trim_start_matches('#').trim();
     let mut words = comment.strip_prefix(MARK)?.split_whitespace();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_and_a_reason_are_required() {
+    fn requires_a_code_and_a_reason() {
         let codes = BTreeSet::from(["env-unknown"]);
         let read = |comment| directive(comment, &codes);
         assert_eq!(

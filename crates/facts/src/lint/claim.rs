@@ -1,46 +1,46 @@
-//! Pairs of versions that somebody ties together and that do not belong together.
+//! Pairs of versions wrongly claimed to belong together.
 
-use super::effort;
-use super::judge::{Judge, Written};
+use super::linter::{Linter, MessageArgs};
+use super::step_count;
 
 /// A version that a statement mentions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mention<'t> {
     pub(super) version: &'t str,
     pub(super) line: u32,
-    /// It is the value of the mention before it: `"12.8": "550.54.15"`.
+    /// It is the value of the preceding mention: `"12.8": "550.54.15"`.
     pub(super) value_of_last: bool,
 }
 
-/// The versions in a text: digits with at least one dot between them.
+/// The versions in a text: digits separated by at least one dot.
 pub(super) fn versions(text: &str) -> impl Iterator<Item = &str> {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
         .map(|word| word.trim_matches('.'))
         .filter(|word| super::version::is_version_text(word))
 }
 
-/// Judges what one statement mentions.
+/// Checks the versions that one statement mentions.
 ///
-/// A statement with these two versions and no other ties them together. A table has others too; there
-/// one has to be the value of the other.
-pub(super) fn judge(judge: &mut Judge<'_>, mentions: &[Mention<'_>]) {
-    let facts = judge.facts;
+/// A statement with exactly these two versions ties them together. In a table with more versions,
+/// one must be the value of the other.
+pub(super) fn check_claims(linter: &mut Linter<'_>, mentions: &[Mention<'_>]) {
+    let facts = linter.facts;
     for rule in &facts.claim {
         let only = mentions
             .iter()
             .all(|mention| mention.version == rule.of || mention.version == rule.tied_to);
         let has = |version: &str| mentions.iter().find(|mention| mention.version == version);
-        let alone = has(&rule.of).and(has(&rule.tied_to)).filter(|_| only);
+        let only_pair = has(&rule.of).and(has(&rule.tied_to)).filter(|_| only);
         let in_table = || {
             mentions.windows(2).find_map(|pair| {
                 let tied = pair[0].version == rule.of && pair[1].version == rule.tied_to;
                 (tied && pair[1].value_of_last).then_some(&pair[1])
             })
         };
-        if let Some(mention) = alone.or_else(in_table) {
-            let written = Written { name: &rule.of, value: &rule.tied_to, near: "" };
-            judge.say(&rule.verdict, mention.line, written);
+        if let Some(mention) = only_pair.or_else(in_table) {
+            let args = MessageArgs { name: &rule.of, value: &rule.tied_to, near: "" };
+            linter.report(&rule.verdict, mention.line, args);
         }
     }
 }

@@ -1,30 +1,31 @@
 //! Dockerfiles.
 
-use super::judge::{Act, Judge};
-use super::{Language, effort, scan as scan_text, shell};
-use crate::setting::Place;
+use super::linter::{Access, Linter};
+use super::{Language, scan as scan_text, shell, step_count};
+use crate::setting::SettingSource;
 
-/// Reads a Dockerfile whose first line is `first_line`.
-pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+/// Scans a Dockerfile that starts at line `first_line`.
+pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut at = 0;
     let mut line = first_line;
     while at < text.len() {
         let length = instruction_length(&text[at..]);
         let instruction = &text[at..at + length];
-        read(judge, instruction, line);
+        read(linter, instruction, line);
         line = line.saturating_add(shell::lines_before(instruction, instruction.len()));
         at += length;
     }
 }
 
-/// An instruction goes on over lines that end in `\`, comments between them, and its here-documents.
+/// Length of an instruction, including continuation lines, comments between them and
+/// here-documents.
 fn instruction_length(text: &str) -> usize {
     let mut length = 0;
     let mut continued = false;
     let mut heredoc: Option<&str> = None;
     for physical in text.split_inclusive('\n') {
         length += physical.len();
-        effort::steps(physical.len());
+        step_count::steps(physical.len());
         let line = physical.trim();
         if let Some(delimiter) = heredoc {
             if line == delimiter {
@@ -44,7 +45,7 @@ fn instruction_length(text: &str) -> usize {
     length
 }
 
-/// `RUN <<EOF`, `COPY <<"EOF" /file`; a `<<` that the shell reads inside of RUN looks the same.
+/// `RUN <<EOF`, `COPY <<"EOF" /file`. A shell `<<` inside RUN looks the same.
 fn heredoc_delimiter(line: &str) -> Option<&str> {
     let instruction = line.split_whitespace().next()?;
     if !["RUN", "COPY", "ADD"].iter().any(|name| instruction.eq_ignore_ascii_case(name)) {
@@ -58,29 +59,29 @@ fn heredoc_delimiter(line: &str) -> Option<&str> {
     (end > 0 && !here_string).then(|| &word[..end])
 }
 
-fn read(judge: &mut Judge<'_>, instruction: &str, line: u32) {
+fn read(linter: &mut Linter<'_>, instruction: &str, line: u32) {
     let trimmed = instruction.trim_start();
     let line =
         line.saturating_add(shell::lines_before(instruction, instruction.len() - trimmed.len()));
     if trimmed.starts_with('#') {
-        judge.comment(line, trimmed.trim_end());
+        linter.comment(line, trimmed.trim_end());
         return;
     }
     let (keyword, rest) = keyword_and_rest(trimmed);
-    // Docker takes no ONBUILD inside of another.
+    // ONBUILD cannot be nested.
     let (keyword, rest) = if keyword.eq_ignore_ascii_case("ONBUILD") {
         keyword_and_rest(rest.trim_start())
     } else {
         (keyword, rest)
     };
     match keyword.to_ascii_uppercase().as_str() {
-        "ENV" => environment(judge, rest, line),
+        "ENV" => environment(linter, rest, line),
         "ARG" => {
             for (name, value, line) in pairs(rest, line) {
-                judge.variable(Place::Image, line, &name, value.as_deref(), Act::Set);
+                linter.variable(SettingSource::Image, line, &name, value.as_deref(), Access::Set);
             }
         }
-        "RUN" | "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(judge, rest, line),
+        "RUN" | "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(linter, rest, line),
         _ => {}
     }
 }
@@ -90,17 +91,17 @@ fn keyword_and_rest(instruction: &str) -> (&str, &str) {
 }
 
 /// `ENV A=b C=d`, or the old `ENV A b c`.
-fn environment(judge: &mut Judge<'_>, rest: &str, line: u32) {
+fn environment(linter: &mut Linter<'_>, rest: &str, line: u32) {
     let pairs = pairs(rest, line);
     for (name, value, line) in &pairs {
-        judge.variable(Place::Image, *line, name, value.as_deref(), Act::Set);
+        linter.variable(SettingSource::Image, *line, name, value.as_deref(), Access::Set);
     }
     if pairs.is_empty()
         && let Some((name, value)) = rest.trim().split_once(char::is_whitespace)
         && shell::is_variable(name)
     {
         let value = Some(value.trim()).filter(|value| !value.contains('$'));
-        judge.variable(Place::Image, line, name, value, Act::Set);
+        linter.variable(SettingSource::Image, line, name, value, Access::Set);
     }
 }
 
@@ -115,14 +116,14 @@ fn pairs(rest: &str, line: u32) -> Vec<(String, Option<String>, u32)> {
         .collect()
 }
 
-fn command(judge: &mut Judge<'_>, rest: &str, line: u32) {
+fn command(linter: &mut Linter<'_>, rest: &str, line: u32) {
     let start = rest.len() - rest.trim_start().len();
     let line = line.saturating_add(shell::lines_before(rest, start));
     let rest = rest.trim_start();
     if let Some(words) = exec_form(rest) {
         let quoted: Vec<String> =
             words.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
-        return scan_text(judge, Language::Shell, &quoted.join(" "), line);
+        return scan_text(linter, Language::Shell, &quoted.join(" "), line);
     }
     // `RUN --mount=.. <<EOF`: without a program the here-document itself is the script.
     let first = rest.lines().next().unwrap_or_default();
@@ -132,11 +133,11 @@ fn command(judge: &mut Judge<'_>, rest: &str, line: u32) {
     if heredoc_delimiter(&format!("RUN {first}")).is_some() && flags(first) {
         if let Some((_, body)) = rest.split_once('\n') {
             let language = Language::by_content(body.as_bytes()).filter(|_| body.starts_with("#!"));
-            scan_text(judge, language.unwrap_or(Language::Shell), body, line.saturating_add(1));
+            scan_text(linter, language.unwrap_or(Language::Shell), body, line.saturating_add(1));
         }
         return;
     }
-    scan_text(judge, Language::Shell, rest, line);
+    scan_text(linter, Language::Shell, rest, line);
 }
 
 /// `["nvidia-smi", "-q"]`

@@ -1,29 +1,25 @@
-//! What the lint says.
+//! Lint findings.
 
 use serde::Serialize;
 
-use crate::setting::{Class, Level};
+use crate::setting::{LintClass, LintLevel};
 
-/// A setting that does nothing or harms, and what to use.
+/// A setting without effect or a harmful one, with its replacement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The code cell of a notebook, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<u32>,
-    /// The line, from 1; none for the environment of a process.
+    /// Line from 1; `None` for a process environment.
     pub line: Option<u32>,
-    /// The stable name of the kind of finding.
+    /// Stable code.
     pub code: String,
-    /// What it does to the person who wrote it.
-    pub class: Class,
-    /// Whether it makes the file bad.
-    pub level: Level,
-    /// What is true.
+    pub class: LintClass,
+    pub level: LintLevel,
+    /// The facts.
     pub text: String,
-    /// What to write instead.
     pub replacement: Option<String>,
-    /// Who says so.
     pub source: String,
-    /// What part of it nobody has confirmed.
+    /// The part that no source confirms.
     pub unverified: Option<String>,
 }

@@ -1,26 +1,26 @@
-//! What a text is written in.
+//! Detects the language of a text.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The languages that the lint reads.
+/// Supported languages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// Python.
     Python,
-    /// POSIX shell, bash, a batch script.
+    /// POSIX shell, bash or a batch script.
     Shell,
     /// A Dockerfile or Containerfile.
     Dockerfile,
-    /// YAML: Kubernetes, compose, workflows.
+    /// YAML: Kubernetes and compose manifests, CI workflows.
     Yaml,
-    /// `NAME=value` lines, a systemd unit.
+    /// `NAME=value` lines or a systemd unit.
     EnvFile,
     /// A Jupyter notebook.
     Notebook,
 }
 
-/// Why a word is not a language.
+/// Unknown language name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a language: one of python, shell, dockerfile, yaml, env, notebook")]
 pub struct LanguageError(String);
@@ -30,7 +30,7 @@ impl Language {
     pub const ALL: [Self; 6] =
         [Self::Python, Self::Shell, Self::Dockerfile, Self::Yaml, Self::EnvFile, Self::Notebook];
 
-    /// The name in lower case, as a person gives it.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -42,17 +42,18 @@ impl Language {
         }
     }
 
-    /// By the name of the file, and by what it begins with where the name does not say.
+    /// Detects the language by file name, else by content.
     ///
-    /// A name with an extension that we do not know says that it is something else, whatever its first
-    /// lines look like; only `#!` is surer.
-    pub fn of(file: &str, beginning: &[u8]) -> Option<Self> {
+    /// An unknown extension means another language, whatever the content looks like, unless there
+    /// is a `#!` line.
+    pub fn detect(file: &str, beginning: &[u8]) -> Option<Self> {
         let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
-        let other = name.trim_start_matches('.').contains('.') && !beginning.starts_with(b"#!");
-        Self::by_name(file).or_else(|| Self::by_content(beginning).filter(|_| !other))
+        let is_other_type =
+            name.trim_start_matches('.').contains('.') && !beginning.starts_with(b"#!");
+        Self::by_name(file).or_else(|| Self::by_content(beginning).filter(|_| !is_other_type))
     }
 
-    /// By the name of the file alone.
+    /// Detects the language by file name only.
     pub fn by_name(file: &str) -> Option<Self> {
         let name = file.rsplit(['/', '\\']).next().unwrap_or(file).to_ascii_lowercase();
         let image = |name: &str| matches!(name, "dockerfile" | "containerfile");
@@ -76,7 +77,7 @@ impl Language {
         }
     }
 
-    /// By the first line that says anything.
+    /// Detects the language by the first conclusive line.
     pub fn by_content(beginning: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(beginning);
         let text = text.trim_start_matches('\u{feff}');
@@ -90,7 +91,7 @@ impl Language {
     }
 
     fn by_interpreter(line: &str) -> Option<Self> {
-        // `/usr/bin/env -S python3 -u`: the first word that is a program we know.
+        // `/usr/bin/env -S python3 -u`: the first known program counts.
         line.split_whitespace().find_map(|word| {
             let program = word.rsplit('/').next().unwrap_or(word);
             match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
@@ -131,8 +132,8 @@ impl FromStr for Language {
     type Err = LanguageError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.into_iter().find(|language| language.name() == text);
-        named.ok_or_else(|| LanguageError(text.to_owned()))
+        let language = Self::ALL.into_iter().find(|language| language.name() == text);
+        language.ok_or_else(|| LanguageError(text.to_owned()))
     }
 }
 
@@ -141,25 +142,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_beginnings_tell_the_language() {
-        let of = |file, text: &str| Language::of(file, text.as_bytes());
-        assert_eq!(of("train.py", ""), Some(Language::Python));
-        assert_eq!(of("a/b/Dockerfile.cuda12", ""), Some(Language::Dockerfile));
-        assert_eq!(of("gpu.Dockerfile", ""), Some(Language::Dockerfile));
-        assert_eq!(of(".env.production", ""), Some(Language::EnvFile));
-        assert_eq!(of("job.sbatch", ""), Some(Language::Shell));
-        assert_eq!(of("run", "#!/usr/bin/env -S python3 -u\n"), Some(Language::Python));
-        assert_eq!(of("run", "#!/bin/bash -l\n"), Some(Language::Shell));
-        assert_eq!(of("-", "# job\nimport os\n"), Some(Language::Python));
-        assert_eq!(of("-", "apiVersion: v1\n"), Some(Language::Yaml));
+    fn detects_language_by_name_and_content() {
+        let detect = |file, text: &str| Language::detect(file, text.as_bytes());
+        assert_eq!(detect("train.py", ""), Some(Language::Python));
+        assert_eq!(detect("a/b/Dockerfile.cuda12", ""), Some(Language::Dockerfile));
+        assert_eq!(detect("gpu.Dockerfile", ""), Some(Language::Dockerfile));
+        assert_eq!(detect(".env.production", ""), Some(Language::EnvFile));
+        assert_eq!(detect("job.sbatch", ""), Some(Language::Shell));
+        assert_eq!(detect("run", "#!/usr/bin/env -S python3 -u\n"), Some(Language::Python));
+        assert_eq!(detect("run", "#!/bin/bash -l\n"), Some(Language::Shell));
+        assert_eq!(detect("-", "# job\nimport os\n"), Some(Language::Python));
+        assert_eq!(detect("-", "apiVersion: v1\n"), Some(Language::Yaml));
         assert_eq!(
-            of("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
+            detect("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
             Some(Language::Dockerfile)
         );
-        assert_eq!(of("-", "export X=1\n"), Some(Language::Shell));
-        assert_eq!(of("notes.txt", "Dear all\n"), None);
-        assert_eq!(of("README.md", "# Title\nimport os\nname: x\n"), None);
-        assert_eq!(of("run.in", "#!/bin/sh\n"), Some(Language::Shell));
-        assert_eq!(of("-", ""), None);
+        assert_eq!(detect("-", "export X=1\n"), Some(Language::Shell));
+        assert_eq!(detect("notes.txt", "Dear all\n"), None);
+        assert_eq!(detect("README.md", "# Title\nimport os\nname: x\n"), None);
+        assert_eq!(detect("run.in", "#!/bin/sh\n"), Some(Language::Shell));
+        assert_eq!(detect("-", ""), None);
     }
 }

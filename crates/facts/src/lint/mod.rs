@@ -1,4 +1,4 @@
-//! Settings in scripts and environments that do nothing, or harm.
+//! Finds settings without effect, or harmful ones, in scripts and environments.
 //!
 //! ```text
 //! text ─ Language ─┬─ python ──┐ calls, environment, version comparisons, loops
@@ -8,91 +8,91 @@
 //!                  ├─ env file ┤ NAME=value, Environment=
 //!                  └─ notebook ┘ cells of Python and shell
 //!                        │
-//!                        └─> Judge (SettingFacts) ─ allow comments ─> Vec<Finding>
+//!                        └─> Linter (SettingFacts) ─ allow comments ─> Vec<Finding>
 //! ```
 //!
-//! The languages find places; what is said about a place is data. A comment or a docstring is not
-//! code. What cannot be read with certainty (a value from a variable, a name built at run time) is
-//! left alone: a finding on a good setting is worse than a bad setting that is missed.
+//! The language scanners find places; the texts are data. Comments and docstrings are not code.
+//! Anything that cannot be read with certainty (a value from a variable, a name built at run time)
+//! is skipped: a false positive is worse than a missed finding.
 
 mod allow;
 mod claim;
 mod docker;
-mod effort;
 mod env_file;
 mod finding;
-mod judge;
 mod language;
-mod near;
+mod linter;
 mod notebook;
-mod power;
+mod power_claim;
 mod python;
 mod shell;
+mod step_count;
+mod typo;
 mod version;
 mod yaml;
 
 pub use finding::Finding;
 pub use language::Language;
 
-use crate::setting::{Place, SettingFacts};
-use judge::{Act, Judge};
+use crate::setting::{SettingFacts, SettingSource};
+use linter::{Access, Linter};
 
-/// Everything that is wrong in a text, in the order of its lines.
+/// All findings in a text, in line order.
 pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<Finding> {
-    // A byte order mark is no part of the first word.
+    // Skip the byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if language == Language::Notebook {
         return notebook::lint(facts, text);
     }
-    let mut judge = Judge::new(facts);
-    scan(&mut judge, language, text, 1);
-    judge.finish()
+    let mut linter = Linter::new(facts);
+    scan(&mut linter, language, text, 1);
+    linter.finish()
 }
 
-/// The line of something that cannot be in such a text, and what it is: then it was not read as what it is, and nobody
-/// knows what it sets. None: no such thing was seen, which is all that can be said without a grammar.
-pub fn fault(language: Language, text: &str) -> Option<(u32, String)> {
-    (language == Language::Python).then(|| python::fault(text)).flatten()
+/// The line and description of a syntax error. Such a text was not parsed correctly, so its
+/// settings are unknown. `None` means that no error was detected, not that the text is valid.
+pub fn syntax_error(language: Language, text: &str) -> Option<(u32, String)> {
+    (language == Language::Python).then(|| python::syntax_error(text)).flatten()
 }
 
-/// Everything that is wrong in the environment of a process, in the order of the names.
+/// All findings in a process environment, sorted by variable name.
 pub fn lint_environment<'a>(
     facts: &SettingFacts,
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Vec<Finding> {
-    let mut judge = Judge::new(facts);
+    let mut linter = Linter::new(facts);
     let mut variables: Vec<_> = variables.into_iter().collect();
     variables.sort_unstable();
     for (position, (name, value)) in (1..).zip(variables) {
-        // The position keeps the order and sets equal findings apart; it is no line.
-        judge.variable(Place::Process, position, name, Some(value), Act::Set);
+        // Use the position as a line number, to keep the order and separate equal findings.
+        linter.variable(SettingSource::Process, position, name, Some(value), Access::Set);
     }
-    let mut findings = judge.finish();
+    let mut findings = linter.finish();
     for finding in &mut findings {
         finding.line = None;
     }
     findings
 }
 
-/// Reads a text whose first line is line `first_line` of the file.
-fn scan(judge: &mut Judge<'_>, language: Language, text: &str, first_line: u32) {
-    if !judge.enter() {
+/// Scans a text that starts at line `first_line` of the file.
+fn scan(linter: &mut Linter<'_>, language: Language, text: &str, first_line: u32) {
+    if !linter.enter() {
         return;
     }
-    effort::steps(text.len());
+    step_count::steps(text.len());
     match language {
-        Language::Python => python::scan(judge, text, first_line),
-        Language::Shell => shell::scan(judge, text, first_line),
-        Language::Dockerfile => docker::scan(judge, text, first_line),
-        Language::Yaml => yaml::scan(judge, text, first_line),
-        Language::EnvFile => env_file::scan(judge, text, first_line),
-        // A notebook inside of another text has no lines of its own.
+        Language::Python => python::scan(linter, text, first_line),
+        Language::Shell => shell::scan(linter, text, first_line),
+        Language::Dockerfile => docker::scan(linter, text, first_line),
+        Language::Yaml => yaml::scan(linter, text, first_line),
+        Language::EnvFile => env_file::scan(linter, text, first_line),
+        // A notebook embedded in another text has no line numbers.
         Language::Notebook => {}
     }
-    judge.leave();
+    linter.leave();
 }
 
-/// A line number from a count of lines; a file has no four thousand million of them.
+/// A line number from a line count, saturating.
 fn line_number(lines: usize) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX)
 }

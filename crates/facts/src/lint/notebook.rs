@@ -1,13 +1,13 @@
-//! Jupyter notebooks: the code cells, each with lines of its own.
+//! Jupyter notebooks: code cells with their own line numbers.
 
 use serde_json::Value;
 
 use super::finding::Finding;
-use super::judge::{Act, Judge};
+use super::linter::{Access, Linter};
 use super::{Language, line_number, scan, shell};
-use crate::setting::{Place, SettingFacts};
+use crate::setting::{SettingFacts, SettingSource};
 
-/// Everything that is wrong in the code cells. What is no notebook has none.
+/// All findings in the code cells; none if the text is not a notebook.
 pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
     let Ok(notebook) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let language = notebook.pointer("/metadata/kernelspec/language").and_then(Value::as_str);
@@ -17,16 +17,16 @@ pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, cell) in (1..).zip(code) {
         let Some(source) = cell.get("source").map(joined) else { continue };
-        let mut judge = Judge::new(facts);
-        scan_cell(&mut judge, &source);
+        let mut linter = Linter::new(facts);
+        scan_cell(&mut linter, &source);
         findings.extend(
-            judge.finish().into_iter().map(|finding| Finding { cell: Some(number), ..finding }),
+            linter.finish().into_iter().map(|finding| Finding { cell: Some(number), ..finding }),
         );
     }
     findings
 }
 
-/// The text of a cell: a string, or one string a line.
+/// The text of a cell: a string, or one string per line.
 fn joined(source: &Value) -> String {
     match source {
         Value::String(text) => text.clone(),
@@ -35,7 +35,7 @@ fn joined(source: &Value) -> String {
     }
 }
 
-fn scan_cell(judge: &mut Judge<'_>, source: &str) {
+fn scan_cell(linter: &mut Linter<'_>, source: &str) {
     let first = source.lines().next().unwrap_or_default().trim();
     if let Some(magic) = first.strip_prefix("%%") {
         let language = match magic.split_whitespace().next() {
@@ -44,34 +44,34 @@ fn scan_cell(judge: &mut Judge<'_>, source: &str) {
             _ => return,
         };
         let body = source.split_once('\n').map_or("", |(_, body)| body);
-        return scan(judge, language, body, 2);
+        return scan(linter, language, body, 2);
     }
     let mut python = String::with_capacity(source.len());
     for (at, line) in source.split_inclusive('\n').enumerate() {
         let number = line_number(at + 1);
         let trimmed = line.trim();
         if let Some(command) = trimmed.strip_prefix('!') {
-            scan(judge, Language::Shell, command, number);
+            scan(linter, Language::Shell, command, number);
         } else if let Some(magic) = trimmed.strip_prefix('%') {
-            set_by_magic(judge, magic, number);
+            set_by_magic(linter, magic, number);
         } else {
             python.push_str(line);
             continue;
         }
-        // The line stays, empty, so that the lines behind it keep their numbers.
+        // Keep an empty line so that later line numbers stay correct.
         python.push('\n');
     }
-    scan(judge, Language::Python, &python, 1);
+    scan(linter, Language::Python, &python, 1);
 }
 
 /// `%env NAME=value`, `%env NAME value`, `%set_env ..`
-fn set_by_magic(judge: &mut Judge<'_>, magic: &str, line: u32) {
+fn set_by_magic(linter: &mut Linter<'_>, magic: &str, line: u32) {
     let Some(rest) = magic.strip_prefix("env ").or_else(|| magic.strip_prefix("set_env ")) else {
         return;
     };
     let rest = rest.trim();
     let pair = shell::assignment(rest).or_else(|| rest.split_once(char::is_whitespace));
     if let Some((name, value)) = pair.filter(|(name, _)| shell::is_variable(name)) {
-        judge.variable(Place::Python, line, name, Some(value.trim()), Act::Set);
+        linter.variable(SettingSource::Python, line, name, Some(value.trim()), Access::Set);
     }
 }

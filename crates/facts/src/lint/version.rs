@@ -1,6 +1,6 @@
-//! Which words mean the version of something in the GPU stack.
+//! Recognises identifiers that hold a version of the GPU stack.
 
-/// What a version can be of.
+/// Components with versions.
 const STACK: [&str; 14] = [
     "cuda",
     "driver",
@@ -18,18 +18,18 @@ const STACK: [&str; 14] = [
     "nvml",
 ];
 
-/// How surely a word means a version.
+/// Confidence that a word is a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Meaning {
     /// Not a version.
     None,
-    /// Only if it is compared with one.
+    /// A version only if compared with one.
     Weak,
-    /// By its name.
+    /// A version by its name.
     Strong,
 }
 
-/// What an identifier means, in any case: `cuda_version`, `CUDA_VER`, `__version__`.
+/// Classifies an identifier, ignoring case: `cuda_version`, `CUDA_VER`, `__version__`.
 pub(super) fn meaning(word: &str) -> Meaning {
     let word = word.to_ascii_lowercase();
     if word == "__version__" {
@@ -50,7 +50,7 @@ pub(super) fn meaning(word: &str) -> Meaning {
     }
 }
 
-/// Whether a literal looks like two or more parts of a version: `12.8`, `570.124.06`.
+/// Whether a literal looks like a version with two or more parts: `12.8`, `570.124.06`.
 pub(super) fn is_version_text(text: &str) -> bool {
     let mut parts = text.split('.');
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_known_by_their_names() {
+    fn recognises_version_identifiers() {
         for word in ["cuda_version", "CUDA_VERSION", "driver_ver", "__version__", "torch_version"] {
             assert_eq!(meaning(word), Meaning::Strong, "{word}");
         }

@@ -1,4 +1,4 @@
-//! What several rules need to know of a node.
+//! Shared views of a node for the rules.
 
 use jiff::civil::Date;
 
@@ -9,32 +9,31 @@ use crate::check::{Module, Query, Request};
 use crate::gpu::Gpu;
 use crate::set::FactSet;
 
-/// A node, the facts and the day.
-pub(super) struct Node<'a> {
+/// The observation, the facts and the day.
+pub(super) struct NodeContext<'a> {
     pub(super) set: &'a FactSet,
-    pub(super) seen: &'a NodeObservation,
+    pub(super) observation: &'a NodeObservation,
     pub(super) on: Date,
     pub(super) strict: bool,
 }
 
 /// GPUs of one model.
-pub(super) struct Model<'a> {
-    /// The name to look it up by, as it was read.
+pub(super) struct GpuModel<'a> {
+    /// Lookup name, as reported.
     pub(super) name: String,
-    /// How many.
     pub(super) count: usize,
-    /// Its facts.
+    /// `None` if not in the data.
     pub(super) gpu: Option<&'a Gpu>,
 }
 
-impl<'a> Node<'a> {
-    /// The GPUs on PCI, where they could be read.
+impl<'a> NodeContext<'a> {
+    /// GPUs on the PCI bus; `None` if unreadable.
     pub(super) fn gpus_on_pci(&self) -> Option<Vec<&'a PciDevice>> {
-        Some(self.seen.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
+        Some(self.observation.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
     }
 
-    /// The GPUs that somebody gave to another driver, such as `vfio-pci` for a virtual machine.
-    pub(super) fn given_away(&self) -> Vec<(&'a str, &'a str)> {
+    /// Address and driver of GPUs bound to another driver, such as `vfio-pci` for virtual machines.
+    pub(super) fn bound_elsewhere(&self) -> Vec<(&'a str, &'a str)> {
         let gpus = self.gpus_on_pci().unwrap_or_default();
         gpus.into_iter()
             .filter_map(|gpu| Some((gpu.address.as_str(), gpu.bound.value()?.as_str())))
@@ -42,17 +41,17 @@ impl<'a> Node<'a> {
             .collect()
     }
 
-    /// NVML's devices; none where it did not answer.
+    /// NVML's devices; empty if it did not answer.
     pub(super) fn devices(&self) -> &'a [NvmlDevice] {
-        self.seen.nvml.answered().map_or(&[], |nvml| &nvml.devices)
+        self.observation.nvml.answered().map_or(&[], |nvml| &nvml.devices)
     }
 
-    /// Those of them that NVML could open: the others answer nothing, which is an item of its own.
+    /// The devices that NVML could open. The others are reported by a separate rule.
     pub(super) fn opened_devices(&self) -> Vec<&'a NvmlDevice> {
         self.devices().iter().filter(|device| device.handle.value().is_some()).collect()
     }
 
-    /// Whether there is a GPU; absent where that cannot be told.
+    /// Whether there is a GPU; `None` if unknown.
     pub(super) fn has_gpu(&self) -> Option<bool> {
         if !self.devices().is_empty() {
             return Some(true);
@@ -60,28 +59,29 @@ impl<'a> Node<'a> {
         self.gpus_on_pci().map(|gpus| !gpus.is_empty())
     }
 
-    /// The version of the driver that is loaded, by whoever says it.
+    /// Version of the loaded driver, from any available source.
     pub(super) fn loaded(&self) -> Option<&'a str> {
-        let driver = &self.seen.driver;
-        let nvml = self.seen.nvml.answered().and_then(|nvml| nvml.driver_version.value());
+        let driver = &self.observation.driver;
+        let nvml = self.observation.nvml.answered().and_then(|nvml| nvml.driver_version.value());
         let nvrm = || driver.nvrm_line.value().and_then(|line| version_in(line));
         driver.loaded.value().or(nvml).map(String::as_str).or_else(nvrm)
     }
 
-    /// The version of the libraries on disk, which programs and services take from now on.
+    /// Version of the libraries on disk, which newly started programs load.
     pub(super) fn user_space(&self) -> Option<&'a str> {
-        let libraries = self.seen.driver.libraries.value()?;
+        let libraries = self.observation.driver.libraries.value()?;
         libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
     }
 
-    /// Which modules are loaded: the open ones say so in the line of `/proc/driver/nvidia/version`.
+    /// Flavour of the loaded modules: the open ones identify themselves in
+    /// `/proc/driver/nvidia/version`.
     pub(super) fn flavour(&self) -> Option<Module> {
-        let line = self.seen.driver.nvrm_line.value()?;
+        let line = self.observation.driver.nvrm_line.value()?;
         Some(if line.contains("Open Kernel Module") { Module::Open } else { Module::Proprietary })
     }
 
-    /// The models, most frequent first.
-    pub(super) fn models(&self) -> Vec<Model<'a>> {
+    /// GPU models, most frequent first.
+    pub(super) fn models(&self) -> Vec<GpuModel<'a>> {
         let mut names: Vec<String> = Vec::new();
         for device in self.devices() {
             match (device.name.value(), device.pci_device_id.value()) {
@@ -90,8 +90,8 @@ impl<'a> Node<'a> {
                 }
                 (name, Some(id)) => {
                     let by_id = format!("10de:{:04x}", id >> 16);
-                    let known = self.set.gpus.by_name(&by_id).is_some();
-                    names.push(name.filter(|_| !known).cloned().unwrap_or(by_id));
+                    let is_known = self.set.gpus.by_name(&by_id).is_some();
+                    names.push(name.filter(|_| !is_known).cloned().unwrap_or(by_id));
                 }
                 (Some(name), None) => names.push(name.clone()),
                 (None, None) => {}
@@ -101,23 +101,23 @@ impl<'a> Node<'a> {
             let gpus = self.gpus_on_pci().unwrap_or_default();
             names = gpus.iter().map(|gpu| format!("10de:{}", gpu.device)).collect();
         }
-        let mut models: Vec<Model<'a>> = Vec::new();
+        let mut models: Vec<GpuModel<'a>> = Vec::new();
         for name in names {
             if let Some(model) = models.iter_mut().find(|model| model.name == name) {
                 model.count += 1;
             } else {
                 let gpu = self.set.gpus.by_name(&name).map(|named| named.gpu);
-                models.push(Model { name, count: 1, gpu });
+                models.push(GpuModel { name, count: 1, gpu });
             }
         }
         models.sort_by_key(|model| std::cmp::Reverse(model.count));
         models
     }
 
-    /// The model's combination with the loaded driver, as the hypothetical check would be asked.
+    /// The compatibility query for a model with the loaded driver.
     pub(super) fn query(
         &self,
-        model: &Model<'_>,
+        model: &GpuModel<'_>,
         framework: Option<String>,
     ) -> Option<Result<Query<'a>, crate::check::InputError>> {
         let request = Request {
@@ -128,22 +128,22 @@ impl<'a> Node<'a> {
             strict: self.strict,
             ..Request::default()
         };
-        Some(Query::read(self.set, &request, self.on))
+        Some(Query::parse(self.set, &request, self.on))
     }
 
-    /// The running kernel, as it is installed.
+    /// The installed record of the running kernel.
     pub(super) fn running_kernel(&self) -> Option<&'a InstalledKernel> {
-        let running = self.seen.kernels.running.value()?;
-        self.seen.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
+        let running = self.observation.kernels.running.value()?;
+        self.observation.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
     }
 
-    /// Whether the files are those of a container: then they say nothing about the host.
+    /// Whether the file system is a container's, and so says nothing about the host.
     pub(super) fn inside_container(&self) -> bool {
-        self.seen.containers.inside == Reading::Value(true)
+        self.observation.containers.inside == Reading::Value(true)
     }
 }
 
-/// A word that reads as a driver version.
+/// The first word that parses as a driver version.
 fn version_in(line: &str) -> Option<&str> {
     line.split_whitespace().find(|word| word.parse::<crate::version::DriverVersion>().is_ok())
 }
@@ -160,7 +160,7 @@ pub(super) fn gpus(indices: &[u32], all: usize) -> String {
     }
 }
 
-/// Plural of a count.
+/// A count with its noun.
 pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }

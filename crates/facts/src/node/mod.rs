@@ -1,14 +1,14 @@
-//! Is this node right? What was read on it, judged.
+//! Evaluates the state of a node.
 //!
 //! ```text
-//! NodeObservation (plain values, versioned) ─ judge ─> NodeReport
-//!                                               │        verdict: the worst of the items
-//!                                               └─ rules/*: each adds items and remedies; what is known of
-//!                                                  GPU, driver and frameworks comes from check's own rules
+//! NodeObservation (plain values, versioned) ─ evaluate ─> NodeReport
+//!                                               │           verdict: the worst of the items
+//!                                               └─ rules/*: each adds items and remedies;
+//!                                                  some call the rules of `check`
 //! ```
 
 mod context;
-mod now;
+mod health;
 mod nvml;
 mod nvml_status;
 mod observation;
@@ -17,7 +17,7 @@ mod reading;
 mod report;
 mod rules;
 
-pub use now::{DeviceNow, HostNow, LinksNow, PcieLink, PortNow};
+pub use health::{DeviceHealth, HostHealth, NvlinkHealth, PcieLink, PortHealth};
 pub use nvml::{Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
 pub use nvml_status::NvmlStatus;
 pub use observation::{
@@ -35,31 +35,36 @@ pub(crate) use rules::upgrades::is_kernel_meta as is_kernel_package;
 use jiff::civil::Date;
 
 use crate::set::FactSet;
-use context::Node;
+use context::NodeContext;
 use report::NodeFindings;
 
-/// Judges a node. `on` is the day for which the answer shall hold; `strict` lets advisories and known
-/// regressions decide too.
-pub fn judge(set: &FactSet, seen: &NodeObservation, on: Date, strict: bool) -> NodeReport {
-    let node = Node { set, seen, on, strict };
+/// Evaluates a node. `on` is the day for which the result is valid; with `strict`, advisories and
+/// known regressions affect the verdict.
+pub fn evaluate(
+    set: &FactSet,
+    observation: &NodeObservation,
+    on: Date,
+    strict: bool,
+) -> NodeReport {
+    let node = NodeContext { set, observation, on, strict };
     let mut findings = NodeFindings::default();
-    rules::gpus::judge(&node, &mut findings);
-    // Without a GPU and without a driver there is nothing to say about either.
+    rules::gpus::evaluate(&node, &mut findings);
+    // Skip these without a GPU and a driver.
     if node.has_gpu() != Some(false) || node.loaded().is_some() {
-        rules::driver::judge(&node, &mut findings);
-        rules::platform::judge(&node, &mut findings);
-        rules::kernels::judge(&node, &mut findings);
-        rules::dkms::judge(&node, &mut findings);
-        rules::secure_boot::judge(&node, &mut findings);
-        rules::packages::judge(&node, &mut findings);
-        rules::upgrades::judge(&node, &mut findings);
-        rules::settings::judge(&node, &mut findings);
-        rules::cdmm::judge(&node, &mut findings);
-        rules::fabric::judge(&node, &mut findings);
-        rules::containers::judge(&node, &mut findings);
-        rules::now::judge(&node, &mut findings);
+        rules::driver::evaluate(&node, &mut findings);
+        rules::platform::evaluate(&node, &mut findings);
+        rules::kernels::evaluate(&node, &mut findings);
+        rules::dkms::evaluate(&node, &mut findings);
+        rules::secure_boot::evaluate(&node, &mut findings);
+        rules::packages::evaluate(&node, &mut findings);
+        rules::upgrades::evaluate(&node, &mut findings);
+        rules::settings::evaluate(&node, &mut findings);
+        rules::cdmm::evaluate(&node, &mut findings);
+        rules::fabric::evaluate(&node, &mut findings);
+        rules::containers::evaluate(&node, &mut findings);
+        rules::health::evaluate(&node, &mut findings);
     }
-    rules::frameworks::judge(&node, &mut findings);
+    rules::frameworks::evaluate(&node, &mut findings);
     findings.into_report(&set.set)
 }
 

@@ -1,51 +1,48 @@
-//! What NVML says, as the probe writes it and the rules read it.
+//! NVML readings, as written by the probe and read by the rules.
 
 use serde::{Deserialize, Serialize};
 
-use super::now::DeviceNow;
+use super::health::DeviceHealth;
 use super::nvml_status::NvmlStatus;
 use super::reading::Reading;
 
-/// What came of asking NVML.
+/// Result of querying NVML.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvmlReading {
-    /// It answered.
     Answered(Nvml),
-    /// It refused to start, with its own name for the error.
+    /// Initialisation failed.
     Refused {
         /// `NVML_ERROR_LIB_RM_VERSION_MISMATCH`
         error: NvmlStatus,
     },
-    /// There is no library that could be loaded.
+    /// No library could be loaded.
     NoLibrary {
-        /// What the loader said.
+        /// Error of the dynamic loader.
         why: String,
     },
-    /// It did not answer in time. A wedged driver does that.
+    /// Timed out, as with a hung driver.
     Hung {
-        /// How long it was given.
+        /// Timeout in seconds.
         after_s: u64,
-        /// The last call that was begun, with the GPU that it is about.
+        /// The pending call and its GPU.
         during: String,
-        /// What it had answered before.
+        /// Answers before the hang.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<Box<Nvml>>,
     },
-    /// The probe ended without an answer.
+    /// The probe process died without an answer.
     Died {
-        /// How.
         why: String,
     },
-    /// It was not asked, and why.
+    /// NVML was not queried.
     NotAsked {
-        /// Why.
         why: String,
     },
 }
 
 impl NvmlReading {
-    /// The answers, where there are any: of a library that hangs those before.
+    /// The answers, if any, including those before a hang.
     pub fn answered(&self) -> Option<&Nvml> {
         match self {
             Self::Answered(nvml) => Some(nvml),
@@ -54,8 +51,8 @@ impl NvmlReading {
         }
     }
 
-    /// Why there are none, in words.
-    pub fn why_silent(&self) -> Option<String> {
+    /// Description of the failure; `None` if NVML answered.
+    pub fn failure_reason(&self) -> Option<String> {
         match self {
             Self::Answered(_) => None,
             Self::Refused { error } => Some(format!("NVML refused to start: {error}")),
@@ -73,35 +70,29 @@ impl NvmlReading {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvml {
-    /// The kernel driver's version.
     pub driver_version: Reading<String>,
-    /// The library's own version.
     pub library_version: Reading<String>,
     /// The CUDA of the driver: `13000` is 13.0.
     pub cuda_version: Reading<i32>,
-    /// How many devices it counts.
+    /// Number of devices.
     pub count: Reading<u32>,
-    /// The devices.
     pub devices: Vec<NvmlDevice>,
 }
 
-/// One GPU's answers. What the device does not have is absent.
+/// NVML readings of one GPU. Unsupported values are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmlDevice {
-    /// NVML's number for it.
+    /// NVML index.
     pub index: u32,
-    /// Whether it could be opened; when not, nothing below was asked.
+    /// Whether the device could be opened. If not, nothing below was queried.
     pub handle: Reading<()>,
-    /// Its product name.
     pub name: Reading<String>,
-    /// Its UUID.
     pub uuid: Reading<String>,
-    /// Its PCI address: `00000000:17:00.0`.
+    /// `00000000:17:00.0`
     pub pci_address: Reading<String>,
-    /// Its PCI device and vendor: `0x233010de`.
+    /// Device and vendor id: `0x233010de`.
     pub pci_device_id: Reading<u32>,
-    /// Its VBIOS.
     pub vbios: Reading<String>,
     /// The GSP firmware in use.
     pub gsp_firmware: Reading<String>,
@@ -109,32 +100,28 @@ pub struct NvmlDevice {
     pub compute_mode: Reading<u32>,
     /// Whether the driver stays initialised without clients.
     pub persistence: Reading<bool>,
-    /// Error correction.
+    /// ECC mode.
     pub ecc: Reading<Setting>,
-    /// Multi-instance GPU.
+    /// MIG mode.
     pub mig: Reading<Setting>,
-    /// Power limits.
     pub power: Reading<PowerLimits>,
     /// `none`, `hmm` or `ats`.
     pub addressing_mode: Reading<String>,
-    /// The `NVLink` fabric.
     pub fabric: Reading<Fabric>,
-    /// Remapped rows.
     pub remapped_rows: Reading<RemappedRows>,
-    /// What the driver says must be done: 0 is nothing.
+    /// The driver's recovery action; 0 for none.
     pub recovery_action: Reading<u32>,
-    /// What is wrong with it now; none where that was not asked.
+    /// Current faults; `None` if not queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub now: Option<DeviceNow>,
+    pub now: Option<DeviceHealth>,
 }
 
 /// A setting that takes effect at the next reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// Now.
     pub current: bool,
-    /// After the next reset.
+    /// Value after the next reset.
     pub pending: bool,
 }
 
@@ -142,36 +129,36 @@ pub struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerLimits {
-    /// What is set.
+    /// Current limit.
     pub limit_mw: u32,
-    /// What the card starts with.
+    /// Default limit.
     pub default_mw: u32,
-    /// The least that it takes.
+    /// Minimum limit.
     pub min_mw: u32,
-    /// The most that it takes.
+    /// Maximum limit.
     pub max_mw: u32,
 }
 
-/// A GPU's place in the `NVLink` fabric.
+/// A GPU's state in the `NVLink` fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
     /// 0 unsupported, 1 not started, 2 in progress, 3 completed.
     pub state: u8,
-    /// An NVML return code; 0 is success. It counts when `state` is completed.
+    /// NVML return code; 0 is success. Valid when `state` is completed.
     pub status: u32,
 }
 
-/// Rows of memory that were replaced by spare ones.
+/// Row-remapping state of GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemappedRows {
-    /// After correctable errors.
+    /// Rows remapped after correctable errors.
     pub correctable: u32,
-    /// After uncorrectable errors.
+    /// Rows remapped after uncorrectable errors.
     pub uncorrectable: u32,
-    /// A replacement waits for a reset.
+    /// A remapping takes effect at the next reset.
     pub pending: bool,
-    /// No spare row was left.
+    /// Remapping failed: no spare row left.
     pub failed: bool,
 }

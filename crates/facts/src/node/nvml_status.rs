@@ -5,13 +5,13 @@ use std::fmt;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What an NVML call returned (`nvmlReturn_t`). `Display` is NVML's own name for it.
+/// NVML return code (`nvmlReturn_t`). `Display` prints NVML's name.
 ///
-/// It is written by its name, and by its number where this table does not have it.
+/// Serialised by name, or by number if the table lacks it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NvmlStatus(pub u32);
 
-/// By number.
+/// Names indexed by code.
 const NAMES: [&str; 31] = [
     "NVML_SUCCESS",
     "NVML_ERROR_UNINITIALIZED",
@@ -49,7 +49,7 @@ const NAMES: [&str; 31] = [
 const UNKNOWN_NAME: &str = "NVML_ERROR_UNKNOWN";
 
 impl NvmlStatus {
-    /// `NVML_ERROR_INVALID_ARGUMENT`: also of a field that an older library does not know.
+    /// `NVML_ERROR_INVALID_ARGUMENT`, also returned for fields unknown to an older library.
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// `NVML_ERROR_NO_PERMISSION`
     pub const NO_PERMISSION: Self = Self(4);
@@ -66,7 +66,7 @@ impl NvmlStatus {
     /// `NVML_ERROR_UNKNOWN`
     pub const UNKNOWN: Self = Self(999);
 
-    /// NVML's own name, where the table has it.
+    /// NVML's name; `None` if not in the table.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::UNKNOWN => Some(UNKNOWN_NAME),
@@ -74,13 +74,13 @@ impl NvmlStatus {
         }
     }
 
-    /// The status of a name.
+    /// Looks up a status by name.
     pub fn by_name(name: &str) -> Option<Self> {
         if name == UNKNOWN_NAME {
             return Some(Self::UNKNOWN);
         }
-        let place = NAMES.iter().position(|it| *it == name)?;
-        u32::try_from(place).ok().map(Self)
+        let code = NAMES.iter().position(|known| *known == name)?;
+        u32::try_from(code).ok().map(Self)
     }
 }
 
@@ -123,7 +123,7 @@ impl Visitor<'_> for StatusVisitor {
         out.write_str("the name or the number of an NVML status")
     }
 
-    // A name from a newer table is an error of which no more is known.
+    // Map names from newer tables to `UNKNOWN`.
     fn visit_str<E: de::Error>(self, name: &str) -> Result<NvmlStatus, E> {
         Ok(NvmlStatus::by_name(name).unwrap_or(NvmlStatus::UNKNOWN))
     }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_header() {
+    fn names_match_the_nvml_header() {
         assert_eq!(NvmlStatus(18).to_string(), "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
         assert_eq!(NvmlStatus(9).to_string(), "NVML_ERROR_DRIVER_NOT_LOADED");
         assert_eq!(NvmlStatus(15).to_string(), "NVML_ERROR_GPU_IS_LOST");
@@ -147,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn every_status_is_read_back() {
+    fn statuses_round_trip() {
         for status in (0..40).chain([999, u32::MAX]).map(NvmlStatus) {
             let text = serde_json::to_string(&status).unwrap();
             assert_eq!(serde_json::from_str::<NvmlStatus>(&text).unwrap(), status, "{text}");
         }
-        let newer = serde_json::from_str::<NvmlStatus>("\"NVML_ERROR_OF_TOMORROW\"").unwrap();
+        let newer = serde_json::from_str::<NvmlStatus>("\"NVML_ERROR_FROM_THE_FUTURE\"").unwrap();
         assert_eq!(newer, NvmlStatus::UNKNOWN);
         assert_eq!(serde_json::to_string(&NvmlStatus(77)).unwrap(), "77");
     }

@@ -1,17 +1,18 @@
-//! What was read on a node. Plain values: they travel, are kept, and are judged anywhere.
+//! Raw readings of a node as plain, serialisable values, so that they can be stored and evaluated
+//! elsewhere.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::now::HostNow;
+use super::health::HostHealth;
 use super::nvml::NvmlReading;
 use super::reading::Reading;
 
-/// The version of the form.
+/// Schema version.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// Everything that was read on one node.
+/// All readings of one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeObservation {
@@ -19,29 +20,28 @@ pub struct NodeObservation {
     pub version: u32,
     /// NVIDIA devices on PCI.
     pub pci: Reading<Vec<PciDevice>>,
-    /// What NVML says.
     pub nvml: NvmlReading,
-    /// The driver that is loaded, and its user space.
+    /// Loaded driver and its user-space libraries.
     pub driver: DriverObservation,
-    /// Kernels and the modules on disk.
+    /// Kernels and modules on disk.
     pub kernels: KernelObservation,
-    /// Installed packages and what may replace them.
+    /// Installed packages and upgrade configuration.
     pub packages: PackageObservation,
     /// DKMS trees of the driver.
     pub dkms: Reading<Vec<DkmsTree>>,
-    /// Whether unsigned modules are refused.
+    /// Module signature enforcement.
     pub secure_boot: SecureBootObservation,
-    /// The services that matter here, by unit name.
+    /// Relevant services by unit name.
     pub services: BTreeMap<String, ServiceObservation>,
-    /// `NVSwitch` devices that the driver manages.
+    /// Number of `NVSwitch` devices managed by the driver.
     pub nvswitches: Reading<u32>,
-    /// Containers.
+    /// Container runtimes and toolkit.
     pub containers: ContainerObservation,
-    /// The Python that a job would use.
+    /// The Python environment that a job would use.
     pub python: PythonObservation,
-    /// What is wrong around the GPUs now; none where nobody looked.
+    /// Current host faults; `None` if not probed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub now: Option<HostNow>,
+    pub now: Option<HostHealth>,
 }
 
 /// A device of vendor `10de`.
@@ -54,23 +54,23 @@ pub struct PciDevice {
     pub device: String,
     /// The class, six hexadecimal digits: `030200`.
     pub class: String,
-    /// The kernel driver that is bound to it.
+    /// The bound kernel driver.
     pub bound: Reading<String>,
 }
 
 impl PciDevice {
-    /// Whether it is a GPU: a display controller (class 03).
+    /// Whether it is a GPU: a display controller (PCI class 03).
     pub fn is_gpu(&self) -> bool {
         self.class.starts_with("03")
     }
 
-    /// Whether it is an `NVSwitch`: a bridge of the class "other" (0680).
+    /// Whether it is an `NVSwitch`: a bridge of class "other" (PCI class 0680).
     pub fn is_nvswitch(&self) -> bool {
         self.class.starts_with("0680")
     }
 }
 
-/// The driver that is loaded.
+/// The loaded driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverObservation {
@@ -78,25 +78,25 @@ pub struct DriverObservation {
     pub loaded: Reading<String>,
     /// The first line of `/proc/driver/nvidia/version`.
     pub nvrm_line: Reading<String>,
-    /// The libraries, by folder: the version that `libcuda.so.1` or `libnvidia-ml.so.1` leads to.
+    /// Driver libraries with the versions that `libcuda.so.1` and `libnvidia-ml.so.1` link to.
     pub libraries: Reading<Vec<Library>>,
-    /// `/proc/driver/nvidia/params`, name to value.
+    /// Contents of `/proc/driver/nvidia/params`.
     pub parameters: Reading<BTreeMap<String, String>>,
-    /// The versions of GSP firmware on disk.
+    /// GSP firmware versions on disk.
     pub firmware: Reading<Vec<String>>,
     /// Whether nouveau is loaded.
     pub nouveau_loaded: Reading<bool>,
-    /// An installation by NVIDIA's `.run` file is present.
+    /// Whether the driver was installed by NVIDIA's `.run` file.
     pub run_file_install: Reading<bool>,
 }
 
-/// A library of the driver's user space.
+/// A user-space library of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Library {
-    /// Where its link is.
+    /// Path of the link.
     pub path: String,
-    /// The version at the end of the file's name.
+    /// Version suffix of the file name.
     pub version: Reading<String>,
 }
 
@@ -104,17 +104,15 @@ pub struct Library {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelObservation {
-    /// The running kernel's release.
     pub running: Reading<String>,
-    /// The installed kernels, oldest first.
+    /// Oldest first.
     pub installed: Reading<Vec<InstalledKernel>>,
-    /// How the boot loader chooses.
     pub boot_choice: BootChoice,
-    /// `/run/reboot-required` is there, with the packages that ask for it.
+    /// Packages listed with `/run/reboot-required`, if present.
     pub reboot_required: Reading<Vec<String>>,
 }
 
-/// How the boot loader chooses the kernel.
+/// Which kernel the boot loader selects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BootChoice {
@@ -122,80 +120,75 @@ pub enum BootChoice {
     Newest,
     /// A named kernel.
     Named(String),
-    /// What it will be cannot be read from files, and why.
+    /// Not determined by files, with the reason.
     Unknown(String),
 }
 
-/// A kernel that can be booted.
+/// An installed kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstalledKernel {
-    /// Its release: `6.8.0-60-generic`.
+    /// `6.8.0-60-generic`
     pub release: String,
-    /// Whether `/boot` has its image.
+    /// Whether `/boot` has an image for it.
     pub bootable: Reading<bool>,
     /// The driver's module for it.
     pub module: Reading<ModuleOnDisk>,
-    /// Whether what is needed to build modules for it is installed.
+    /// Whether its headers are installed.
     pub headers: Reading<bool>,
 }
 
-/// A kernel module file.
+/// A kernel module file on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModuleOnDisk {
-    /// Where it is.
     pub path: String,
-    /// What the file says of itself.
     pub info: Reading<ModuleInfo>,
 }
 
-/// What a module file says of itself.
+/// The `.modinfo` section of a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModuleInfo {
-    /// Its version.
     pub version: Option<String>,
-    /// Its licence: `NVIDIA` for the proprietary one, `Dual MIT/GPL` for the open one.
+    /// `NVIDIA` for the proprietary module, `Dual MIT/GPL` for the open one.
     pub license: Option<String>,
-    /// The kernel that it was built for.
+    /// Kernel that it was built for.
     pub vermagic: Option<String>,
     /// Whether a signature is appended.
     pub signed: bool,
 }
 
-/// Installed packages and what may replace them.
+/// Installed packages and upgrade configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackageObservation {
-    /// Of dpkg: the packages of driver, kernel and container toolkit.
+    /// dpkg packages of driver, kernel and container toolkit.
     pub dpkg: Reading<Vec<Package>>,
     /// Whether there is an RPM database.
     pub rpm: Reading<bool>,
-    /// Unattended upgrades as configured.
     pub unattended: Reading<Unattended>,
-    /// Packages that apt's preferences pin to a version.
+    /// Pins in apt preferences.
     pub pins: Reading<Vec<Pin>>,
 }
 
-/// A package of dpkg's.
+/// A dpkg package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// Its name.
     pub name: String,
-    /// Its version, as dpkg has it.
+    /// Full dpkg version.
     pub version: String,
     /// `installed`, `half-configured`, ...
     pub status: String,
-    /// Whether it is held.
+    /// Whether `apt-mark hold` applies.
     pub held: bool,
 }
 
 impl Package {
-    /// The upstream version: without epoch and revision.
+    /// The upstream version, without epoch and revision.
     pub fn upstream(&self) -> &str {
-        let version = self.version.split_once(':').map_or(self.version.as_str(), |(_, it)| it);
+        let version = self.version.split_once(':').map_or(self.version.as_str(), |(_, rest)| rest);
         let version = version.split_once('-').map_or(version, |(upstream, _)| upstream);
         version.split_once('+').map_or(version, |(upstream, _)| upstream)
     }
@@ -205,21 +198,21 @@ impl Package {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// The package, with `*` for any letters.
+    /// Package name with `*` wildcards.
     pub package: String,
-    /// What it is pinned to: `version 580.95.05*`.
+    /// Such as `version 580.95.05*`.
     pub pin: String,
-    /// How strongly.
     pub priority: i32,
 }
 
-/// Unattended upgrades.
+/// Configuration of unattended-upgrades.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unattended {
     /// `APT::Periodic::Unattended-Upgrade` is on.
     pub enabled: bool,
-    /// `Unattended-Upgrade::Package-Blacklist`, regular expressions on the beginning of a name.
+    /// `Unattended-Upgrade::Package-Blacklist`: regular expressions anchored at the start of a
+    /// name.
     pub blacklist: Vec<String>,
 }
 
@@ -227,47 +220,45 @@ pub struct Unattended {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DkmsTree {
-    /// The version.
     pub version: String,
-    /// The kernels that it is built for.
+    /// Kernels that it was built for.
     pub built_for: Vec<String>,
 }
 
-/// Whether unsigned modules are refused.
+/// Module signature enforcement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecureBootObservation {
-    /// The firmware's variable; absent on a machine that did not boot by EFI.
+    /// EFI variable; absent without EFI boot.
     pub enabled: Reading<bool>,
     /// `module.sig_enforce` of the running kernel.
     pub signatures_enforced: Reading<bool>,
 }
 
-/// A service.
+/// State of a systemd service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceObservation {
-    /// Whether its unit file is there.
+    /// Whether its unit file exists.
     pub unit: Reading<bool>,
-    /// Whether it starts at boot.
+    /// Whether it is enabled at boot.
     pub enabled: Reading<bool>,
-    /// Whether it is masked.
     pub masked: Reading<bool>,
-    /// Whether it has a process.
+    /// Whether it has a running process.
     pub running: Reading<bool>,
 }
 
-/// Containers.
+/// Container runtimes and toolkit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContainerObservation {
-    /// Whether a container runtime is on the node.
+    /// Installed container runtimes.
     pub runtimes: Reading<Vec<String>>,
-    /// Whether the toolkit's command is there.
+    /// Whether the container toolkit is installed.
     pub toolkit: Reading<bool>,
-    /// CDI specifications, with the driver version that they name.
+    /// CDI specifications with their driver versions.
     pub cdi: Reading<Vec<CdiSpec>>,
-    /// Whether this file system is that of a container.
+    /// Whether this file system is a container's.
     pub inside: Reading<bool>,
 }
 
@@ -275,32 +266,31 @@ pub struct ContainerObservation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CdiSpec {
-    /// Where it is.
     pub path: String,
-    /// The version of the libraries that it mounts.
+    /// Version of the mounted driver libraries.
     pub driver: Reading<String>,
 }
 
-/// The Python that a job would use.
+/// The Python environment that a job would use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonObservation {
-    /// Its interpreter.
+    /// Path of the interpreter.
     pub interpreter: Reading<String>,
-    /// The packages of frameworks and of NVIDIA in it.
+    /// Installed framework and NVIDIA packages.
     pub packages: Reading<Vec<PythonPackage>>,
 }
 
-/// A package of Python's.
+/// An installed Python package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonPackage {
-    /// Its name, lower case, with dashes.
+    /// Normalised name: lower case with dashes.
     pub name: String,
-    /// Its version as METADATA has it. Wheels of the Python index have no local part there.
+    /// Version from METADATA. PyPI wheels have no local part there.
     pub version: String,
-    /// The CUDA that torch's own file says it was built with; absent where it says none.
+    /// CUDA version recorded by torch itself; absent for a build without CUDA.
     pub cuda: Reading<String>,
-    /// What it requires exactly of NVIDIA's packages: name to version.
+    /// Exact requirements (`==`) on NVIDIA packages, by name.
     pub pinned: BTreeMap<String, String>,
 }

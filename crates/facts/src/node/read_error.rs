@@ -1,4 +1,4 @@
-//! Why something could not be read.
+//! Typed errors of failed reads.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,190 +10,163 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nvml_status::NvmlStatus;
 
-/// Why a reading has no value. Code goes by the variant; `Display` is for people.
+/// Why a reading has no value. Code matches on the variant; `Display` is for humans.
 ///
-/// It is written as `{"code": ..., "params": ...}`. A plain text, as older captures and logs have
-/// it, is read as [`Self::Legacy`] and written back as it was.
+/// Serialised as `{"code": ..., "params": ...}`. A plain string, as in older captures and logs, is
+/// parsed as [`Self::Legacy`] and written back unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(remote = "Self", tag = "code", content = "params", rename_all = "kebab-case")]
 pub enum ReadError {
-    /// An NVML call returned it.
+    /// An NVML call failed.
     #[error("{status}")]
-    Nvml {
-        /// What it returned.
-        status: NvmlStatus,
-    },
-    /// The NVML library is too old to have the call.
+    Nvml { status: NvmlStatus },
+    /// The NVML library is too old for the call.
     #[error("{}", missing_call(call.as_deref()))]
     MissingCall {
-        /// Its name, where it is told.
+        /// Name of the function, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<Cow<'static, str>>,
     },
-    /// The operating system refused.
-    #[error("{}", os_words(*errno))]
-    Os {
-        /// Its number of the error.
-        errno: i32,
-    },
-    /// A pipe, a device or a folder where a file is expected.
+    /// A system call failed.
+    #[error("{}", os_message(*errno))]
+    Os { errno: i32 },
+    /// A pipe, device or directory instead of a file.
     #[error("not a regular file")]
     NotRegularFile,
-    /// Something else where a symbolic link is expected.
+    /// Not a symbolic link.
     #[error("not a link")]
     NotALink,
-    /// A symbolic link to a name that is not UTF-8.
+    /// A symbolic link with a target that is not UTF-8.
     #[error("a link to a name that is not UTF-8")]
     LinkNotUtf8,
-    /// More symbolic links on one path than the kernel follows.
+    /// Too many levels of symbolic links.
     #[error("a loop of links")]
     LinkLoop,
-    /// A file beyond the limit of what is read.
+    /// A file larger than the read limit.
     #[error("larger than {} MiB", limit_bytes >> 20)]
-    TooLarge {
-        /// The limit.
-        limit_bytes: u64,
-    },
-    /// A folder beyond the limit of what is listed.
+    TooLarge { limit_bytes: u64 },
+    /// A directory with more entries than the limit.
     #[error("more than {limit} entries")]
-    TooManyEntries {
-        /// The limit.
-        limit: usize,
-    },
-    /// A file with a NUL in it.
+    TooManyEntries { limit: usize },
+    /// A file that contains a NUL byte.
     #[error("`{path}` is not a text")]
-    NotText {
-        /// Which.
-        path: String,
-    },
-    /// The capture does not speak of it.
+    NotText { path: String },
+    /// The capture does not include it.
     #[error("not in the capture")]
     NotInCapture,
-    /// NVML did not open the GPU, so that nothing more was asked.
+    /// NVML could not open the GPU, so nothing more was queried.
     #[error("the device could not be opened")]
     DeviceNotOpened,
-    /// NVML lists GPUs that it does not open.
-    #[error("NVML does not open {}", shut_gpus(gpus))]
+    /// NVML lists GPUs that it cannot open.
+    #[error("NVML does not open {}", unopened_gpus(gpus))]
     GpusNotOpened {
-        /// Their numbers, each with what the call returned.
+        /// NVML indices with the returned status.
         gpus: Vec<(u32, NvmlStatus)>,
     },
     /// NVML does not list the GPU.
     #[error("NVML does not list it")]
     NotListed,
-    /// NVML listed the GPU before.
+    /// NVML listed the GPU earlier but no longer does.
     #[error("NVML no longer lists it")]
     NoLongerListed,
-    /// A call into the driver has not returned.
+    /// A call into the driver hangs.
     #[error("NVML does not answer: it hangs in {call}")]
     CallHung {
-        /// Which, with the GPU that it is about.
+        /// The call and its GPU.
         call: String,
     },
-    /// The GPU is left alone after a call about it did not return.
-    #[error("it is not asked: a call about it did not return{}", left_alone(*avoid_s))]
+    /// The GPU is not queried after a call on it hung.
+    #[error("not queried: a call on it hung{}", back_off(*avoid_s))]
     CallStuck {
-        /// For how long; `None` where the collector does not report it.
+        /// Back-off in seconds; `None` if the collector does not report it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         avoid_s: Option<u64>,
     },
-    /// No answer within the time that is given.
+    /// Timed out.
     #[error("NVML did not answer within {limit_s} s")]
-    Deadline {
-        /// The limit.
-        limit_s: u64,
-    },
-    /// What stood in the way is over, and it was not read again yet.
-    #[error("NVML answers again; this was not read since")]
+    Deadline { limit_s: u64 },
+    /// The cause is resolved, but the value was not read again yet.
+    #[error("NVML recovered; not read again yet")]
     NotReadSince,
-    /// Nothing was read so far.
+    /// Not read yet.
     #[error("it has not been read yet")]
     NotReadYet,
-    /// The agent, which would read it, does not run.
+    /// The agent that would read it is not running.
     #[error("the agent is not running")]
     AgentNotRunning,
     /// NaN or an infinity.
     #[error("it is not a number")]
     NotANumber,
-    /// The state of one NVLink.
+    /// Failed to read the state of one NVLink.
     #[error("{err}, link {link}")]
-    Link {
-        /// Which.
-        link: u32,
-        /// Why.
-        err: Box<ReadError>,
-    },
-    /// How many `NVLink`s there are.
+    Link { link: u32, err: Box<ReadError> },
+    /// Failed to read the number of `NVLink`s.
     #[error("the number of NVLinks cannot be read: {err}")]
-    LinkCount {
-        /// Why.
-        err: Box<ReadError>,
-    },
-    /// Something below what was asked for.
+    LinkCount { err: Box<ReadError> },
+    /// Failed at a nested path or object.
     #[error("{place}: {err}")]
     At {
-        /// The path, or another name.
+        /// Path or other name.
         place: Box<str>,
-        /// Why.
         err: Box<ReadError>,
     },
-    /// It was read and does not have the expected form.
+    /// Unexpected format.
     #[error("{detail}")]
     Malformed {
-        /// What is wrong with it, for people.
+        /// Human-readable description.
         detail: Cow<'static, str>,
     },
-    /// The process that asks NVML ended, or wrote what does not read.
+    /// The NVML probe process died or wrote malformed output.
     #[error("{detail}")]
     ProbeEnded {
-        /// How, and in which call.
+        /// How it ended, and in which call.
         detail: String,
     },
     /// The NVML library could not be loaded.
     #[error("{detail}")]
     NoLibrary {
-        /// What the loader says.
+        /// Error of the dynamic loader.
         detail: String,
     },
-    /// There was nothing to read it from, or no right to.
+    /// The source is missing or not accessible.
     #[error("{detail}")]
     Unavailable {
-        /// What is missing, for people.
+        /// Human-readable description.
         detail: Cow<'static, str>,
     },
-    /// A text of an older form, which says no more than its words.
+    /// A plain string in the old format.
     #[error("{0}")]
     #[serde(skip)]
     Legacy(String),
 }
 
 impl ReadError {
-    /// An NVML call returned it.
+    /// An NVML call failed.
     pub fn nvml(status: u32) -> Self {
         Self::Nvml { status: NvmlStatus(status) }
     }
 
-    /// It does not have the expected form.
+    /// Shorthand for [`Self::Malformed`].
     pub fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::Malformed { detail: detail.into() }
     }
 
-    /// There is nothing to read it from.
+    /// Shorthand for [`Self::Unavailable`].
     pub fn unavailable(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::Unavailable { detail: detail.into() }
     }
 
-    /// The same of something below what was asked for.
+    /// Wraps the error with the nested path or object.
     #[must_use]
     pub fn at(self, place: impl Into<Box<str>>) -> Self {
         Self::At { place: place.into(), err: Box::new(self) }
     }
 }
 
-/// An error that carries a [`ReadError`] is that one.
+/// Unwraps a [`ReadError`] inside the I/O error.
 impl From<&io::Error> for ReadError {
     fn from(err: &io::Error) -> Self {
-        let own = err.get_ref().and_then(|it| it.downcast_ref::<Self>());
+        let own = err.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
         match (own, err.raw_os_error()) {
             (Some(own), _) => own.clone(),
             (None, Some(errno)) => Self::Os { errno },
@@ -215,19 +188,19 @@ fn missing_call(call: Option<&str>) -> String {
     )
 }
 
-fn left_alone(avoid_s: Option<u64>) -> String {
+fn back_off(avoid_s: Option<u64>) -> String {
     avoid_s.map_or_else(String::new, |avoid_s| {
-        format!(", so that it is left alone for {avoid_s} s and for as long as that call is stuck")
+        format!("; backing off for {avoid_s} s and while that call is stuck")
     })
 }
 
-fn shut_gpus(gpus: &[(u32, NvmlStatus)]) -> String {
+fn unopened_gpus(gpus: &[(u32, NvmlStatus)]) -> String {
     let each = gpus.iter().map(|(index, status)| format!("GPU {index}: {status}"));
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The system's words, without the number that differs between systems.
-fn os_words(errno: i32) -> String {
+/// The system's error text without the platform-specific number.
+fn os_message(errno: i32) -> String {
     let err = io::Error::from_raw_os_error(errno);
     if err.kind() == io::ErrorKind::PermissionDenied {
         return "permission denied".to_owned();
@@ -259,7 +232,7 @@ impl<'de> Visitor<'de> for ReadErrorVisitor {
     type Value = ReadError;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("why something could not be read")
+        out.write_str("a read error")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<ReadError, E> {
@@ -276,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_written_by_code_and_read_back() {
+    fn errors_round_trip_by_code() {
         let lost = ReadError::Nvml { status: NvmlStatus::GPU_IS_LOST };
         assert_eq!(
             serde_json::to_string(&lost).unwrap(),
@@ -306,7 +279,7 @@ mod tests {
         }
     }
 
-    /// One of each variant but the legacy text.
+    /// One of each variant except `Legacy`.
     fn samples() -> Vec<ReadError> {
         let err = || Box::new(ReadError::NotListed);
         let detail = || "detail".to_owned();
@@ -354,7 +327,7 @@ mod tests {
             let value = serde_json::to_value(&err).unwrap();
             let params: Vec<String> = value.get("params").map_or_else(
                 || vec!["-".to_owned()],
-                |params| params.as_object().unwrap().keys().map(|it| format!("`{it}`")).collect(),
+                |params| params.as_object().unwrap().keys().map(|key| format!("`{key}`")).collect(),
             );
             let code = value["code"].as_str().unwrap();
             let row = rows.iter().find(|row| row.starts_with(&format!("| `{code}` | ")));
@@ -365,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_before_stays_a_text() {
+    fn legacy_text_round_trips() {
         let text = r#""NVML_ERROR_INVALID_ARGUMENT""#;
         let err: ReadError = serde_json::from_str(text).unwrap();
         assert_eq!(err, ReadError::Legacy("NVML_ERROR_INVALID_ARGUMENT".to_owned()));
@@ -373,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_errors_keep_their_number() {
+    fn os_errors_keep_their_number() {
         let err = ReadError::from(&io::Error::from_raw_os_error(5));
         assert_eq!(err, ReadError::Os { errno: 5 });
         assert_eq!(err.to_string(), "input/output error");

@@ -1,24 +1,23 @@
-//! One thing that somebody tried to read.
+//! Result of a read attempt.
 
 use serde::{Deserialize, Serialize};
 
 use super::read_error::ReadError;
 
-/// What came of a read. Absent and unreadable are different answers: a file that is not there says
-/// something about the node, a file that may not be opened says nothing.
+/// Result of reading one value. Absent and unreadable differ: a missing file is information about
+/// the node, an inaccessible one is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reading<T> {
-    /// It was read.
     Value(T),
-    /// It does not exist, or the device does not have it.
+    /// Does not exist or is not supported by the device.
     Absent,
-    /// It could not be read, and why.
+    /// Could not be read.
     Unreadable(ReadError),
 }
 
 impl<T> Reading<T> {
-    /// The value, where there is one.
+    /// The value, if any.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -26,7 +25,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Why there is no answer, where there is none.
+    /// The error, if unreadable.
     pub fn why_unreadable(&self) -> Option<&ReadError> {
         match self {
             Self::Unreadable(why) => Some(why),
@@ -34,7 +33,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The same with another value.
+    /// Maps the value.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Value(value) => Reading::Value(change(value)),
@@ -43,7 +42,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Goes on with the value, where there is one.
+    /// Chains another reading on the value.
     pub fn and_then<U>(self, next: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
         match self {
             Self::Value(value) => next(value),
@@ -52,7 +51,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The same, borrowed.
+    /// Borrows the value.
     pub fn as_ref(&self) -> Reading<&T> {
         match self {
             Self::Value(value) => Reading::Value(value),
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_states_are_three_forms() {
+    fn three_states_round_trip() {
         let text = |reading: &Reading<u32>| serde_json::to_string(reading).unwrap();
         assert_eq!(text(&Reading::Value(7)), r#"{"value":7}"#);
         assert_eq!(text(&Reading::Absent), r#""absent""#);

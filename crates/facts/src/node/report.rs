@@ -1,29 +1,28 @@
-//! The answer.
+//! Result of evaluating a node.
 
 use serde::Serialize;
 
 use crate::check::{DataId, Findings, Notice, Remedy, Verdict};
 use crate::set::SetId;
 
-/// One thing that was looked at.
+/// One checked item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Item {
-    /// A stable name of the finding.
+    /// Stable code.
     pub code: &'static str,
-    /// What it is about: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
+    /// Subject: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
     pub subject: String,
-    /// What this alone comes to. Unknown: the text says what could not be read.
+    /// Verdict of this item alone. If unknown, the text says what could not be read.
     pub verdict: Verdict,
-    /// In words.
     pub text: String,
-    /// Who says so: what was read, and the source of the rule where it is not plain.
+    /// What was read, and the source of the rule if not obvious.
     pub source: String,
-    /// What would help against this one, with the command. The report's list of remedies has it too.
+    /// The remedy for this item with its command. Also in the report's list of remedies.
     #[serde(skip)]
     pub remedy: Option<String>,
 }
 
-/// The answer to a check of a node.
+/// Result of evaluating a node.
 #[derive(Debug, Clone, Serialize)]
 #[must_use = "an unread report is not actionable"]
 pub struct NodeReport {
@@ -31,28 +30,26 @@ pub struct NodeReport {
     pub verdict: Verdict,
     /// Worst first.
     pub items: Vec<Item>,
-    /// What would help, most useful first.
+    /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// Listed apart; they change the verdict only in strict checks.
+    /// They affect the verdict only in strict checks.
     pub notices: Vec<Notice>,
-    /// What this check did not judge, each with the reason.
+    /// Skipped checks, each with the reason.
     pub not_judged: Vec<String>,
-    /// Which facts.
     pub data: DataId,
 }
 
-/// What the rules write into.
+/// Collects what the rules find.
 #[derive(Debug, Default)]
 pub(super) struct NodeFindings {
     items: Vec<Item>,
-    /// The place of the item that was added last.
+    /// Index of the last added item.
     last: usize,
     not_judged: Vec<String>,
     findings: Findings,
 }
 
 impl NodeFindings {
-    /// Adds an item.
     pub(super) fn item(
         &mut self,
         verdict: Verdict,
@@ -72,7 +69,8 @@ impl NodeFindings {
         self.push(item);
     }
 
-    /// Adds a remedy for the item before it; the same act for another purpose is the same remedy.
+    /// Adds a remedy for the last item. The same text and command for another purpose extend the
+    /// existing remedy.
     pub(super) fn remedy(&mut self, purpose: &str, text: &str, command: Option<&str>) {
         if let Some(item) = self.items.get_mut(self.last) {
             item.remedy = Some(sentence(text, command));
@@ -80,13 +78,13 @@ impl NodeFindings {
         self.findings.remedy(purpose, text.to_owned(), command.map(str::to_owned));
     }
 
-    /// Names what is not judged: it decides nothing.
+    /// Records a skipped check, which does not affect the verdict.
     pub(super) fn not_judged(&mut self, what: &str) {
         self.not_judged.push(what.to_owned());
     }
 
-    /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
-    pub(super) fn ask_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
+    /// Runs compatibility rules and adds their reasons as items about `subject`.
+    pub(super) fn merge_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
         let before = self.findings.advice().len();
         rules(&mut self.findings);
         let new = self.findings.advice().nth(before);
@@ -104,27 +102,28 @@ impl NodeFindings {
         }
     }
 
-    /// Two models of GPU say the same of one driver.
+    /// Adds an item unless an equal one exists: two GPU models may share a finding about the
+    /// driver.
     fn push(&mut self, item: Item) {
-        let same = |it: &Item| (it.code, &it.text) == (item.code, &item.text);
+        let same = |known: &Item| (known.code, &known.text) == (item.code, &item.text);
         self.last = self.items.iter().position(same).unwrap_or(self.items.len());
         if self.last == self.items.len() {
             self.items.push(item);
         }
     }
 
-    /// The answer: the worst item decides.
+    /// Builds the report: the worst item decides the verdict.
     pub(super) fn into_report(mut self, set: &SetId) -> NodeReport {
-        // Stable: inside a verdict the items keep the order of the rules.
+        // Stable sort: items of equal verdict keep the order of the rules.
         self.items.sort_by_key(|item| std::cmp::Reverse(item.verdict));
         let verdict = self.items.first().map_or(Verdict::Unknown, |item| item.verdict);
         let findings = std::mem::take(&mut self.findings);
         let (remedies, mut notices) = findings.into_remedies_and_notices();
-        let mut seen: Vec<(crate::check::NoticeCode, Option<String>, String)> = Vec::new();
+        let mut known: Vec<(crate::check::NoticeCode, Option<String>, String)> = Vec::new();
         notices.retain(|notice| {
             let key = (notice.code, notice.id.clone(), notice.text.clone());
-            let new = !seen.contains(&key);
-            seen.push(key);
+            let new = !known.contains(&key);
+            known.push(key);
             new
         });
         let Self { items, not_judged, .. } = self;

@@ -1,8 +1,8 @@
-//! Every item in every verdict that it can have: a healthy node, and one thing changed.
+//! Every item with every possible verdict: a healthy node with one change.
 
 mod driver;
 mod gpus;
-mod now;
+mod health;
 mod software;
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ fn device(index: u32) -> NvmlDevice {
             failed: false,
         }),
         recovery_action: Reading::Value(0),
-        now: Some(now::well()),
+        now: Some(health::healthy_device()),
     }
 }
 
@@ -95,7 +95,7 @@ fn service() -> ServiceObservation {
     }
 }
 
-/// Eight H100 on one board, all as it should be.
+/// A healthy node with eight H100 on one board.
 pub(super) fn healthy() -> NodeObservation {
     let gpu = |index: u32| PciDevice {
         address: format!("0000:{index:02x}:00.0"),
@@ -182,18 +182,18 @@ pub(super) fn healthy() -> NodeObservation {
                 pinned: BTreeMap::new(),
             }]),
         },
-        now: Some(now::quiet()),
+        now: Some(health::healthy_host()),
     }
 }
 
-fn judged(seen: &NodeObservation) -> NodeReport {
-    judge(crate::FactSet::embedded(), seen, date(2026, 11, 15), false)
+fn evaluated(node: &NodeObservation) -> NodeReport {
+    evaluate(crate::FactSet::embedded(), node, date(2026, 11, 15), false)
 }
 
 #[test]
-fn a_healthy_node_is_ok() {
-    let report = judged(&healthy());
-    let bad: Vec<&Item> = report.items.iter().filter(|it| it.verdict != Verdict::Ok).collect();
+fn healthy_node_is_ok() {
+    let report = evaluated(&healthy());
+    let bad: Vec<&Item> = report.items.iter().filter(|item| item.verdict != Verdict::Ok).collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!(report.verdict, Verdict::Ok);
     assert!(report.remedies.is_empty(), "{:?}", report.remedies);
@@ -239,35 +239,35 @@ fn a_healthy_node_is_ok() {
     }
 }
 
-/// One change to the healthy node, and the item that must come of it.
+/// One change to the healthy node, and the expected item.
 type Case = (&'static str, Verdict, fn(&mut NodeObservation));
 
-fn nvml(seen: &mut NodeObservation) -> &mut Nvml {
-    match &mut seen.nvml {
+fn nvml(node: &mut NodeObservation) -> &mut Nvml {
+    match &mut node.nvml {
         NvmlReading::Answered(nvml) => nvml,
         other => panic!("{other:?}"),
     }
 }
 
-fn all(seen: &mut NodeObservation, change: impl Fn(&mut NvmlDevice)) {
-    nvml(seen).devices.iter_mut().for_each(change);
+fn all(node: &mut NodeObservation, change: impl Fn(&mut NvmlDevice)) {
+    nvml(node).devices.iter_mut().for_each(change);
 }
 
-fn kernels(seen: &mut NodeObservation) -> &mut Vec<InstalledKernel> {
-    match &mut seen.kernels.installed {
+fn kernels(node: &mut NodeObservation) -> &mut Vec<InstalledKernel> {
+    match &mut node.kernels.installed {
         Reading::Value(kernels) => kernels,
         other => panic!("{other:?}"),
     }
 }
 
-fn license(seen: &mut NodeObservation, license: &str) {
-    let Reading::Value(module) = &mut kernels(seen)[0].module else { panic!() };
+fn license(node: &mut NodeObservation, license: &str) {
+    let Reading::Value(module) = &mut kernels(node)[0].module else { panic!() };
     let Reading::Value(info) = &mut module.info else { panic!() };
     info.license = Some(license.to_owned());
 }
 
-fn packages(seen: &mut NodeObservation) -> &mut Vec<Package> {
-    match &mut seen.packages.dpkg {
+fn packages(node: &mut NodeObservation) -> &mut Vec<Package> {
+    match &mut node.packages.dpkg {
         Reading::Value(packages) => packages,
         other => panic!("{other:?}"),
     }
@@ -277,22 +277,22 @@ fn refused(error: NvmlStatus) -> NvmlReading {
     NvmlReading::Refused { error }
 }
 
-fn unloaded(seen: &mut NodeObservation) {
-    seen.driver.loaded = Reading::Absent;
-    seen.driver.nvrm_line = Reading::Absent;
-    seen.nvml = refused(NvmlStatus::DRIVER_NOT_LOADED);
+fn unloaded(node: &mut NodeObservation) {
+    node.driver.loaded = Reading::Absent;
+    node.driver.nvrm_line = Reading::Absent;
+    node.nvml = refused(NvmlStatus::DRIVER_NOT_LOADED);
 }
 
-fn blackwell(seen: &mut NodeObservation, name: &str, id: u32) {
-    all(seen, |device| {
+fn blackwell(node: &mut NodeObservation, name: &str, id: u32) {
+    all(node, |device| {
         device.name = text(name);
         device.pci_device_id = Reading::Value(id << 16 | 0x10de);
     });
 }
 
-fn grace(seen: &mut NodeObservation, mode: Option<&str>) {
-    blackwell(seen, "NVIDIA GB200", 0x2941);
-    seen.driver.parameters = Reading::Value(
+fn grace(node: &mut NodeObservation, mode: Option<&str>) {
+    blackwell(node, "NVIDIA GB200", 0x2941);
+    node.driver.parameters = Reading::Value(
         mode.map(|mode| ("CoherentGPUMemoryMode".to_owned(), mode.to_owned()))
             .into_iter()
             .collect(),
@@ -301,13 +301,16 @@ fn grace(seen: &mut NodeObservation, mode: Option<&str>) {
 
 fn check_all(cases: &[Case]) {
     for (code, verdict, change) in cases {
-        let mut seen = healthy();
-        change(&mut seen);
-        let report = judged(&seen);
+        let mut node = healthy();
+        change(&mut node);
+        let report = evaluated(&node);
         let found = report.items.iter().find(|item| item.code == *code && item.verdict == *verdict);
         let Some(found) = found else {
-            let items: Vec<_> =
-                report.items.iter().map(|it| (it.code, it.verdict.name(), &it.text)).collect();
+            let items: Vec<_> = report
+                .items
+                .iter()
+                .map(|item| (item.code, item.verdict.name(), &item.text))
+                .collect();
             panic!("no {code} ({}) in {items:#?}", verdict.name());
         };
         assert!(!found.text.is_empty() && !found.source.is_empty(), "{code}");
@@ -316,38 +319,39 @@ fn check_all(cases: &[Case]) {
 }
 
 #[test]
-fn an_upgrade_under_a_running_driver_names_the_way_out() {
-    let mut seen = healthy();
-    seen.nvml = refused(NvmlStatus::LIB_RM_VERSION_MISMATCH);
+fn upgrade_under_running_driver_suggests_a_reboot() {
+    let mut node = healthy();
+    node.nvml = refused(NvmlStatus::LIB_RM_VERSION_MISMATCH);
     let newer = "580.105.08";
-    seen.driver.libraries = Reading::Value(vec![Library {
+    node.driver.libraries = Reading::Value(vec![Library {
         path: "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned(),
         version: text(newer),
     }]);
-    kernels(&mut seen)[0].module = module(newer, true);
-    let report = judged(&seen);
-    let verdict = |code: &str| report.items.iter().find(|it| it.code == code).map(|it| it.verdict);
+    kernels(&mut node)[0].module = module(newer, true);
+    let report = evaluated(&node);
+    let verdict =
+        |code: &str| report.items.iter().find(|item| item.code == code).map(|item| item.verdict);
     assert_eq!(verdict("driver-library-mismatch"), Some(Verdict::Blocked));
     assert_eq!(verdict("nvml-mismatch"), Some(Verdict::Blocked));
-    // A reboot mends it, and the report says so.
+    // A reboot fixes it, and the report says so.
     assert_eq!(verdict("next-kernel-ready"), Some(Verdict::Ok));
     assert!(report.remedies.iter().any(|remedy| remedy.text.contains("reboot")));
 }
 
 #[test]
-fn strict_lets_what_is_known_against_it_decide() {
-    let seen = healthy();
-    assert!(!judged(&seen).notices.is_empty());
-    let strict = judge(crate::FactSet::embedded(), &seen, date(2026, 11, 15), true);
+fn strict_blocks_on_advisories() {
+    let node = healthy();
+    assert!(!evaluated(&node).notices.is_empty());
+    let strict = evaluate(crate::FactSet::embedded(), &node, date(2026, 11, 15), true);
     assert_eq!(strict.verdict, Verdict::Blocked);
     assert!(strict.items.iter().any(|item| item.code == "strict-exposed"));
 }
 
 #[test]
-fn two_models_say_the_same_of_one_driver_once() {
-    let mut seen = healthy();
-    nvml(&mut seen).devices[0].name = text("NVIDIA H200");
-    let report = judged(&seen);
+fn findings_shared_by_two_models_are_reported_once() {
+    let mut node = healthy();
+    nvml(&mut node).devices[0].name = text("NVIDIA H200");
+    let report = evaluated(&node);
     let count = |code: &str| report.items.iter().filter(|item| item.code == code).count();
     assert_eq!(count("supported-branch"), 1);
     assert_eq!(count("architecture-driven"), 2);
@@ -357,8 +361,8 @@ fn two_models_say_the_same_of_one_driver_once() {
 }
 
 #[test]
-fn an_observation_survives_its_form() {
-    let seen = healthy();
-    let json = serde_json::to_string(&seen).unwrap();
-    assert_eq!(serde_json::from_str::<NodeObservation>(&json).unwrap(), seen);
+fn observation_round_trips() {
+    let node = healthy();
+    let json = serde_json::to_string(&node).unwrap();
+    assert_eq!(serde_json::from_str::<NodeObservation>(&json).unwrap(), node);
 }

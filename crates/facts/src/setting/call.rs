@@ -1,70 +1,67 @@
-//! Python calls and their arguments.
+//! Rules on Python calls and their arguments.
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
-/// A Python call, or one argument of it.
+/// A rule on a Python call or one of its arguments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallRule {
-    /// Dotted paths as if everything were imported by its full name. `*.save` is any method `save`.
+    /// Fully qualified dotted paths. `*.save` matches any method `save`.
     pub paths: Vec<String>,
-    /// The name itself is the matter: an import or a mention is as bad as a call.
+    /// Match imports and mentions of the name as well as calls.
     #[serde(default)]
     pub mention: bool,
-    /// The argument that is judged; absent: the call is.
+    /// The argument to test; `None` if the call itself is the finding.
     pub argument: Option<ArgumentTest>,
-    /// Other arguments that have to be so too, for what is wrong only together.
+    /// Further argument tests that must also match.
     #[serde(default)]
     pub also: Vec<ArgumentTest>,
-    /// Only when the text imports one of these packages.
+    /// Applies only if the text imports one of these packages.
     #[serde(default)]
     pub imports: Vec<String>,
-    /// Not when the text imports one of these packages or names it in quotes.
+    /// Does not apply if the text imports one of these packages or names one in quotes.
     #[serde(default)]
     pub unless_mentioned: Vec<String>,
-    /// Not when this keyword is given.
+    /// Does not apply if this keyword argument is present.
     pub unless_keyword: Option<String>,
-    /// What to say; `{name}` is the path, the key or the value that is wrong.
-    pub verdict: Verdict,
+    /// `{name}` is the offending path, key or value.
+    pub verdict: LintVerdict,
 }
 
-/// An argument of a call, and what is wrong with it.
+/// A test of one argument.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArgumentTest {
-    /// The keyword.
     pub keyword: String,
-    /// Where it stands without the keyword, from 0.
+    /// Index as a positional argument, from 0.
     pub position: Option<usize>,
-    /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: BadArgument,
 }
 
-/// What is wrong with an argument.
+/// Condition under which an argument is wrong.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Wrong {
-    /// It is a number, written out.
+pub enum BadArgument {
+    /// A number literal.
     Number,
-    /// It is a text, written out.
+    /// A string literal.
     Text,
-    /// It is a dictionary, written out.
+    /// A dictionary literal.
     Dictionary,
-    /// It is this literal or path.
+    /// One of these literals or paths.
     Is(Vec<String>),
-    /// It is a path or a word that begins so.
+    /// A path or word with one of these prefixes.
     BeginsWith(Vec<String>),
-    /// It is a text, and none of these.
+    /// A string literal that is none of these.
     TextNotOneOf(Vec<String>),
-    /// It is a dictionary with a key that is none of these.
+    /// A dictionary with a key that is none of these.
     KeyNotOneOf(Vec<String>),
-    /// It is a dictionary with one of `fake` as a key, or with a near miss of one of `real`.
+    /// A dictionary with a key from `fake` or a misspelling of a key from `real`.
     KeyFakeOrNear {
-        /// Keys that do not exist.
         fake: Vec<String>,
-        /// Keys that do, as far as we know them.
+        /// Known real keys; not exhaustive.
         real: Vec<String>,
     },
 }

@@ -1,85 +1,82 @@
-//! Commands, claims, and patterns that code finds.
+//! Rules on commands and claims, and texts for patterns found by code.
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
-/// An option of a command.
+/// A rule on a command-line option.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandRule {
-    /// The program, without its folder.
+    /// Program name without its directory.
     pub program: String,
-    /// The option whose value is a list with commas, such as `--format`.
+    /// Option with a comma-separated value, such as `--format`.
     pub option: String,
-    /// The words that it takes.
+    /// Accepted words.
     pub words: Vec<String>,
-    /// What to say of another word.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
-/// Two versions that people tie together and that do not belong together.
+/// Two versions wrongly claimed to belong together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRule {
-    /// Of what the claim is, such as the CUDA version.
+    /// Subject of the claim, such as a CUDA version.
     pub of: String,
-    /// What is wrongly said to belong to it, such as a driver version.
+    /// The version wrongly tied to it, such as a driver version.
     pub tied_to: String,
-    /// What to say; `{name}` is `of` and `{value}` is `tied_to`.
-    pub verdict: Verdict,
+    /// `{name}` is `of` and `{value}` is `tied_to`.
+    pub verdict: LintVerdict,
 }
 
-/// A power limit that a comment calls the maximum of a card that has another.
+/// A power limit that a comment wrongly calls the maximum of a card.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerClaim {
-    /// The words in a comment that make the claim: the card, and that it is the most.
+    /// Words of a comment that make the claim: the card, and that it is the maximum.
     pub words: Vec<String>,
-    /// The limits for which it is true.
+    /// Limits for which the claim is true.
     pub true_of: Vec<PowerLimit>,
-    /// What to say of another; `{value}` is the limit.
-    pub verdict: Verdict,
+    /// Verdict on any other limit; `{value}` is the limit.
+    pub verdict: LintVerdict,
 }
 
-/// A power limit that a card has.
+/// A real power limit of a card.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerLimit {
-    /// The limit.
     pub limit_w: f64,
-    /// The forms of the card, one of which the comment has to name; empty: none has to be named.
+    /// Form factors, one of which the comment must name; empty if none is needed.
     #[serde(default)]
     pub forms: Vec<String>,
 }
 
-/// What to say where code finds a pattern.
+/// Text for a pattern found by code.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pattern {
     /// Which pattern.
-    pub shape: Shape,
-    /// What to say.
-    pub verdict: Verdict,
+    pub shape: CodePattern,
+    pub verdict: LintVerdict,
 }
 
-/// A pattern that code finds.
+/// A pattern found by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
-    /// A version turned into a floating-point number.
+pub enum CodePattern {
+    /// A version parsed as a floating-point number.
     VersionAsFloat,
-    /// Versions compared letter by letter.
+    /// Versions compared as strings.
     VersionAsText,
-    /// A training loop that goes on without the batch that ran out of memory.
+    /// A training loop that skips the batch that ran out of memory.
     OomDropsBatch,
-    /// The allocator's cache emptied in every step.
+    /// `empty_cache()` in every training step.
     EmptyCacheEveryStep,
-    /// An `allow` comment that cannot be followed.
+    /// A malformed `allow` comment.
     AllowMalformed,
 }
 
-impl Shape {
+impl CodePattern {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::VersionAsFloat,

@@ -1,54 +1,52 @@
-//! Environment variables.
+//! Rules on environment variables.
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
-/// A family of environment variables.
+/// Environment variables with a common prefix.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// What the names begin with, such as `NCCL_`.
+    /// Such as `NCCL_`.
     pub prefix: String,
-    /// The names that the software reads; a near miss of one is a slip.
+    /// Names that the software reads. A near miss is reported as a misspelling.
     pub names: Vec<String>,
-    /// Names that builds, plugins and scripts use besides: real, and no name to compare a slip with.
+    /// Names used by builds, plugins and scripts: real, but not suggested as corrections.
     #[serde(default)]
     pub others: Vec<String>,
-    /// Whether `names` and `others` are all there is. Where they are not, only a slip is found.
+    /// Whether `names` and `others` are exhaustive. If not, only misspellings are reported.
     pub complete: bool,
-    /// What to say of a name that is not in `names`.
-    pub verdict: Verdict,
+    /// Verdict on a name that is not in `names`.
+    pub verdict: LintVerdict,
 }
 
-/// Environment variables that are judged by name, or by name and value.
+/// A rule on environment variables, by name or by name and value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariableRule {
-    /// The exact names.
     pub names: Vec<String>,
-    /// Which values are meant; absent: the name alone is the matter, in a read too.
+    /// Matching values; `None` if the name alone is the finding, also when it is only read.
     pub value: Option<ValueTest>,
-    /// Not where a condition stands before it: a switch for debugging that somebody has to turn on is
-    /// not left on.
+    /// Does not apply under a condition: a debug switch that must be enabled explicitly was not
+    /// left on.
     #[serde(default)]
     pub unless_guarded: bool,
-    /// The kinds of place where it matters; empty: everywhere.
+    /// Where the rule applies; empty for everywhere.
     #[serde(default)]
-    pub places: Vec<Place>,
-    /// What to say.
-    pub verdict: Verdict,
+    pub places: Vec<SettingSource>,
+    pub verdict: LintVerdict,
 }
 
-/// Which values of a setting are meant.
+/// Condition on a value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueTest {
-    /// One of these, in any case.
+    /// One of these, ignoring case.
     OneOf(Vec<String>),
-    /// None of these, which are exact.
+    /// None of these, compared exactly.
     NotOneOf(Vec<String>),
-    /// It does not begin so.
+    /// Lacks this prefix.
     BeginsWithout(String),
     /// A number below this.
     Below(f64),
@@ -56,19 +54,19 @@ pub enum ValueTest {
     Outside(f64, f64),
 }
 
-/// What kind of place holds a setting.
+/// Kind of text that contains a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum SettingSource {
     /// Python code.
     Python,
     /// A shell script or command line.
     Shell,
-    /// `ENV` or `ARG` of an image.
+    /// `ENV` or `ARG` of a Dockerfile.
     Image,
-    /// A manifest: Kubernetes, compose.
+    /// A Kubernetes or compose manifest.
     Manifest,
-    /// A file of `NAME=value` lines, a unit file.
+    /// A file of `NAME=value` lines or a systemd unit.
     EnvFile,
     /// The environment of a process.
     Process,
@@ -78,34 +76,32 @@ pub enum Place {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyList {
-    /// The variables.
     pub variables: Vec<String>,
-    /// All keys that there are.
-    pub keys: Vec<Key>,
-    /// Keys that begin so are not judged: the family is not known to its end.
+    /// All valid keys.
+    pub keys: Vec<KeyRule>,
+    /// Key prefixes exempt from the check, because we do not know all keys with them.
     #[serde(default)]
     pub open_prefixes: Vec<String>,
-    /// What to say of another key.
-    pub unknown: Verdict,
-    /// What to say of a value that its key does not take; `{name}` is the key.
-    pub bad_value: Verdict,
-    /// What to say of a number below the least one of its key.
-    pub too_small: Verdict,
-    /// What to say of `key=value`; `{near}` is the pair as it is read.
-    pub malformed: Verdict,
+    /// Verdict on an unknown key.
+    pub unknown: LintVerdict,
+    /// Verdict on an invalid value; `{name}` is the key.
+    pub bad_value: LintVerdict,
+    /// Verdict on a number below the key's minimum.
+    pub too_small: LintVerdict,
+    /// Verdict on `key=value`; `{near}` is the correct `key:value`.
+    pub malformed: LintVerdict,
 }
 
 /// A key of a [`KeyList`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Key {
-    /// Its name.
+pub struct KeyRule {
     pub name: String,
-    /// The only values that it takes; empty: not judged.
+    /// All valid values; empty if unchecked.
     #[serde(default)]
     pub values: Vec<String>,
-    /// The least number that it takes in every release.
+    /// Minimum accepted by every release.
     pub least: Option<f64>,
-    /// The key that moves the least number, so that it is not judged.
+    /// If this key is present, the minimum differs and is not checked.
     pub least_moved_by: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What is said about a setting.
+//! Verdicts on settings.
 
 use std::fmt;
 
@@ -6,65 +6,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
 
-/// What is wrong with a setting, what is true, and what to use.
+/// What is wrong with a setting, the facts, and the replacement.
 ///
-/// In `truth` and `replacement`, `{name}` stands for what was written, `{value}` for its value and
-/// `{near}` for the nearest real name.
+/// `truth` and `replacement` are templates: `{name}` is the name as written, `{value}` its value
+/// and `{near}` the nearest real name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Verdict {
-    /// A stable name for the kind of finding, such as `env-unknown`.
+pub struct LintVerdict {
+    /// Stable code of the finding, such as `env-unknown`.
     pub code: String,
-    /// What the setting does to the person who wrote it.
-    pub class: Class,
-    /// How much it weighs; absent: a finding, and a note where the setting is redundant.
+    /// Effect of the setting.
+    pub class: LintClass,
+    /// Defaults to a finding, or to a note for a redundant setting.
     #[serde(default)]
-    pub level: Option<Level>,
-    /// What is true.
+    pub level: Option<LintLevel>,
+    /// The facts.
     pub truth: String,
-    /// What to write instead. Only a [`Class::Redundant`] setting may have none: it is deleted.
+    /// `None` only for [`LintClass::Redundant`] settings, which should be deleted.
     pub replacement: Option<String>,
-    /// What part of this nobody has confirmed.
+    /// The part that no source confirms.
     pub unverified: Option<String>,
-    /// Who says so.
     pub origin: Origin,
 }
 
-impl Verdict {
-    /// How much it weighs.
-    pub fn level(&self) -> Level {
-        let usual = if self.class == Class::Redundant { Level::Note } else { Level::Finding };
-        self.level.unwrap_or(usual)
+impl LintVerdict {
+    /// The level, with the class's default applied.
+    pub fn level(&self) -> LintLevel {
+        let default =
+            if self.class == LintClass::Redundant { LintLevel::Note } else { LintLevel::Finding };
+        self.level.unwrap_or(default)
     }
 }
 
-/// How much a verdict weighs.
+/// Weight of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// It is shown and does not make a file bad: nothing is lost, or many do it on purpose.
+pub enum LintLevel {
+    /// Shown, but does not fail the file: harmless, or often intentional.
     Note,
-    /// It makes a file bad.
+    /// Fails the file.
     Finding,
 }
 
 /// What a setting does to the person who wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// There is no such thing.
+pub enum LintClass {
+    /// Does not exist.
     Fake,
-    /// It is real or was once, and silently does nothing here.
+    /// Real, or formerly real, and silently ignored here.
     Ignored,
-    /// The program stops with an error.
+    /// Raises an error.
     Raises,
-    /// It works, and costs speed, memory or correctness.
+    /// Works, but costs speed, memory or correctness.
     Harm,
-    /// It says what is so anyway.
+    /// Repeats the default.
     Redundant,
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for LintClass {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::Fake => "fake",

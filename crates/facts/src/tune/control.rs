@@ -1,36 +1,36 @@
-//! What can be changed, and to what. These forms stand in journals: they are added to, never changed.
+//! Change targets and values. Journals contain their serialised form: extend it, never change it.
 
 use serde::{Deserialize, Serialize};
 
-use super::setting::{HUGEPAGES_FILE, Kind, PERSISTENCED};
+use super::setting::{HUGEPAGES_FILE, PERSISTENCED, SettingKind};
 
-/// A setting of a GPU that NVML can read and set.
+/// A GPU setting that NVML can read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuControl {
-    /// The driver stays initialised without clients.
+    /// Persistence mode.
     Persistence,
-    /// Who may use the GPU.
+    /// Compute mode.
     ComputeMode,
     /// In milliwatts.
     PowerLimit,
-    /// Clocks that applications get.
+    /// Application clocks.
     ApplicationClocks,
-    /// Error correction after the next reset.
+    /// ECC after the next reset.
     Ecc,
-    /// Partitioning after the next reset, or at once where the card can.
+    /// MIG mode after the next reset, or at once if the GPU supports it.
     Mig,
-    /// Processes are accounted for.
+    /// Per-process accounting.
     Accounting,
 }
 
 impl GpuControl {
-    /// Whether what is set counts after the next reset.
+    /// Whether a change takes effect at the next reset.
     pub fn is_at_reset(self) -> bool {
         matches!(self, Self::Ecc | Self::Mig)
     }
 
-    /// Its name.
+    /// Name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Persistence => "persistence",
@@ -44,52 +44,48 @@ impl GpuControl {
     }
 }
 
-/// One thing that has a value.
+/// A thing that can be changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Target {
-    /// A setting of a GPU.
     Gpu {
-        /// By its UUID: its number changes.
+        /// The UUID, because the index can change.
         uuid: String,
-        /// Which.
         control: GpuControl,
     },
-    /// A file, all of it.
+    /// A whole file.
     File {
-        /// Below the root.
+        /// Absolute path below the root.
         path: String,
     },
-    /// A file of the kernel's, in which one word is chosen.
+    /// A sysfs file that selects one of several words.
     Kernel {
-        /// Below the root.
+        /// Absolute path below the root.
         path: String,
     },
-    /// Whether a package is held.
-    Hold {
-        /// The package.
-        package: String,
-    },
-    /// A service.
+    /// `apt-mark hold` of a package.
+    Hold { package: String },
+    /// A systemd service.
     Service {
-        /// Without `.service`.
+        /// Unit name without `.service`.
         unit: String,
     },
 }
 
 impl Target {
-    /// Whether a profile can lead to it. What is read back from a disk is held to that before it is written anywhere.
-    pub fn is_nameable(&self) -> bool {
+    /// Whether a profile can produce this target. Checked before applying targets read from disk,
+    /// such as the journal.
+    pub fn is_allowed(&self) -> bool {
         match self {
             Self::Gpu { .. } => true,
-            Self::File { path } => Kind::is_file(path),
+            Self::File { path } => SettingKind::is_file(path),
             Self::Kernel { path } => path == HUGEPAGES_FILE || is_governor(path),
             Self::Hold { package } => is_package(package),
             Self::Service { unit } => unit == PERSISTENCED,
         }
     }
 
-    /// A value of it in words, with what its numbers mean.
+    /// A value of this target for display, with units.
     pub fn words(&self, value: &Value) -> String {
         match (self, value) {
             (Self::Gpu { control: GpuControl::PowerLimit, .. }, Value::Number(milliwatts)) => {
@@ -106,7 +102,8 @@ impl Target {
     }
 }
 
-/// `/sys/devices/system/cpu/cpufreq/policy0/scaling_governor`, `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`
+/// `/sys/devices/system/cpu/cpufreq/policy0/scaling_governor`,
+/// `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`
 fn is_governor(path: &str) -> bool {
     let numbered = |word: &str, name: &str| {
         word.strip_prefix(name).is_some_and(|number| {
@@ -121,14 +118,15 @@ fn is_governor(path: &str) -> bool {
     }
 }
 
-/// A name as dpkg takes them, with or without an architecture. One that begins with a dash would be an option of apt-mark.
+/// Whether a name is a valid dpkg package name, with or without an architecture. A leading dash
+/// would be an option of apt-mark.
 fn is_package(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.:".contains(&byte);
     name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && name.bytes().all(plain)
 }
 
-/// Milliwatts as people say them.
+/// Formats milliwatts as watts.
 pub(super) fn watts(milliwatts: u32) -> String {
     if milliwatts.is_multiple_of(1000) {
         format!("{} W", milliwatts / 1000)
@@ -137,7 +135,7 @@ pub(super) fn watts(milliwatts: u32) -> String {
     }
 }
 
-/// A compute mode by its number.
+/// Name of a compute mode.
 pub(super) fn mode_name(mode: u32) -> String {
     match mode {
         0 => "default".to_owned(),
@@ -151,34 +149,30 @@ pub(super) fn mode_name(mode: u32) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Value {
-    /// On or off; held or not.
+    /// On or off; held or not held.
     Switch(bool),
-    /// A number of NVML's; milliwatts.
+    /// An NVML enum value, or milliwatts.
     Number(u32),
-    /// Clocks of applications.
+    /// Application clocks.
     Clocks {
-        /// Of the memory.
         memory_mhz: u32,
-        /// Of the multiprocessors.
         graphics_mhz: u32,
     },
-    /// A word.
     Word(String),
-    /// A file.
     File(FileContent),
-    /// There is no such file.
+    /// The file does not exist.
     NoFile,
-    /// A service.
+    /// A systemd service.
     Service {
-        /// It starts at boot.
+        /// Enabled at boot.
         enabled: bool,
-        /// It has a process.
+        /// Has a running process.
         running: bool,
     },
 }
 
 impl Value {
-    /// Whether both are the same setting. Who owns a file is no part of that, where one does not say.
+    /// Whether both values are equivalent. File owners are ignored if one of them is unspecified.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(left), Self::File(right)) => {
@@ -190,7 +184,7 @@ impl Value {
         }
     }
 
-    /// In words, for a table.
+    /// For display.
     pub fn words(&self) -> String {
         match self {
             Self::Switch(true) => "on".to_owned(),
@@ -211,39 +205,38 @@ impl Value {
     }
 }
 
-/// A file's content and what a file has besides.
+/// Content and metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileContent {
-    /// Its bytes.
     pub content: Content,
-    /// Its permissions.
+    /// Permission bits.
     pub mode: u32,
-    /// Its user and group; none: whoever writes it.
+    /// User and group ids; `None` for the writing process's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<(u32, u32)>,
 }
 
 impl FileContent {
-    /// A text that everybody may read.
+    /// A world-readable text file.
     pub fn text(text: impl Into<String>) -> Self {
         Self { content: Content::Text(text.into()), mode: 0o644, owner: None }
     }
 }
 
-/// Bytes that are kept exactly, and legibly where they are a text.
+/// Exact file content, stored as text if possible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
     /// UTF-8.
     Text(String),
-    /// Two hexadecimal digits a byte.
+    /// Two hexadecimal digits per byte.
     Hex(String),
 }
 
 impl Content {
-    /// Of these bytes.
-    pub fn of(bytes: Vec<u8>) -> Self {
+    /// Encodes bytes.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
             Err(err) => {
@@ -256,7 +249,7 @@ impl Content {
         }
     }
 
-    /// The bytes. What is no hexadecimal has none.
+    /// Decodes the bytes; invalid hexadecimal digits are skipped.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Text(text) => text.as_bytes().to_vec(),

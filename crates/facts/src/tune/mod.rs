@@ -1,12 +1,12 @@
-//! Settings of a node for its work: profiles as data, what stands in the way of each, what would be changed.
+//! Tuning profiles: the desired settings of a node as data, and the plan of changes to reach them.
 //!
 //! ```text
 //! data/tune/*.toml ─ Profiles::embedded ─┐
-//! a person's own file ───────────────────┴─> Profile ─ read ─> [Wanted] ─┐
-//! farrier_hardware::tune::look ──────────────────────────> Readings ─────┴─ plan ─> [Step], each with its Standing
+//! a user's own file ─────────────────────┴─> Profile ─ parse ─> [DesiredValue] ─┐
+//! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step]
 //! ```
 //!
-//! Nothing is changed here: a [`Step`] with a [`Change`] leaves nothing to decide for who carries it out.
+//! This module changes nothing: a [`Step`] with a [`Change`] leaves the executor no decision.
 
 mod control;
 mod plan;
@@ -21,8 +21,8 @@ pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
 pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
 pub use report::{Applied, ApplyReport, Given, Outcome, REPORT_VERSION};
 pub use setting::{
-    CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE, Kind, MEMLOCK_FILE,
-    MODPROBE_FOLDER, PERSISTENCED, PowerWant, SettingError, Want,
+    CLOCKS_LOCKED, ClockTarget, DesiredValue, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE,
+    MEMLOCK_FILE, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError, SettingKind,
 };
 
 #[cfg(test)]

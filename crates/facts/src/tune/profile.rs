@@ -1,44 +1,41 @@
-//! A profile: what a node should be like for one kind of work, each setting with its reason and source.
+//! Profiles: desired settings of a node for one kind of work, each with its reason and source.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Kind, SettingError, Want};
+use super::setting::{DesiredValue, SettingError, SettingKind};
 use crate::names::nearest;
 use crate::origin::Origin;
 
-/// A profile as it is written.
+/// A profile as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub summary: String,
-    /// Its settings.
     pub setting: Vec<ProfileSetting>,
 }
 
-/// A setting of a profile.
+/// One setting of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileSetting {
     /// Such as `gpu.power-limit`.
     pub name: String,
-    /// What is wanted; absent for an environment, which has variables.
+    /// Desired value; `None` for an environment, which has variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub want: Option<String>,
     /// The variables of an environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<Variable>,
-    /// Why.
     pub reason: String,
-    /// Who says so. A person's own profile may do without.
+    /// Optional in users' own profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// No source confirms it: it is shown, and applied only when somebody asks for that.
+    /// No source confirms it: shown, but applied only on request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
 }
@@ -47,78 +44,57 @@ pub struct ProfileSetting {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
-    /// Its name.
     pub name: String,
-    /// Its value.
     pub value: String,
-    /// Why.
     pub reason: String,
-    /// Who says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
 
-/// What is wrong with a profile.
+/// An invalid profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// No such profile.
     #[error("there is no profile `{name}`")]
     Unknown {
-        /// As given.
         name: String,
-        /// What was probably meant.
+        /// Suggestion.
         near: Option<String>,
-        /// Those that there are.
+        /// All profile names.
         known: Vec<String>,
     },
-    /// A setting of it.
+    /// An invalid setting.
     #[error("profile `{profile}`")]
     Setting {
-        /// The profile.
         profile: String,
-        /// What is wrong.
         #[source]
         err: SettingError,
     },
-    /// The same setting twice.
+    /// Duplicate setting.
     #[error("profile `{profile}` has the setting `{name}` twice")]
-    Twice {
-        /// The profile.
-        profile: String,
-        /// The setting.
-        name: String,
-    },
-    /// A setting without what is wanted.
+    Twice { profile: String, name: String },
+    /// Missing or superfluous `want` or `variables`.
     #[error("profile `{profile}`: `{name}` takes {takes}")]
     Form {
-        /// The profile.
         profile: String,
-        /// The setting.
         name: String,
-        /// What it takes.
+        /// Accepted values.
         takes: &'static str,
     },
-    /// A variable that cannot stand in an environment file.
-    #[error("profile `{profile}`: `{name}` of `{setting}` is no variable with a value of one line")]
-    Variable {
-        /// The profile.
-        profile: String,
-        /// The setting.
-        setting: String,
-        /// The variable.
-        name: String,
-    },
+    /// A variable that cannot be written to an environment file.
+    #[error("profile `{profile}`: `{name}` of `{setting}` is not a variable with a one-line value")]
+    Variable { profile: String, setting: String, name: String },
 }
 
 impl Profile {
-    /// Its settings, read: each with what it is and what is wanted, in the order in which they are carried out.
-    pub fn read(&self) -> Result<Vec<(Kind, Want, &ProfileSetting)>, ProfileError> {
-        let mut seen = BTreeSet::new();
+    /// Parses the settings, in execution order.
+    pub fn read(&self) -> Result<Vec<(SettingKind, DesiredValue, &ProfileSetting)>, ProfileError> {
+        let mut unique = BTreeSet::new();
         let mut read = Vec::new();
         for setting in &self.setting {
             let wrong = |err| ProfileError::Setting { profile: self.name.clone(), err };
-            let kind = Kind::of(&setting.name).map_err(wrong)?;
-            if !seen.insert(kind.clone()) {
+            let kind = SettingKind::from_name(&setting.name).map_err(wrong)?;
+            if !unique.insert(kind.clone()) {
                 let name = setting.name.clone();
                 return Err(ProfileError::Twice { profile: self.name.clone(), name });
             }
@@ -127,15 +103,15 @@ impl Profile {
                 name: setting.name.clone(),
                 takes: kind.takes(),
             };
-            let want = if matches!(kind, Kind::Environment(_)) {
+            let want = if matches!(kind, SettingKind::Environment(_)) {
                 if setting.want.is_some() || setting.variables.is_empty() {
                     return Err(form());
                 }
                 self.variables(setting)?;
-                Want::Variables
+                DesiredValue::Variables
             } else {
                 let want = setting.want.as_deref().filter(|_| setting.variables.is_empty());
-                kind.want(want.ok_or_else(form)?).map_err(wrong)?
+                kind.parse_desired(want.ok_or_else(form)?).map_err(wrong)?
             };
             read.push((kind, want, setting));
         }
@@ -147,13 +123,13 @@ impl Profile {
         for variable in &setting.variables {
             let name = &variable.name;
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-            let named = name.bytes().all(letters)
+            let is_valid_name = name.bytes().all(letters)
                 && name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
             let plain = |byte: u8| {
                 byte.is_ascii_graphic()
                     && !matches!(byte, b'"' | b'\'' | b'$' | b'`' | b'\\' | b'#')
             };
-            if !named || variable.value.is_empty() || !variable.value.bytes().all(plain) {
+            if !is_valid_name || variable.value.is_empty() || !variable.value.bytes().all(plain) {
                 return Err(ProfileError::Variable {
                     profile: self.name.clone(),
                     setting: setting.name.clone(),
@@ -165,12 +141,12 @@ impl Profile {
     }
 }
 
-/// The profiles that come with the binary.
+/// Built-in profiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profiles(Vec<Profile>);
 
 impl Profiles {
-    /// As `data/tune/` has them.
+    /// The profiles in `data/tune/`.
     pub fn embedded() -> &'static Self {
         static EMBEDDED: LazyLock<Profiles> = LazyLock::new(|| {
             let json = include_str!(concat!(env!("OUT_DIR"), "/tune.json"));
@@ -179,12 +155,12 @@ impl Profiles {
         &EMBEDDED
     }
 
-    /// All of them.
+    /// All profiles.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.0.iter()
     }
 
-    /// The one of this name.
+    /// Looks up a profile by name.
     pub fn named(&self, name: &str) -> Result<&Profile, ProfileError> {
         self.0.iter().find(|profile| profile.name == name).ok_or_else(|| {
             let known = || self.0.iter().map(|profile| profile.name.as_str());

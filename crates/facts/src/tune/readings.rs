@@ -1,4 +1,4 @@
-//! What was read of everything that a profile may speak of.
+//! Current values of everything that a profile can set.
 
 use std::collections::BTreeMap;
 
@@ -7,99 +7,97 @@ use serde::{Deserialize, Serialize};
 use super::control::Value;
 use crate::node::{Package, PowerLimits, Reading, Setting};
 
-/// Everything that a plan rests on.
+/// Input of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readings {
-    /// The GPUs.
     pub gpus: GpusSeen,
-    /// The governors, by their file.
+    /// CPU governors by file.
     pub governors: Reading<BTreeMap<String, Choice>>,
     /// Transparent huge pages.
     pub hugepages: Reading<Choice>,
-    /// Files that a profile may write, by path: [`Value::File`] or [`Value::NoFile`].
+    /// Files that a profile may write, by path, as [`Value::File`] or [`Value::NoFile`].
     pub files: BTreeMap<String, Reading<Value>>,
     /// The packages of kernel and driver.
     pub packages: Reading<Vec<Package>>,
-    /// Whether apt has a folder for its configuration.
+    /// Whether apt's configuration directory exists.
     pub has_apt: Reading<bool>,
-    /// `nvidia-persistenced`; absent where it is not installed.
+    /// `nvidia-persistenced`; absent if not installed.
     pub persistenced: Reading<ServiceState>,
-    /// Whether services can be started and stopped here; below another root they cannot.
+    /// Whether services can be started and stopped; false for another root.
     pub can_start_services: bool,
-    /// Parameters of the loaded module, by their name without `NVreg_`.
+    /// Parameters of the loaded module, by name without `NVreg_`.
     pub module_parameters: Reading<BTreeMap<String, String>>,
 }
 
-/// A service.
+/// State of a systemd service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceState {
-    /// It starts at boot.
+    /// Enabled at boot.
     pub enabled: bool,
-    /// It has a process.
+    /// Has a running process.
     pub running: bool,
-    /// Its unit says nothing of being enabled (no `[Install]`): whether it starts is not a matter of `systemctl enable`.
+    /// The unit is static (no `[Install]` section), so `systemctl enable` does not apply.
     pub is_static: bool,
 }
 
-/// One word of some.
+/// A choice between words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The one in force.
+    /// Current choice.
     pub current: Reading<String>,
-    /// All; absent where the kernel does not list them.
+    /// All choices; absent if the kernel does not list them.
     pub available: Reading<Vec<String>>,
 }
 
-/// What came of asking for the GPUs.
+/// Result of querying the GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpusSeen {
-    /// NVML answered.
     Answered(Vec<GpuReadings>),
-    /// It did not, and why.
+    /// NVML did not answer, with the reason.
     Silent(String),
 }
 
-/// One GPU.
+/// Readings of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuReadings {
-    /// NVML's number for it.
+    /// NVML index.
     pub index: u32,
-    /// Its UUID; when it cannot be read nothing else was asked.
+    /// If unreadable, nothing else was queried.
     pub uuid: Reading<String>,
     /// Its product name.
     pub name: Reading<String>,
-    /// The driver stays initialised without clients.
+    /// Persistence mode.
     pub persistence: Reading<bool>,
-    /// NVML's number.
+    /// NVML's enum value.
     pub compute_mode: Reading<u32>,
-    /// The limit and the card's own range.
+    /// Current limit and the GPU's range.
     pub power: Reading<PowerLimits>,
-    /// Clocks of applications.
+    /// Application clocks.
     pub clocks: Reading<Clocks>,
-    /// Error correction.
+    /// ECC mode.
     pub ecc: Reading<Setting>,
-    /// Partitioning.
+    /// MIG mode.
     pub mig: Reading<Setting>,
-    /// The instances, by the profile's name: `1g.10gb`. Absent where partitioning is off.
+    /// MIG instances by profile name, such as `1g.10gb`. Absent if MIG is off.
     pub mig_layout: Reading<Vec<String>>,
-    /// Processes are accounted for.
+    /// Per-process accounting.
     pub accounting: Reading<bool>,
 }
 
-/// Clocks of applications, and what can be chosen.
+/// Application clocks and the supported choices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
-    /// The memory's, in force.
+    /// Current memory clock.
     pub memory_mhz: u32,
-    /// The multiprocessors', in force.
+    /// Current SM clock.
     pub graphics_mhz: u32,
-    /// The memory's without a choice.
+    /// Default memory clock.
     pub default_memory_mhz: u32,
-    /// The multiprocessors' without a choice.
+    /// Default SM clock.
     pub default_graphics_mhz: u32,
-    /// What the multiprocessors take at the memory clock in force, highest first.
+    /// SM clocks supported at the current memory clock, highest first.
     pub supported_graphics_mhz: Vec<u32>,
 }

@@ -1,42 +1,41 @@
-//! What came of it, as `farrier tune --output json` tells programs: who reads it uses these types.
+//! Reports of `farrier tune --output json`.
 
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Need, Step};
 
-/// The version of the forms.
+/// Schema version.
 pub const REPORT_VERSION: u32 = 1;
 
-/// What came of one step.
+/// Outcome of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is as wanted now.
+    /// Applied.
     Done,
-    /// It was as wanted already when it was looked at again.
+    /// Already had the desired value when re-read.
     Already,
-    /// It was taken, and the card made this of it, in words. It can be given back.
+    /// Accepted, but the GPU set another value, which is described here. Can be reverted.
     Otherwise(String),
-    /// It was not changed, and why.
+    /// Not changed.
     Failed {
-        /// In words.
         why: String,
-        /// Whether another user may do it.
+        /// Whether missing permission is the cause.
         permission: bool,
     },
-    /// It was not tried, and why.
+    /// Not attempted, with the reason.
     NotDone(String),
-    /// It may have been changed: what is there could not be read. It can be given back.
+    /// Possibly changed: the new value could not be read. Can be reverted.
     Unknown(String),
 }
 
 impl Outcome {
-    /// Whether it is as wanted.
+    /// Whether the desired value is in effect.
     pub fn is_made(&self) -> bool {
         matches!(self, Self::Done | Self::Already)
     }
 
-    /// Its name and why, in words.
+    /// Name and reason for display.
     pub fn words(&self) -> (&'static str, &str) {
         match self {
             Self::Done => ("done", ""),
@@ -49,76 +48,71 @@ impl Outcome {
     }
 }
 
-/// One step and what came of it.
+/// One step and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// The step.
     pub step: Step,
-    /// What came of it.
     pub outcome: Outcome,
 }
 
-/// What came of applying a profile.
+/// Result of applying a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyReport {
-    /// [`REPORT_VERSION`]
+    /// Always [`REPORT_VERSION`].
     pub v: u32,
-    /// The profile.
     pub profile: String,
-    /// The profile that drift is told from afterwards, where that is another one.
+    /// The reference profile for drift detection, if different from `profile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
-    /// The plan.
     pub steps: Vec<Step>,
-    /// What came of its changes.
+    /// Outcomes of the changes.
     pub applied: Vec<Applied>,
 }
 
 impl ApplyReport {
-    /// Steps that are not as wanted and that nothing was or could be done about.
+    /// Steps that need a person: unknown, refused or manual.
     pub fn open(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().filter(|step| step.standing.is_open())
     }
 
-    /// Changes that are not made.
+    /// Changes that were not applied.
     pub fn failed(&self) -> impl Iterator<Item = &Applied> {
-        self.applied.iter().filter(|it| !it.outcome.is_made())
+        self.applied.iter().filter(|result| !result.outcome.is_made())
     }
 
-    /// Whether all of it is set. What waits for a reset or a reboot is done as far as this goes; what is unknown or refused
-    /// is not.
+    /// Whether everything is set. Changes pending a reset or reboot count as done; unknown or
+    /// refused ones do not.
     pub fn is_done(&self) -> bool {
         self.open().next().is_none() && self.failed().next().is_none()
     }
 }
 
-/// What came of giving one change back.
+/// Outcome of reverting one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Given {
-    /// What was there before is there again.
+    /// The previous value was restored.
     Back,
-    /// What was there before was there still: the change was never made, or is undone already.
+    /// The previous value was already there: the change was never applied, or was already reverted.
     Already,
-    /// It is set as it was before, and counts only after this.
+    /// Restored, but takes effect only after this.
     Waits(Vec<Need>),
-    /// Somebody else has changed it since; what is there now, in words.
+    /// Changed by someone else since; describes the current value.
     Foreign(String),
-    /// What was changed is no longer there, such as a GPU that was replaced: the change is forgotten, as somebody asked for.
+    /// The target no longer exists, such as a replaced GPU; the change was dropped on request.
     Forgotten,
-    /// It could not be, and why.
+    /// Could not be reverted.
     Failed {
-        /// In words.
         why: String,
-        /// Whether another user may do it.
+        /// Whether missing permission is the cause.
         permission: bool,
     },
-    /// It was not tried, and why.
+    /// Not attempted, with the reason.
     NotDone(String),
 }
 
 impl Given {
-    /// Whether nothing is left to give back.
+    /// Whether nothing is left to revert.
     pub fn is_back(&self) -> bool {
         matches!(self, Self::Back | Self::Already | Self::Waits(_) | Self::Forgotten)
     }

@@ -1,4 +1,4 @@
-//! The settings that a profile may name, and what it may want of them.
+//! Settings that a profile can name, and their desired values.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use serde::Serialize;
 
 use crate::names::nearest;
 
-/// Where the limit on locked memory is written.
+/// Limit on locked memory.
 pub const MEMLOCK_FILE: &str = "/etc/security/limits.d/90-farrier-memlock.conf";
-/// Where unattended upgrades are told what to leave alone.
+/// Package blacklist for unattended upgrades.
 pub const GUARD_FILE: &str = "/etc/apt/apt.conf.d/52farrier";
-/// Where options of the kernel module are written, a file each.
+/// Directory of kernel module options, one file each.
 pub const MODPROBE_FOLDER: &str = "/etc/modprobe.d";
-/// Where jobs' environments are written, a file a framework.
+/// Directory of job environments, one file per framework.
 pub const ENVIRONMENTS: &str = "/etc/farrier/jobs";
-/// Where the kernel says how it makes huge pages.
+/// Transparent huge page mode.
 pub const HUGEPAGES_FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// The daemon that keeps the driver initialised.
 pub const PERSISTENCED: &str = "nvidia-persistenced";
 
-/// A setting that people know and that cannot be given back: NVML sets it and does not say what is set.
+/// A well-known setting that cannot be reverted, because NVML cannot read it back.
 pub const CLOCKS_LOCKED: &str = "gpu.locked-clocks";
 
-/// The frameworks that an environment can be for.
+/// Frameworks with a job environment.
 const FRAMEWORKS: [&str; 3] = ["jax", "tensorflow", "torch"];
 
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum SettingKind {
     /// `gpu.persistence`
     Persistence,
     /// `gpu.mig`
@@ -61,100 +61,90 @@ pub enum Kind {
     Environment(String),
 }
 
-/// Those without a name inside.
-const PLAIN: [(&str, Kind); 13] = [
-    ("gpu.persistence", Kind::Persistence),
-    ("gpu.mig", Kind::Mig),
-    ("gpu.mig-layout", Kind::MigLayout),
-    ("gpu.ecc", Kind::Ecc),
-    ("gpu.compute-mode", Kind::ComputeMode),
-    ("gpu.power-limit", Kind::PowerLimit),
-    ("gpu.application-clocks", Kind::ApplicationClocks),
-    ("gpu.accounting", Kind::Accounting),
-    ("host.cpu-governor", Kind::CpuGovernor),
-    ("host.transparent-hugepages", Kind::Hugepages),
-    ("host.memlock", Kind::Memlock),
-    ("host.package-hold", Kind::PackageHold),
-    ("host.upgrade-guard", Kind::UpgradeGuard),
+/// Settings without a parameter.
+const PLAIN: [(&str, SettingKind); 13] = [
+    ("gpu.persistence", SettingKind::Persistence),
+    ("gpu.mig", SettingKind::Mig),
+    ("gpu.mig-layout", SettingKind::MigLayout),
+    ("gpu.ecc", SettingKind::Ecc),
+    ("gpu.compute-mode", SettingKind::ComputeMode),
+    ("gpu.power-limit", SettingKind::PowerLimit),
+    ("gpu.application-clocks", SettingKind::ApplicationClocks),
+    ("gpu.accounting", SettingKind::Accounting),
+    ("host.cpu-governor", SettingKind::CpuGovernor),
+    ("host.transparent-hugepages", SettingKind::Hugepages),
+    ("host.memlock", SettingKind::Memlock),
+    ("host.package-hold", SettingKind::PackageHold),
+    ("host.upgrade-guard", SettingKind::UpgradeGuard),
 ];
 
-/// What is wanted of a setting.
+/// Desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum DesiredValue {
     /// On or off.
     Switch(bool),
-    /// NVML's number of a mode.
+    /// NVML's enum value.
     Mode(u32),
-    /// A power limit.
-    Power(PowerWant),
-    /// Clocks.
-    Clocks(ClocksWant),
-    /// Instances, sorted.
+    Power(PowerTarget),
+    Clocks(ClockTarget),
+    /// MIG instances, sorted.
     Layout(Vec<String>),
     /// A word or a text.
     Text(String),
-    /// What the profile's variables say.
+    /// The variables of the profile.
     Variables,
 }
 
-/// A power limit, from the card's own range.
+/// A power limit, relative to the GPU's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PowerWant {
-    /// The card's default.
+pub enum PowerTarget {
     Default,
-    /// The most that it takes.
     Max,
-    /// A share of the way from the least to the most that it takes.
+    /// Percentage of the range from minimum to maximum.
     Percent(u32),
-    /// Watts, which the card's range must hold.
+    /// Watts, within the GPU's range.
     Watts(u32),
 }
 
-/// Clocks of applications.
+/// Desired application clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClocksWant {
-    /// Those without a choice.
+pub enum ClockTarget {
     Default,
-    /// The highest.
     Max,
-    /// These of the multiprocessors, which the card must list.
+    /// An SM clock that the GPU lists.
     Mhz(u32),
 }
 
-/// What is wrong with a setting of a profile.
+/// An invalid setting in a profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No such setting.
     #[error("there is no setting `{name}`")]
     Unknown {
-        /// As given.
         name: String,
-        /// What was probably meant.
+        /// Suggestion.
         near: Option<String>,
     },
-    /// It could not be given back.
+    /// Cannot be reverted.
     #[error(
-        "`{CLOCKS_LOCKED}` is not set: NVML does not say which clocks are locked, so they could not be given back; \
-         `gpu.application-clocks` can be"
+        "`{CLOCKS_LOCKED}` is not supported: NVML cannot read back locked clocks, so they could not be reverted; \
+         use `gpu.application-clocks`"
     )]
-    NoWayBack,
-    /// It does not take that.
+    NotRevertible,
+    /// Invalid value.
     #[error("`{name}` does not take `{want}`: it takes {takes}")]
     Value {
-        /// The setting.
         name: String,
-        /// As given.
         want: String,
-        /// What it takes.
+        /// Accepted values.
         takes: &'static str,
     },
 }
 
-impl Kind {
-    /// The setting of this name.
-    pub fn of(name: &str) -> Result<Self, SettingError> {
+impl SettingKind {
+    /// Parses the name of a setting.
+    pub fn from_name(name: &str) -> Result<Self, SettingError> {
         if name == CLOCKS_LOCKED {
-            return Err(SettingError::NoWayBack);
+            return Err(SettingError::NotRevertible);
         }
         if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
             return Ok(kind.clone());
@@ -171,12 +161,12 @@ impl Kind {
             return Ok(Self::Environment(framework.to_owned()));
         }
         let jobs = FRAMEWORKS.map(|framework| format!("jobs.{framework}"));
-        let known = PLAIN.iter().map(|(known, _)| *known).chain(jobs.iter().map(String::as_str));
-        let near = nearest(name, known).first().map(|name| (*name).to_owned());
+        let names = PLAIN.iter().map(|(known, _)| *known).chain(jobs.iter().map(String::as_str));
+        let near = nearest(name, names).first().map(|name| (*name).to_owned());
         Err(SettingError::Unknown { name: name.to_owned(), near })
     }
 
-    /// What it takes, in words.
+    /// Accepted values for messages.
     pub fn takes(&self) -> &'static str {
         match self {
             Self::Persistence | Self::Mig | Self::Ecc | Self::Accounting => "`on` or `off`",
@@ -194,8 +184,8 @@ impl Kind {
         }
     }
 
-    /// Reads what is wanted of it.
-    pub fn want(&self, text: &str) -> Result<Want, SettingError> {
+    /// Parses the desired value.
+    pub fn parse_desired(&self, text: &str) -> Result<DesiredValue, SettingError> {
         let refused = || SettingError::Value {
             name: self.to_string(),
             want: text.to_owned(),
@@ -205,31 +195,33 @@ impl Kind {
         let word = !text.is_empty() && text.bytes().all(plain);
         let want = match self {
             Self::Persistence | Self::Mig | Self::Ecc | Self::Accounting => match text {
-                "on" => Some(Want::Switch(true)),
-                "off" => Some(Want::Switch(false)),
+                "on" => Some(DesiredValue::Switch(true)),
+                "off" => Some(DesiredValue::Switch(false)),
                 _ => None,
             },
-            Self::PackageHold | Self::UpgradeGuard => (text == "on").then_some(Want::Switch(true)),
+            Self::PackageHold | Self::UpgradeGuard => {
+                (text == "on").then_some(DesiredValue::Switch(true))
+            }
             Self::ComputeMode => match text {
-                "default" => Some(Want::Mode(0)),
-                "prohibited" => Some(Want::Mode(2)),
-                "exclusive-process" => Some(Want::Mode(3)),
+                "default" => Some(DesiredValue::Mode(0)),
+                "prohibited" => Some(DesiredValue::Mode(2)),
+                "exclusive-process" => Some(DesiredValue::Mode(3)),
                 _ => None,
             },
-            Self::PowerLimit => power(text).map(Want::Power),
-            Self::ApplicationClocks => clocks(text).map(Want::Clocks),
-            Self::MigLayout => layout(text).map(Want::Layout),
+            Self::PowerLimit => power(text).map(DesiredValue::Power),
+            Self::ApplicationClocks => clocks(text).map(DesiredValue::Clocks),
+            Self::MigLayout => layout(text).map(DesiredValue::Layout),
             Self::Memlock => (text == "unlimited" || text.parse::<u64>().is_ok())
-                .then(|| Want::Text(text.to_owned())),
+                .then(|| DesiredValue::Text(text.to_owned())),
             Self::CpuGovernor | Self::Hugepages | Self::ModuleParameter(_) => {
-                word.then(|| Want::Text(text.to_owned()))
+                word.then(|| DesiredValue::Text(text.to_owned()))
             }
             Self::Environment(_) => None,
         };
         want.ok_or_else(refused)
     }
 
-    /// The file that it writes, where it writes one.
+    /// The file that the setting writes, if any.
     pub fn file(&self) -> Option<String> {
         match self {
             Self::Memlock => Some(MEMLOCK_FILE.to_owned()),
@@ -240,7 +232,7 @@ impl Kind {
         }
     }
 
-    /// Whether a setting writes this file.
+    /// Whether any setting writes this file.
     pub fn is_file(path: &str) -> bool {
         let parameter = path
             .strip_prefix(MODPROBE_FOLDER)
@@ -253,11 +245,11 @@ impl Kind {
             (None, Some(framework)) => format!("jobs.{framework}"),
             (None, None) => return [MEMLOCK_FILE, GUARD_FILE].contains(&path),
         };
-        Self::of(&name).is_ok()
+        Self::from_name(&name).is_ok()
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SettingKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ModuleParameter(name) => write!(formatter, "host.module.NVreg_{name}"),
@@ -270,27 +262,27 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A number before its unit.
+/// Parses a number with a unit.
 fn number(text: &str, unit: &str) -> Option<u32> {
     text.strip_suffix(unit)?.trim_end().parse().ok()
 }
 
-fn power(text: &str) -> Option<PowerWant> {
+fn power(text: &str) -> Option<PowerTarget> {
     match text {
-        "default" => Some(PowerWant::Default),
-        "max" => Some(PowerWant::Max),
+        "default" => Some(PowerTarget::Default),
+        "max" => Some(PowerTarget::Max),
         _ => number(text, "%")
             .filter(|percent| *percent <= 100)
-            .map(PowerWant::Percent)
-            .or_else(|| number(text, "W").map(PowerWant::Watts)),
+            .map(PowerTarget::Percent)
+            .or_else(|| number(text, "W").map(PowerTarget::Watts)),
     }
 }
 
-fn clocks(text: &str) -> Option<ClocksWant> {
+fn clocks(text: &str) -> Option<ClockTarget> {
     match text {
-        "default" => Some(ClocksWant::Default),
-        "max" => Some(ClocksWant::Max),
-        _ => number(text, "MHz").map(ClocksWant::Mhz),
+        "default" => Some(ClockTarget::Default),
+        "max" => Some(ClockTarget::Max),
+        _ => number(text, "MHz").map(ClockTarget::Mhz),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Plans of made-up nodes.
+//! Plans of synthetic nodes.
 
 use std::collections::BTreeMap;
 
@@ -64,9 +64,9 @@ fn readings() -> Readings {
     }
 }
 
-fn own(name: &str, want: &str) -> Profile {
+fn profile_with(name: &str, want: &str) -> Profile {
     Profile {
-        name: "own".to_owned(),
+        name: "test".to_owned(),
         summary: String::new(),
         setting: vec![ProfileSetting {
             name: name.to_owned(),
@@ -79,36 +79,43 @@ fn own(name: &str, want: &str) -> Profile {
     }
 }
 
-fn planned(profile: &Profile, readings: &Readings) -> Vec<Step> {
+fn plan_steps(profile: &Profile, readings: &Readings) -> Vec<Step> {
     plan(FactSet::embedded(), profile, readings, &Options::default()).unwrap()
 }
 
 fn first(name: &str, want: &str, readings: &Readings) -> Step {
-    planned(&own(name, want), readings).remove(0)
+    plan_steps(&profile_with(name, want), readings).remove(0)
 }
 
 fn error(name: &str, want: &str) -> String {
-    let err = own(name, want).read().unwrap_err();
+    let err = profile_with(name, want).read().unwrap_err();
     let cause = std::error::Error::source(&err).map(ToString::to_string).unwrap_or_default();
     format!("{err}: {cause}")
 }
 
 #[test]
-fn the_embedded_profiles_read_and_each_setting_has_a_reason_and_a_source() {
-    let names: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+fn embedded_profiles_parse_and_settings_have_reason_and_source() {
+    let names: Vec<&str> =
+        Profiles::embedded().iter().map(|profile| profile.name.as_str()).collect();
     assert_eq!(names, ["inference", "shared", "training"]);
     for profile in Profiles::embedded().iter() {
         profile.read().unwrap_or_else(|err| panic!("{err:?}"));
         for setting in &profile.setting {
-            let origins = setting.variables.iter().map(|it| (&it.name, &it.reason, &it.origin));
+            let origins = setting
+                .variables
+                .iter()
+                .map(|variable| (&variable.name, &variable.reason, &variable.origin));
             let all = origins.chain([(&setting.name, &setting.reason, &setting.origin)]);
             for (name, reason, origin) in all {
                 assert!(!reason.trim().is_empty(), "{name}");
                 let origin = origin.as_ref().unwrap_or_else(|| panic!("{name}: no source"));
-                assert!(!origin.source.is_empty() && origin.source.iter().all(|it| it.len() > 5));
+                assert!(
+                    !origin.source.is_empty()
+                        && origin.source.iter().all(|source| source.len() > 5)
+                );
                 assert!(origin.retrieved <= FactSet::embedded().set.date, "{name}");
             }
-            // Watts from a post have no place in a profile for everybody.
+            // Built-in profiles must not contain absolute watts.
             let want = setting.want.as_deref().unwrap_or_default();
             assert!(!want.ends_with('W'), "{}: {want}", setting.name);
         }
@@ -116,10 +123,13 @@ fn the_embedded_profiles_read_and_each_setting_has_a_reason_and_a_source() {
 }
 
 #[test]
-fn no_variable_of_a_profile_is_one_that_lint_would_find_fault_with() {
+fn profile_variables_pass_lint() {
     for profile in Profiles::embedded().iter() {
         for setting in &profile.setting {
-            let pairs = setting.variables.iter().map(|it| (it.name.as_str(), it.value.as_str()));
+            let pairs = setting
+                .variables
+                .iter()
+                .map(|variable| (variable.name.as_str(), variable.value.as_str()));
             let found = crate::lint::lint_environment(&FactSet::embedded().settings, pairs);
             assert_eq!(found, [], "{}: {}", profile.name, setting.name);
         }
@@ -127,7 +137,7 @@ fn no_variable_of_a_profile_is_one_that_lint_would_find_fault_with() {
 }
 
 #[test]
-fn a_variable_of_a_profile_is_a_name_that_the_data_knows() {
+fn profile_variables_are_known_names() {
     let known: Vec<&str> = FactSet::embedded()
         .settings
         .namespace
@@ -143,7 +153,7 @@ fn a_variable_of_a_profile_is_a_name_that_the_data_knows() {
 }
 
 #[test]
-fn a_power_limit_comes_from_the_card() {
+fn power_limit_is_relative_to_the_gpu() {
     let readings = readings();
     let limit = |want: &str| {
         let step = first("gpu.power-limit", want, &readings);
@@ -161,7 +171,7 @@ fn a_power_limit_comes_from_the_card() {
 }
 
 #[test]
-fn clocks_are_those_that_the_card_lists() {
+fn clocks_must_be_listed_by_the_gpu() {
     let readings = readings();
     let clocks = |want: &str| first("gpu.application-clocks", want, &readings);
     let value = clocks("default").change.unwrap().value;
@@ -172,7 +182,7 @@ fn clocks_are_those_that_the_card_lists() {
 }
 
 #[test]
-fn what_counts_after_a_reset_is_said() {
+fn changes_pending_a_reset_are_marked() {
     let mut readings = readings();
     let step = first("gpu.ecc", "on", &readings);
     assert_eq!(step.standing, Standing::Change(vec![Need::Reset]));
@@ -180,7 +190,7 @@ fn what_counts_after_a_reset_is_said() {
         gpus[0].ecc = Reading::Value(Setting { current: false, pending: true });
         gpus[1].ecc = Reading::Absent;
     }
-    let steps = planned(&own("gpu.ecc", "on"), &readings);
+    let steps = plan_steps(&profile_with("gpu.ecc", "on"), &readings);
     assert_eq!(steps[0].standing, Standing::Waits(vec![Need::Reset]));
     assert_eq!(steps[0].current.as_deref(), Some("off, on after a reset"));
     assert_eq!(steps[1].standing.words(), "the card does not have it");
@@ -188,7 +198,7 @@ fn what_counts_after_a_reset_is_said() {
 }
 
 #[test]
-fn a_gpu_that_is_cut_up_is_told_apart() {
+fn mig_restricts_changes() {
     let mut readings = readings();
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
         gpus[0].mig = Reading::Value(Setting { current: true, pending: true });
@@ -202,28 +212,28 @@ fn a_gpu_that_is_cut_up_is_told_apart() {
     let off = words("gpu.mig", "off");
     assert_eq!(off.0, "refused");
     assert!(off.1.contains("2 instances") && !off.2, "{off:?}");
-    // Nobody turns off what may be in use by instances that nobody can see.
-    let mut unseen = readings.clone();
-    if let GpusSeen::Answered(gpus) = &mut unseen.gpus {
+    // MIG stays on if its instances are unreadable.
+    let mut unreadable = readings.clone();
+    if let GpusSeen::Answered(gpus) = &mut unreadable.gpus {
         gpus[0].mig_layout = Reading::Unreadable(ReadError::nvml(999));
     }
-    let step = first("gpu.mig", "off", &unseen);
+    let step = first("gpu.mig", "off", &unreadable);
     assert_eq!((step.standing.name(), step.change), ("unknown", None));
-    assert!(step.standing.words().contains("whether instances are there: NVML_ERROR_UNKNOWN"));
+    assert!(step.standing.words().contains("whether instances exist: NVML_ERROR_UNKNOWN"));
     let accounting = words("gpu.accounting", "on");
     assert_eq!(accounting.1, "the card does not change it while MIG is on");
     assert_eq!(words("gpu.compute-mode", "default").1, "the card does not have it while MIG is on");
     assert_eq!(words("gpu.mig-layout", "3g.40gb, 3g.40gb").0, "as wanted");
     let other = words("gpu.mig-layout", "7g.80gb");
     assert!(other.0 == "by hand" && other.1.contains("nvidia-smi mig"), "{other:?}");
-    let steps = planned(&own("gpu.mig-layout", "7g.80gb"), &readings);
+    let steps = plan_steps(&profile_with("gpu.mig-layout", "7g.80gb"), &readings);
     assert_eq!(steps[1].standing, Standing::DoesNotApply("MIG is off".to_owned()));
 }
 
 #[test]
-fn persistence_is_the_daemons_where_there_is_one() {
+fn persistence_prefers_the_daemon() {
     let mut readings = readings();
-    let steps = planned(&own("gpu.persistence", "on"), &readings);
+    let steps = plan_steps(&profile_with("gpu.persistence", "on"), &readings);
     assert_eq!(steps.len(), 2);
     assert!(matches!(steps[0].change.as_ref().unwrap().target, Target::Gpu { .. }));
     readings.persistenced =
@@ -232,15 +242,15 @@ fn persistence_is_the_daemons_where_there_is_one() {
     let change = step.change.unwrap();
     assert_eq!(change.target, Target::Service { unit: PERSISTENCED.to_owned() });
     assert_eq!(change.value, Value::Service { enabled: true, running: true });
-    // The daemon may keep no GPU: each is looked at, after it.
-    let steps = planned(&own("gpu.persistence", "on"), &readings);
+    // The daemon may run without persistence mode: each GPU is checked too.
+    let steps = plan_steps(&profile_with("gpu.persistence", "on"), &readings);
     assert_eq!(steps.len(), 3);
     assert!(matches!(steps[2].change.as_ref().unwrap().target, Target::Gpu { .. }));
-    // What the daemon does to the driver's own modes is given back with it.
+    // Persistence modes that the daemon changes are reverted with it.
     let beside = &steps[0].change.as_ref().unwrap().beside;
     let mode = |uuid: &str| Target::Gpu { uuid: uuid.to_owned(), control: GpuControl::Persistence };
     assert_eq!(*beside, [mode("GPU-0"), mode("GPU-1")]);
-    // A unit without a way to be enabled is as wanted when it runs.
+    // A static unit only has to run.
     let state = |running| ServiceState { enabled: false, running, is_static: true };
     readings.persistenced = Reading::Value(state(true));
     assert_eq!(first("gpu.persistence", "on", &readings).standing, Standing::AsWanted);
@@ -248,7 +258,7 @@ fn persistence_is_the_daemons_where_there_is_one() {
     let change = first("gpu.persistence", "on", &readings).change.unwrap();
     assert_eq!(change.value, Value::Service { enabled: false, running: true });
     readings.persistenced = Reading::Value(ServiceState { is_static: false, ..state(false) });
-    // Below another root nothing can be started.
+    // Services cannot be started for another root.
     readings.can_start_services = false;
     let change = first("gpu.persistence", "on", &readings).change.unwrap();
     assert_eq!(change.value, Value::Service { enabled: true, running: false });
@@ -257,16 +267,16 @@ fn persistence_is_the_daemons_where_there_is_one() {
 }
 
 #[test]
-fn what_the_driver_would_forget_is_said() {
+fn changes_lost_without_persistence_are_marked() {
     let mut readings = readings();
     let needs = |readings: &Readings| first("gpu.power-limit", "max", readings).standing;
     assert_eq!(needs(&readings), Standing::Change(vec![Need::Persistence]));
-    let mut both = own("gpu.power-limit", "max");
-    both.setting.extend(own("gpu.persistence", "on").setting);
-    let steps = planned(&both, &readings);
+    let mut both = profile_with("gpu.power-limit", "max");
+    both.setting.extend(profile_with("gpu.persistence", "on").setting);
+    let steps = plan_steps(&both, &readings);
     let power = steps.iter().find(|step| step.setting == "gpu.power-limit").unwrap();
     assert_eq!(power.standing, Standing::Change(vec![Need::EveryBoot]));
-    assert!(steps[0].setting == "gpu.persistence", "it is turned on first");
+    assert!(steps[0].setting == "gpu.persistence", "persistence comes first");
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
         gpus[0].persistence = Reading::Value(true);
     }
@@ -274,7 +284,7 @@ fn what_the_driver_would_forget_is_said() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unknown_and_changes_nothing() {
+fn unreadable_settings_are_unknown_and_unchanged() {
     let unread = || Reading::Unreadable(ReadError::Os { errno: 13 });
     let mut readings = readings();
     readings.gpus = GpusSeen::Silent("NVML was not asked".to_owned());
@@ -284,7 +294,7 @@ fn what_cannot_be_read_is_unknown_and_changes_nothing() {
     readings.has_apt = unread().map(|()| true);
     readings.persistenced = Reading::Unreadable(ReadError::Os { errno: 13 });
     for profile in Profiles::embedded().iter() {
-        for step in planned(profile, &readings) {
+        for step in plan_steps(profile, &readings) {
             assert_eq!(step.standing.name(), "unknown", "{step:?}");
             assert_eq!(step.change, None);
         }
@@ -293,13 +303,13 @@ fn what_cannot_be_read_is_unknown_and_changes_nothing() {
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
         gpus[1].uuid = Reading::Unreadable(ReadError::nvml(15));
     }
-    let steps = planned(&own("gpu.ecc", "on"), &readings);
+    let steps = plan_steps(&profile_with("gpu.ecc", "on"), &readings);
     assert_eq!(steps[0].standing.name(), "change");
     assert!(steps[1].standing.words().contains("GPU_IS_LOST"), "{steps:?}");
 }
 
 #[test]
-fn memory_mode_is_for_gpus_that_share_memory() {
+fn memory_mode_requires_a_coherent_gpu() {
     let mut readings = readings();
     let name = "host.module.NVreg_CoherentGPUMemoryMode";
     let step = first(name, "driver", &readings);
@@ -311,7 +321,7 @@ fn memory_mode_is_for_gpus_that_share_memory() {
     assert!(absent.words().contains("has no parameter"), "{absent:?}");
     let mut parameters = BTreeMap::from([("CoherentGPUMemoryMode".to_owned(), String::new())]);
     readings.module_parameters = Reading::Value(parameters.clone());
-    let path = Kind::of(name).unwrap().file().unwrap();
+    let path = SettingKind::from_name(name).unwrap().file().unwrap();
     readings.files.insert(path.clone(), Reading::Value(Value::NoFile));
     let step = first(name, "driver", &readings);
     assert_eq!(step.standing, Standing::Change(vec![Need::ModuleReload]));
@@ -325,7 +335,7 @@ fn memory_mode_is_for_gpus_that_share_memory() {
 }
 
 #[test]
-fn what_a_kernel_does_not_take_is_refused() {
+fn refuses_words_the_kernel_does_not_list() {
     let readings = readings();
     let step = first("host.cpu-governor", "schedutil", &readings);
     assert_eq!(step.standing.words(), "the kernel takes performance, powersave");
@@ -336,11 +346,11 @@ fn what_a_kernel_does_not_take_is_refused() {
 }
 
 #[test]
-fn what_no_source_confirms_waits_until_somebody_asks_for_it() {
+fn unverified_settings_need_the_option() {
     let readings = readings();
-    let mut profile = own("gpu.ecc", "on");
+    let mut profile = profile_with("gpu.ecc", "on");
     profile.setting[0].unverified = true;
-    let steps = planned(&profile, &readings);
+    let steps = plan_steps(&profile, &readings);
     assert!(steps.iter().all(|step| step.change.is_none() && step.standing.is_fine()));
     let options = Options { unverified: true, only: Vec::new() };
     let steps = plan(FactSet::embedded(), &profile, &readings, &options).unwrap();
@@ -348,19 +358,19 @@ fn what_no_source_confirms_waits_until_somebody_asks_for_it() {
 }
 
 #[test]
-fn bad_profiles_are_refused_with_what_was_meant() {
+fn invalid_profiles_are_rejected_with_suggestions() {
     assert!(error("gpu.powerlimit", "default").contains("there is no setting `gpu.powerlimit`"));
-    let near = Kind::of("gpu.powerlimit").unwrap_err();
+    let near = SettingKind::from_name("gpu.powerlimit").unwrap_err();
     assert!(
         matches!(near, SettingError::Unknown { near: Some(near), .. } if near == "gpu.power-limit")
     );
     assert!(error("gpu.power-limit", "lots").contains("does not take `lots`"));
     assert!(error("gpu.power-limit", "140 %").contains("does not take"));
-    assert!(error("gpu.locked-clocks", "1410 MHz").contains("could not be given back"));
+    assert!(error("gpu.locked-clocks", "1410 MHz").contains("could not be reverted"));
     assert!(error("host.module.NVreg_X", "a b").contains("does not take"));
     assert!(error("host.module.NVreg_../../x", "a").contains("there is no setting"));
     assert!(error("jobs.torch", "x").contains("takes `variables`"));
-    let mut twice = own("gpu.ecc", "on");
+    let mut twice = profile_with("gpu.ecc", "on");
     twice.setting.push(twice.setting[0].clone());
     assert!(matches!(twice.read(), Err(ProfileError::Twice { .. })));
     let unknown = Profiles::embedded().named("trainning").unwrap_err();
@@ -370,10 +380,10 @@ fn bad_profiles_are_refused_with_what_was_meant() {
 }
 
 #[test]
-fn only_what_a_profile_can_lead_to_is_nameable() {
-    let file = |path: &str| Target::File { path: path.to_owned() }.is_nameable();
+fn only_targets_of_profiles_are_allowed() {
+    let file = |path: &str| Target::File { path: path.to_owned() }.is_allowed();
     for name in ["host.memlock", "host.upgrade-guard", "host.module.NVreg_X_1", "jobs.torch"] {
-        assert!(file(&Kind::of(name).unwrap().file().unwrap()), "{name}");
+        assert!(file(&SettingKind::from_name(name).unwrap().file().unwrap()), "{name}");
     }
     for path in [
         "/etc/sudoers.d/x",
@@ -385,44 +395,44 @@ fn only_what_a_profile_can_lead_to_is_nameable() {
     ] {
         assert!(!file(path), "{path}");
     }
-    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_nameable();
+    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_allowed();
     assert!(kernel(HUGEPAGES_FILE));
     assert!(kernel("/sys/devices/system/cpu/cpufreq/policy12/scaling_governor"));
     assert!(kernel("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     assert!(!kernel("/sys/devices/system/cpu/cpu0/../../x/cpufreq/scaling_governor"));
     assert!(!kernel("/sys/devices/system/cpu/cpu/cpufreq/scaling_governor"));
     assert!(!kernel("/proc/sysrq-trigger"));
-    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_nameable();
+    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_allowed();
     assert!(hold("libnvidia-compute-580:amd64") && hold("linux-image-6.8.0-1+x"));
     assert!(!hold("--option=x") && !hold("a b") && !hold(""));
-    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_nameable();
+    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_allowed();
     assert!(unit(PERSISTENCED) && !unit("ssh"));
 }
 
 #[test]
-fn bytes_are_kept_exactly() {
+fn content_round_trips() {
     for bytes in [Vec::new(), b"text\n".to_vec(), vec![0, 255, 128, 10], "grün".as_bytes().to_vec()]
     {
-        assert_eq!(Content::of(bytes.clone()).bytes(), bytes);
-        let text = serde_json::to_string(&Content::of(bytes.clone())).unwrap();
+        assert_eq!(Content::from_bytes(bytes.clone()).bytes(), bytes);
+        let text = serde_json::to_string(&Content::from_bytes(bytes.clone())).unwrap();
         assert_eq!(serde_json::from_str::<Content>(&text).unwrap().bytes(), bytes);
     }
 }
 
 proptest! {
     #[test]
-    fn whatever_is_written_is_read_or_refused(name in "(gpu|host|jobs)?[a-z.:-]{0,24}[^\\x00]{0,6}", want in ".{0,24}") {
-        if let Ok(kind) = Kind::of(&name) {
+    fn any_setting_parses_or_is_rejected(name in "(gpu|host|jobs)?[a-z.:-]{0,24}[^\\x00]{0,6}", want in ".{0,24}") {
+        if let Ok(kind) = SettingKind::from_name(&name) {
             prop_assert_eq!(kind.to_string(), name.clone());
         }
-        let _ = own(&name, &want).read();
+        let _ = profile_with(&name, &want).read();
         for known in ["gpu.power-limit", "gpu.application-clocks", "gpu.mig-layout", "host.memlock"] {
-            let _ = own(known, &want).read();
+            let _ = profile_with(known, &want).read();
         }
     }
 
     #[test]
-    fn a_planned_limit_is_one_that_the_card_takes(
+    fn planned_limit_is_within_the_gpu_range(
         least in 0..900_000_u32,
         span in 0..900_000_u32,
         percent in 0..=100_u32,

@@ -1,4 +1,4 @@
-//! What an error of an NVSwitch means and asks for.
+//! Meaning and action of NVSwitch errors.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,14 @@ use crate::origin::Origin;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sxid {
-    /// The number in the log.
+    /// Number printed in the log.
     pub code: u32,
-    /// NVIDIA's name.
     pub name: String,
-    /// NVIDIA's class.
     pub class: SxidClass,
-    /// Whether it stops the traffic of a GPU though it is not fatal.
+    /// Whether it stops a GPU's traffic although it is not fatal.
     pub stalls: bool,
     /// gpud's repair actions.
     pub gpud_repair: Vec<String>,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -29,32 +26,30 @@ pub struct Sxid {
 pub enum SxidClass {
     /// Corrected or contained.
     NonFatal,
-    /// Fatal or not, as the log line says.
+    /// The log line says whether it is fatal.
     PotentiallyFatal,
     /// Always fatal.
     AlwaysFatal,
 }
 
-/// How bad an error of an NVSwitch is, and what to do.
+/// Severity and action of an NVSwitch error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SxidVerdict {
-    /// How bad.
     pub severity: Severity,
-    /// What to do.
     pub action: Action,
-    /// What it means and what to do, in words.
+    /// Meaning and action.
     pub text: String,
 }
 
 impl Sxid {
-    /// The verdict by the class in the guide, where no line of a log says more.
+    /// The verdict by the documented class, without a log line.
     pub fn verdict(&self) -> SxidVerdict {
         SxidVerdict::new(Some(self), Some(self.class))
     }
 }
 
 impl SxidVerdict {
-    /// The verdict on an error, known or not, of a class that a log line or the guide names.
+    /// The verdict on a known or unknown error, with the class from the log line or the guide.
     pub(crate) fn new(record: Option<&Sxid>, class: Option<SxidClass>) -> Self {
         let name =
             record.map_or("an error that this fact set does not know", |record| &record.name);

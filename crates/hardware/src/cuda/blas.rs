@@ -1,7 +1,7 @@
-//! Matrix products by NVIDIA's cuBLASLt, found at run time where CUDA or a Python package has put it.
+//! GEMMs through NVIDIA's cuBLASLt, found at run time in a CUDA toolkit or a Python package.
 //!
-//! Only what a product of two square matrices needs: ten calls, by their documented C interface (cuBLAS documentation,
-//! "Using the cuBLASLt API").
+//! Binds only what a GEMM of square matrices needs: ten functions of the documented C API (cuBLAS
+//! documentation, "Using the cuBLASLt API").
 
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::edge::Precision;
+use super::backend::Precision;
 use super::error::CudaError;
 
-/// A status other than this is an error.
+/// `CUBLAS_STATUS_SUCCESS`
 const SUCCESS: c_int = 0;
-/// The library knows no way for this product on this GPU.
+/// `CUBLAS_STATUS_NOT_SUPPORTED`: no algorithm for this GEMM on this GPU.
 const NOT_SUPPORTED: c_int = 15;
 
 /// `cublasOperation_t`.
@@ -26,13 +26,13 @@ const DESC_SCALE_B: c_int = 18;
 /// `cublasLtMatmulPreferenceAttributes_t`.
 const PREF_WORKSPACE: c_int = 1;
 
-/// What the library may use besides: what it recommends for Hopper.
+/// Workspace limit: NVIDIA's recommendation for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// `cublasLtMatmulHeuristicResult_t`: a way to compute the product.
+/// `cublasLtMatmulHeuristicResult_t`: a selected algorithm.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct Algorithm {
     algo: [u64; 8],
     workspace: usize,
     state: c_int,
@@ -42,8 +42,7 @@ pub(super) struct Way {
 
 type Handle = *mut c_void;
 
-/// The calls.
-struct Calls {
+struct Functions {
     desc_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int,
     desc_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
     desc_destroy: unsafe extern "C" fn(Handle) -> c_int,
@@ -61,7 +60,7 @@ struct Calls {
         Handle,
         Handle,
         c_int,
-        *mut Way,
+        *mut Algorithm,
         *mut c_int,
     ) -> c_int,
     matmul: unsafe extern "C" fn(
@@ -77,7 +76,7 @@ struct Calls {
         Handle,
         u64,
         Handle,
-        *const Way,
+        *const Algorithm,
         u64,
         usize,
         *mut c_void,
@@ -85,41 +84,41 @@ struct Calls {
     destroy: unsafe extern "C" fn(Handle) -> c_int,
 }
 
-/// The library with a handle of it.
+/// The library with an open handle.
 pub(super) struct Blas {
-    calls: Calls,
+    functions: Functions,
     handle: Handle,
-    /// `cuBLASLt 13.1.0`, and where it was found.
+    /// Such as `cuBLASLt 13.1.0`.
     pub(super) name: String,
-    // Last: the calls are of no use without it.
+    // Dropped last: the function pointers refer to it.
     _library: Library,
 }
 
-/// Why a library is of no use.
+/// Why a library is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
     Load(#[from] libloading::Error),
-    #[error("cublasLtCreate says {0}")]
+    #[error("cublasLtCreate returned {0}")]
     Create(c_int),
-    /// It loads, and computes nothing here.
+    /// It loads but does not work on this GPU.
     #[error("{name}: {err}")]
-    Useless { name: String, err: CudaError },
+    TrialFailed { name: String, err: CudaError },
 }
 
-/// No library is of use.
+/// No usable library.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", self.words())]
-pub(super) struct NoBlas {
-    /// Those that are there.
+#[error("{}", self.describe())]
+pub(super) struct BlasUnavailable {
+    /// Existing libraries and why each failed.
     tried: Vec<(PathBuf, OpenError)>,
 }
 
-impl NoBlas {
-    fn words(&self) -> String {
+impl BlasUnavailable {
+    fn describe(&self) -> String {
         if self.tried.is_empty() {
-            return "no libcublasLt was found: not by the loader, not in /usr/local/cuda, and in no Python package; \
-                    FARRIER_CUBLASLT names one"
+            return "no libcublasLt was found by the loader, in /usr/local/cuda or in a Python package; \
+                    set FARRIER_CUBLASLT to its path"
                 .to_owned();
         }
         let each = self.tried.iter().map(|(path, err)| format!("{}: {err}", path.display()));
@@ -127,29 +126,28 @@ impl NoBlas {
     }
 }
 
-/// The library does not compute such a product on this GPU.
+/// The library has no algorithm for this GEMM on this GPU.
 #[derive(Debug, thiserror::Error)]
-#[error("{library} has no such product for this GPU")]
-pub(super) struct NoProduct {
+#[error("{library} has no algorithm for this GEMM on this GPU")]
+pub(super) struct NoAlgorithm {
     library: String,
 }
 
-/// A product that is ready: descriptions, and the way that was chosen.
+/// A prepared GEMM: descriptors and the selected algorithm.
 pub(super) struct Plan {
     desc: Handle,
     layouts: [Handle; 3],
-    way: Way,
+    algorithm: Algorithm,
     precision: Precision,
 }
 
-/// How matrices of a precision are told to the library: type of the factors, of the result, of the sums, and of the two
-/// numbers that scale.
+/// cuBLASLt types of a precision: inputs, result, accumulation and scale factors.
 fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
     // `cudaDataType_t` and `cublasComputeType_t`.
     let (f32, f64, f16, bf16, e4m3) = (0, 1, 2, 14, 28);
     let (sums, sums_tf32, sums_f64) = (68, 77, 70);
     match precision {
-        Precision::Bf16 | Precision::Own => (bf16, bf16, sums, f32),
+        Precision::Bf16 | Precision::OwnKernel => (bf16, bf16, sums, f32),
         Precision::Fp16 => (f16, f16, sums, f32),
         Precision::Fp8 => (e4m3, bf16, sums, f32),
         Precision::Tf32 => (f32, f32, sums_tf32, f32),
@@ -158,14 +156,16 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 }
 
 impl Blas {
-    /// The first that loads and that `trial` finds of use: a library newer than the driver loads, and then computes
-    /// nothing.
-    pub(super) fn load(trial: impl Fn(&Self) -> Result<(), CudaError>) -> Result<Self, NoBlas> {
+    /// The first library that loads and passes `trial`: a library newer than the driver loads but
+    /// does not work.
+    pub(super) fn load(
+        trial: impl Fn(&Self) -> Result<(), CudaError>,
+    ) -> Result<Self, BlasUnavailable> {
         let mut tried = Vec::new();
         for path in candidates() {
             let opened = Self::open(&path).and_then(|blas| match trial(&blas) {
                 Ok(()) => Ok(blas),
-                Err(err) => Err(OpenError::Useless { name: blas.name.clone(), err }),
+                Err(err) => Err(OpenError::TrialFailed { name: blas.name.clone(), err }),
             });
             match opened {
                 Ok(blas) => return Ok(blas),
@@ -173,65 +173,75 @@ impl Blas {
                 Err(_) => {}
             }
         }
-        Err(NoBlas { tried })
+        Err(BlasUnavailable { tried })
     }
 
     fn open(path: &Path) -> Result<Self, OpenError> {
-        // SAFETY: NVIDIA's library has initialisers that every program which uses it runs.
+        // SAFETY: loading runs the initialisers of NVIDIA's library, as in every program that uses
+        // it.
         let library = unsafe { Library::new(path) }?;
-        let create: unsafe extern "C" fn(*mut Handle) -> c_int = call(&library, "cublasLtCreate")?;
-        let version: unsafe extern "C" fn() -> usize = call(&library, "cublasLtGetVersion")?;
-        let calls = Calls {
-            desc_create: call(&library, "cublasLtMatmulDescCreate")?,
-            desc_set: call(&library, "cublasLtMatmulDescSetAttribute")?,
-            desc_destroy: call(&library, "cublasLtMatmulDescDestroy")?,
-            layout_create: call(&library, "cublasLtMatrixLayoutCreate")?,
-            layout_destroy: call(&library, "cublasLtMatrixLayoutDestroy")?,
-            pref_create: call(&library, "cublasLtMatmulPreferenceCreate")?,
-            pref_set: call(&library, "cublasLtMatmulPreferenceSetAttribute")?,
-            pref_destroy: call(&library, "cublasLtMatmulPreferenceDestroy")?,
-            heuristic: call(&library, "cublasLtMatmulAlgoGetHeuristic")?,
-            matmul: call(&library, "cublasLtMatmul")?,
-            destroy: call(&library, "cublasLtDestroy")?,
+        let create: unsafe extern "C" fn(*mut Handle) -> c_int =
+            symbol(&library, "cublasLtCreate")?;
+        let version: unsafe extern "C" fn() -> usize = symbol(&library, "cublasLtGetVersion")?;
+        let functions = Functions {
+            desc_create: symbol(&library, "cublasLtMatmulDescCreate")?,
+            desc_set: symbol(&library, "cublasLtMatmulDescSetAttribute")?,
+            desc_destroy: symbol(&library, "cublasLtMatmulDescDestroy")?,
+            layout_create: symbol(&library, "cublasLtMatrixLayoutCreate")?,
+            layout_destroy: symbol(&library, "cublasLtMatrixLayoutDestroy")?,
+            pref_create: symbol(&library, "cublasLtMatmulPreferenceCreate")?,
+            pref_set: symbol(&library, "cublasLtMatmulPreferenceSetAttribute")?,
+            pref_destroy: symbol(&library, "cublasLtMatmulPreferenceDestroy")?,
+            heuristic: symbol(&library, "cublasLtMatmulAlgoGetHeuristic")?,
+            matmul: symbol(&library, "cublasLtMatmul")?,
+            destroy: symbol(&library, "cublasLtDestroy")?,
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: it writes one pointer. A context is current, which is what it asks for.
+        // SAFETY: the call writes one pointer. It requires a current context, which exists.
         let status = unsafe { create(&raw mut handle) };
         if status != SUCCESS {
             return Err(OpenError::Create(status));
         }
-        // SAFETY: it reads a number.
+        // SAFETY: the call only returns an integer.
         let number = unsafe { version() };
         let name = format!("cuBLASLt {}", version_text(number));
-        Ok(Self { calls, handle, name, _library: library })
+        Ok(Self { functions, handle, name, _library: library })
     }
 
-    /// Makes a product ready: the result is `a` transposed times `b`, all of `side` by `side`. `Err`: there is no way.
-    /// `ones` is memory of the GPU with the number 1 in it, by which 8-bit factors are scaled.
+    /// Prepares a GEMM: the result is `a` transposed times `b`, all `side` by `side`. The inner
+    /// `Err` means that no algorithm exists. `ones` is a GPU address of the value 1.0, the scale of
+    /// FP8 inputs.
     pub(super) fn plan(
         &self,
         precision: Precision,
         side: u64,
         ones: u64,
-    ) -> Result<Result<Plan, NoProduct>, CudaError> {
+    ) -> Result<Result<Plan, NoAlgorithm>, CudaError> {
         let (factors, result, sums, scale) = types(precision);
         let leading = i64::try_from(side).unwrap_or(i64::MAX);
         let mut plan = Plan {
             desc: ptr::null_mut(),
             layouts: [ptr::null_mut(); 3],
-            way: Way { algo: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] },
+            algorithm: Algorithm {
+                algo: [0; 8],
+                workspace: 0,
+                state: 0,
+                waves: 0.0,
+                reserved: [0; 4],
+            },
             precision,
         };
-        let made = self.describe(&mut plan, (factors, result, sums, scale), (side, leading), ones);
-        let chosen = made.and_then(|()| self.choose(&mut plan));
+        let created =
+            self.describe(&mut plan, (factors, result, sums, scale), (side, leading), ones);
+        let chosen = created.and_then(|()| self.choose(&mut plan));
         match chosen {
             Ok(Ok(())) => Ok(Ok(plan)),
             Ok(Err(why)) => {
-                self.forget(&plan);
+                self.destroy_plan(&plan);
                 Ok(Err(why))
             }
             Err(err) => {
-                self.forget(&plan);
+                self.destroy_plan(&plan);
                 Err(err)
             }
         }
@@ -244,15 +254,18 @@ impl Blas {
         (side, leading): (u64, i64),
         ones: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: each call writes one pointer or reads a value of the size that is given with it; what is made is
-        // destroyed by `forget`, also where a later call fails.
+        // SAFETY: each call writes one pointer or reads a value of the size passed with it;
+        // `destroy_plan` destroys what was created, even if a later call fails.
         unsafe {
-            told("describe a product", (self.calls.desc_create)(&raw mut plan.desc, sums, scale))?;
+            check_status(
+                "describe a GEMM",
+                (self.functions.desc_create)(&raw mut plan.desc, sums, scale),
+            )?;
             let transposed = TRANSPOSED;
             let set = |attribute, value: *const c_void, bytes| {
-                told(
-                    "describe a product",
-                    (self.calls.desc_set)(plan.desc, attribute, value, bytes),
+                check_status(
+                    "describe a GEMM",
+                    (self.functions.desc_set)(plan.desc, attribute, value, bytes),
                 )
             };
             set(DESC_TRANSA, (&raw const transposed).cast(), size_of::<i32>())?;
@@ -261,26 +274,30 @@ impl Blas {
                 set(DESC_SCALE_B, (&raw const ones).cast(), size_of::<u64>())?;
             }
             for (layout, kind) in plan.layouts.iter_mut().zip([factors, factors, result]) {
-                let made = (self.calls.layout_create)(layout, kind, side, side, leading);
-                told("describe a matrix", made)?;
+                let created = (self.functions.layout_create)(layout, kind, side, side, leading);
+                check_status("describe a matrix", created)?;
             }
         }
         Ok(())
     }
 
-    /// The way that the library takes for the best.
-    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoProduct>, CudaError> {
+    /// Selects the algorithm that the library ranks first.
+    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoAlgorithm>, CudaError> {
         let mut preference = ptr::null_mut();
         let mut count = 0;
-        // SAFETY: as in `describe`; the way is written whole where one is counted.
+        // SAFETY: as in `describe`; the algorithm is fully written if the count is 1.
         let status = unsafe {
-            told("ask for a way", (self.calls.pref_create)(&raw mut preference))?;
+            check_status(
+                "select a GEMM algorithm",
+                (self.functions.pref_create)(&raw mut preference),
+            )?;
             let most = WORKSPACE_BYTES;
             let bytes = (&raw const most).cast();
-            let set = (self.calls.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
+            let set =
+                (self.functions.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
             let [a, b, c] = plan.layouts;
             let status = if set == SUCCESS {
-                (self.calls.heuristic)(
+                (self.functions.heuristic)(
                     self.handle,
                     plan.desc,
                     a,
@@ -289,26 +306,28 @@ impl Blas {
                     c,
                     preference,
                     1,
-                    &raw mut plan.way,
+                    &raw mut plan.algorithm,
                     &raw mut count,
                 )
             } else {
                 set
             };
-            (self.calls.pref_destroy)(preference);
+            (self.functions.pref_destroy)(preference);
             status
         };
         if status == NOT_SUPPORTED || (status == SUCCESS && count == 0) {
-            return Ok(Err(NoProduct { library: self.name.clone() }));
+            return Ok(Err(NoAlgorithm { library: self.name.clone() }));
         }
-        told("ask for a way", status)?;
+        check_status("select a GEMM algorithm", status)?;
         Ok(Ok(()))
     }
 
-    /// Gives the product to a stream. All are addresses of the GPU.
+    /// Enqueues the GEMM on a stream. All addresses are GPU addresses.
     ///
     /// # Safety
-    /// The matrices are of the plan's size, the workspace of [`WORKSPACE_BYTES`], and all live until the stream is done.
+    ///
+    /// The matrices have the plan's size, the workspace has [`WORKSPACE_BYTES`], and all live until
+    /// the stream is idle.
     pub(super) unsafe fn multiply(
         &self,
         plan: &Plan,
@@ -324,9 +343,10 @@ impl Blas {
             ((&raw const one).cast(), (&raw const zero).cast())
         };
         let [layout_a, layout_b, layout_c] = plan.layouts;
-        // SAFETY: the caller says so of the memory; alpha and beta are read before the call returns.
+        // SAFETY: the caller guarantees the memory; alpha and beta are read before the call
+        // returns.
         let status = unsafe {
-            (self.calls.matmul)(
+            (self.functions.matmul)(
                 self.handle,
                 plan.desc,
                 alpha,
@@ -339,51 +359,51 @@ impl Blas {
                 layout_c,
                 c,
                 layout_c,
-                &raw const plan.way,
+                &raw const plan.algorithm,
                 workspace,
                 WORKSPACE_BYTES,
                 stream,
             )
         };
-        told("multiply matrices", status)
+        check_status("multiply matrices", status)
     }
 
-    /// Gives back what describes it.
-    pub(super) fn forget(&self, plan: &Plan) {
+    /// Destroys the plan's descriptors.
+    pub(super) fn destroy_plan(&self, plan: &Plan) {
         for layout in plan.layouts.into_iter().filter(|layout| !layout.is_null()) {
-            // SAFETY: it was made by `layout_create` and is destroyed once.
-            unsafe { (self.calls.layout_destroy)(layout) };
+            // SAFETY: created by `layout_create` and destroyed once.
+            unsafe { (self.functions.layout_destroy)(layout) };
         }
         if !plan.desc.is_null() {
             // SAFETY: as above.
-            unsafe { (self.calls.desc_destroy)(plan.desc) };
+            unsafe { (self.functions.desc_destroy)(plan.desc) };
         }
     }
 }
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: the handle was made by `cublasLtCreate`; nothing uses it any more.
-        unsafe { (self.calls.destroy)(self.handle) };
+        // SAFETY: the handle came from `cublasLtCreate` and is not used afterwards.
+        unsafe { (self.functions.destroy)(self.handle) };
     }
 }
 
-fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
-    // SAFETY: the types of all calls are those of the header, which have not changed since CUDA 10.1.
+fn symbol<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
+    // SAFETY: the types match the header, which has not changed since CUDA 10.1.
     let found = unsafe { library.get::<T>(name) };
     found.map(|symbol| *symbol)
 }
 
-fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {
-    if status == SUCCESS { Ok(()) } else { Err(CudaError::of_blas(what, status)) }
+fn check_status(what: &'static str, status: c_int) -> Result<(), CudaError> {
+    if status == SUCCESS { Ok(()) } else { Err(CudaError::from_blas(what, status)) }
 }
 
-/// `130100` is 13.1.0: five digits and more for the parts since CUDA 11.
+/// `130100` is 13.1.0: two digits each for minor and patch since CUDA 11.
 fn version_text(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-/// Where it may be, likeliest first. Newer ones first: they know more GPUs.
+/// Candidate paths, likeliest first. Newer versions come first: they support more GPUs.
 fn candidates() -> Vec<PathBuf> {
     const NAMES: [&str; 4] =
         ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so"];
@@ -391,22 +411,22 @@ fn candidates() -> Vec<PathBuf> {
         return vec![named.into()];
     }
     let mut found: Vec<PathBuf> = NAMES.map(PathBuf::from).to_vec();
-    let mut folders: Vec<PathBuf> =
+    let mut dirs: Vec<PathBuf> =
         ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"]
             .map(PathBuf::from)
             .to_vec();
     for packages in python_packages() {
         for below in ["nvidia/cu13/lib", "nvidia/cublas/lib"] {
-            folders.push(packages.join(below));
+            dirs.push(packages.join(below));
         }
     }
-    for folder in folders {
-        found.extend(NAMES.map(|name| folder.join(name)).into_iter().filter(|path| path.exists()));
+    for dir in dirs {
+        found.extend(NAMES.map(|name| dir.join(name)).into_iter().filter(|path| path.exists()));
     }
     found
 }
 
-/// Folders with Python packages: of this machine, and of the environment that is active.
+/// Directories with Python packages: the system's, and those of the active environment.
 fn python_packages() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = vec!["/usr/local".into(), "/usr".into()];
     prefixes.extend(
@@ -419,9 +439,9 @@ fn python_packages() -> Vec<PathBuf> {
         pythons.sort();
         for python in pythons.iter().rev() {
             for packages in ["site-packages", "dist-packages"] {
-                let folder = python.join(packages);
-                if folder.join("nvidia").is_dir() {
-                    found.push(folder);
+                let dir = python.join(packages);
+                if dir.join("nvidia").is_dir() {
+                    found.push(dir);
                 }
             }
         }
@@ -434,15 +454,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read() {
+    fn versions_are_decoded() {
         assert_eq!(version_text(130_100), "13.1.0");
         assert_eq!(version_text(120_803), "12.8.3");
     }
 
     #[test]
-    fn a_library_that_is_none_says_so() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("libcublasLt.so.13");
+    fn file_that_is_not_a_library_is_rejected() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcublasLt.so.13");
         std::fs::write(&path, "not a library").unwrap();
         assert!(Blas::open(&path).is_err());
     }

@@ -1,8 +1,8 @@
-//! A real GPU, by CUDA's driver library.
+//! A real GPU, through CUDA's driver library.
 
 mod context;
+mod gemm;
 mod kernels;
-mod products;
 mod work;
 
 use std::cell::OnceCell;
@@ -18,89 +18,91 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, result};
 
 pub(super) use self::context::open;
 use self::context::peers;
-use self::kernels::{Kernels, Value};
-use super::blas::{self, Blas, NoBlas, Plan};
-use super::edge::{About, Block, HostBlock, Pattern, Product, Work};
-use super::error::{CudaError, Purpose};
+use self::kernels::{KernelArg, Kernels};
+use super::backend::{DeviceBuffer, Gemm, GpuInfo, HostBuffer, Pattern, Work};
+use super::blas::{self, Blas, BlasUnavailable, Plan};
+use super::error::{CudaError, DriverContext};
 use super::library;
 
-/// Threads of a block: what the kernels are written for.
+/// Threads per buffer; the kernels require this size.
 const THREADS: u32 = 256;
-/// Blocks for each multiprocessor: as many as it holds at once.
+/// Thread blocks per SM: as many as it runs at once.
 const BLOCKS: u32 = 8;
-/// As in `Found` of memory.cu: two numbers, then eight words of sixteen bytes.
-const FOUND_WORDS: usize = 4 + 8 * 4;
+/// Layout of `Found` in memory.cu: two counters, then eight entries of sixteen bytes.
+const MISMATCHES_WORDS: usize = 4 + 8 * 4;
 
-/// One GPU, all work on one stream.
+/// One GPU; all work runs on one stream.
 pub struct Device {
-    about: About,
+    info: GpuInfo,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     kernels: Kernels,
-    blas: OnceCell<Result<Blas, NoBlas>>,
+    blas: OnceCell<Result<Blas, BlasUnavailable>>,
     peers: Vec<Arc<CudaContext>>,
-    blocks: BTreeMap<usize, CUdeviceptr>,
-    host: BTreeMap<usize, *mut c_void>,
-    products: BTreeMap<usize, Made>,
+    buffers: BTreeMap<usize, CUdeviceptr>,
+    host_buffers: BTreeMap<usize, *mut c_void>,
+    gemms: BTreeMap<usize, PreparedGemm>,
     next: usize,
-    /// Where comparisons, sums and the counting kernel write; one number 1.0 after them; and what a library may use.
+    /// Results of comparisons, digests and the counting kernel, then a constant 1.0 for cuBLASLt.
     scratch: CUdeviceptr,
     workspace: CUdeviceptr,
     events: [CUevent; 2],
     graph: Option<(u32, CudaGraph)>,
 }
 
-/// Bytes into `scratch`.
-const FOUND_AT: u64 = 0;
+/// Byte offsets into `scratch`.
+const MISMATCHES_AT: u64 = 0;
 const DIGEST_AT: u64 = 256;
-const TICKS_AT: u64 = 264;
+const LAUNCH_COUNT_AT: u64 = 264;
 const ONE_AT: u64 = 272;
 const SINK_AT: u64 = 276;
 const SCRATCH_BYTES: usize = 512;
 
-/// A product that was made ready.
-struct Made {
+/// A prepared GEMM.
+struct PreparedGemm {
     side: u64,
-    matrices: [Block; 3],
+    matrices: [DeviceBuffer; 3],
     plan: Option<Plan>,
 }
 
 impl Device {
-    /// The GPU of that number, as CUDA counts those that it sees.
+    /// Opens a GPU by CUDA's index.
     pub fn open(index: usize) -> Result<Self, CudaError> {
-        library::present()?;
+        library::ensure_present()?;
         let context = open(index)?;
         // SAFETY: all work is on one stream, in order.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().to("make a stream")?;
-        let attribute = |which| context.attribute(which).to("ask what the GPU is");
+        let stream = context.new_stream().context("create a stream")?;
+        let attribute = |which| context.attribute(which).context("query the GPU");
         let processors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let about = About {
-            name: context.name().to("ask the GPU's name")?,
-            compute_capability: context.compute_capability().to("ask what the GPU is")?,
-            processors: u32::try_from(processors).unwrap_or(0),
-            memory_bytes: context.total_mem().to("ask for its memory")? as u64,
+        let info = GpuInfo {
+            name: context.name().context("query the GPU's name")?,
+            compute_capability: context.compute_capability().context("query the GPU")?,
+            sm_count: u32::try_from(processors).unwrap_or(0),
+            memory_bytes: context.total_mem().context("query the GPU's memory")? as u64,
         };
-        let kernels = Kernels::load(&context, about.compute_capability)?;
+        let kernels = Kernels::load(&context, info.compute_capability)?;
         let peers = peers(&context, index)?;
-        context.bind_to_thread().to("start CUDA on the GPU")?;
-        let event = || result::event::create(CUevent_flags::CU_EVENT_DEFAULT).to("make an event");
+        context.bind_to_thread().context("create a CUDA context")?;
+        let event =
+            || result::event::create(CUevent_flags::CU_EVENT_DEFAULT).context("create an event");
         let events = [event()?, event()?];
         // SAFETY: freed when the device is dropped.
-        let scratch = unsafe { result::malloc_sync(SCRATCH_BYTES) }.to("take memory on the GPU")?;
+        let scratch =
+            unsafe { result::malloc_sync(SCRATCH_BYTES) }.context("allocate GPU memory")?;
         // SAFETY: as above.
         let workspace =
-            unsafe { result::malloc_sync(blas::WORKSPACE_BYTES) }.to("take memory on the GPU")?;
+            unsafe { result::malloc_sync(blas::WORKSPACE_BYTES) }.context("allocate GPU memory")?;
         let device = Self {
-            about,
+            info,
             context,
             stream,
             kernels,
             blas: OnceCell::new(),
             peers,
-            blocks: BTreeMap::new(),
-            host: BTreeMap::new(),
-            products: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            host_buffers: BTreeMap::new(),
+            gemms: BTreeMap::new(),
             next: 0,
             scratch,
             workspace,
@@ -109,54 +111,54 @@ impl Device {
         };
         device.blank(0, SCRATCH_BYTES)?;
         let one = [1.0_f32];
-        // SAFETY: four bytes within `scratch`. On the stream, after the bytes before were blanked: a copy on another
-        // one is in no order with that. `one` lives until the stream was waited for.
+        // SAFETY: four bytes within `scratch`. The copy is on the same stream as the memset before
+        // it, which orders the two. `one` lives until the stream is synchronised.
         unsafe { result::memcpy_htod_async(scratch + ONE_AT, &one, device.stream.cu_stream()) }
-            .to("copy to the GPU")?;
-        device.stream.synchronize().to("wait for the GPU")?;
+            .context("copy to the GPU")?;
+        device.stream.synchronize().context("wait for the GPU")?;
         Ok(device)
     }
 
     fn blank(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: within `scratch`, which lives as long as the device.
         unsafe { result::memset_d8_async(self.scratch + at, 0, bytes, self.stream.cu_stream()) }
-            .to("write memory of the GPU")
+            .context("write GPU memory")
     }
 
-    fn address(&self, block: Block) -> Result<CUdeviceptr, CudaError> {
-        self.blocks.get(&block.id).copied().ok_or(CudaError::Refused {
-            what: "use memory of the GPU",
-            said: "it was given back".to_owned(),
+    fn address(&self, buffer: DeviceBuffer) -> Result<CUdeviceptr, CudaError> {
+        self.buffers.get(&buffer.id).copied().ok_or(CudaError::CallFailed {
+            what: "use a GPU buffer",
+            detail: "it was freed".to_owned(),
         })
     }
 
-    fn host_address(&self, block: HostBlock) -> Result<*mut c_void, CudaError> {
-        self.host.get(&block.id).copied().ok_or(CudaError::Refused {
-            what: "use memory of the host",
-            said: "it was given back".to_owned(),
+    fn host_address(&self, buffer: HostBuffer) -> Result<*mut c_void, CudaError> {
+        self.host_buffers.get(&buffer.id).copied().ok_or(CudaError::CallFailed {
+            what: "use a host buffer",
+            detail: "it was freed".to_owned(),
         })
     }
 
-    fn number(&mut self) -> usize {
+    fn next_id(&mut self) -> usize {
         self.next += 1;
         self.next
     }
 
     /// A grid that fills the GPU.
     fn grid(&self) -> u32 {
-        self.about.processors.max(1) * BLOCKS
+        self.info.sm_count.max(1) * BLOCKS
     }
 
-    /// Launches a kernel with these values; each is as wide as its parameter.
+    /// Launches a kernel; each argument is as wide as its parameter.
     fn launch(
         &self,
         kernel: &CudaFunction,
         grid: (u32, u32),
-        values: &mut [Value],
+        values: &mut [KernelArg],
     ) -> Result<(), CudaError> {
-        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(Value::pointer).collect();
-        // SAFETY: values are in the order and of the widths of the kernel's parameters, as each caller sees to; the
-        // addresses among them are of memory that lives until the stream was waited for.
+        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(KernelArg::pointer).collect();
+        // SAFETY: the callers pass arguments in the order and widths of the kernel's parameters;
+        // addresses among them refer to memory that lives until the stream is synchronised.
         unsafe {
             result::launch_kernel(
                 kernel.cu_function(),
@@ -167,156 +169,167 @@ impl Device {
                 &mut pointers,
             )
         }
-        .to("launch a kernel")
+        .context("launch a kernel")
     }
 
     fn submit(&mut self, work: Work) -> Result<(), CudaError> {
         let all = (self.grid(), 1);
         match work {
-            Work::Fill(block, pattern) => self.patterned(&self.kernels.fill, block, pattern, None),
-            Work::Check(block, pattern) => {
-                let found = Value::Wide(self.scratch + FOUND_AT);
-                self.patterned(&self.kernels.check, block, pattern, Some(found))
+            Work::Fill(buffer, pattern) => {
+                self.run_pattern(&self.kernels.fill, buffer, pattern, None)
             }
-            Work::Read(block) => {
-                let sink = Value::Wide(self.scratch + SINK_AT);
-                let mut values =
-                    [Value::Wide(self.address(block)?), Value::Wide(block.bytes / 16), sink];
+            Work::Check(buffer, pattern) => {
+                let found = KernelArg::U64(self.scratch + MISMATCHES_AT);
+                self.run_pattern(&self.kernels.check, buffer, pattern, Some(found))
+            }
+            Work::Read(buffer) => {
+                let sink = KernelArg::U64(self.scratch + SINK_AT);
+                let mut values = [
+                    KernelArg::U64(self.address(buffer)?),
+                    KernelArg::U64(buffer.bytes / 16),
+                    sink,
+                ];
                 self.launch(&self.kernels.read, all, &mut values)
             }
             Work::Copy(from, to) => {
                 let quads = from.bytes.min(to.bytes) / 16;
                 let (from, to) = (self.address(from)?, self.address(to)?);
-                let mut values = [Value::Wide(from), Value::Wide(to), Value::Wide(quads)];
+                let mut values = [KernelArg::U64(from), KernelArg::U64(to), KernelArg::U64(quads)];
                 self.launch(&self.kernels.copy, all, &mut values)
             }
-            Work::CopyByEngine(from, to) => self.copied(from, to),
-            Work::ToGpu(host, block) => self.moved(host, block, true),
-            Work::ToHost(block, host) => self.moved(host, block, false),
-            Work::Prove(block, rounds) => {
-                let count = narrow(block.bytes / 4);
+            Work::CopyByEngine(from, to) => self.copy_device(from, to),
+            Work::CopyToGpu(host, buffer) => self.copy_host(host, buffer, true),
+            Work::CopyToHost(buffer, host) => self.copy_host(host, buffer, false),
+            Work::ComputeChains(buffer, rounds) => {
+                let count = to_u32(buffer.bytes / 4);
                 let mut values = [
-                    Value::Wide(self.address(block)?),
-                    Value::Narrow(count),
-                    Value::Narrow(rounds),
+                    KernelArg::U64(self.address(buffer)?),
+                    KernelArg::U32(count),
+                    KernelArg::U32(rounds),
                 ];
                 self.launch(&self.kernels.prove, all, &mut values)
             }
-            Work::Hunt(sums, places, rounds) => {
-                self.hunted(&self.kernels.hunt, sums, places, rounds)
+            Work::CheckCompute(sums, sm_ids, rounds) => {
+                self.run_check(&self.kernels.hunt, sums, sm_ids, rounds)
             }
-            Work::HuntTensor(sums, places, rounds) => match &self.kernels.tensor {
-                Some((hunt, _)) => self.hunted(hunt, sums, places, rounds),
-                None => Err(without_tensor()),
+            Work::CheckTensor(sums, sm_ids, rounds) => match &self.kernels.tensor {
+                Some((hunt, _)) => self.run_check(hunt, sums, sm_ids, rounds),
+                None => Err(no_tensor_cores()),
             },
-            Work::Multiply(product) => self.multiply(product),
-            Work::Digest(block) => {
+            Work::Gemm(gemm) => self.run_gemm(gemm),
+            Work::Digest(buffer) => {
                 self.blank(DIGEST_AT, 8)?;
-                let sum = Value::Wide(self.scratch + DIGEST_AT);
+                let sum = KernelArg::U64(self.scratch + DIGEST_AT);
                 let mut values =
-                    [Value::Wide(self.address(block)?), Value::Wide(block.bytes / 4), sum];
+                    [KernelArg::U64(self.address(buffer)?), KernelArg::U64(buffer.bytes / 4), sum];
                 self.launch(&self.kernels.digest, all, &mut values)
             }
-            Work::Ticks(times) => self.tick(times),
-            Work::TickGraph(nodes) => self.tick_graph(nodes),
+            Work::Launches(times) => self.launch_counter(times),
+            Work::GraphLaunches(nodes) => self.launch_counter_graph(nodes),
         }
     }
 
-    fn patterned(
+    fn run_pattern(
         &self,
         kernel: &CudaFunction,
-        block: Block,
+        buffer: DeviceBuffer,
         pattern: Pattern,
-        more: Option<Value>,
+        more: Option<KernelArg>,
     ) -> Result<(), CudaError> {
-        let (kind, seed) = pattern.numbers();
+        let (kind, seed) = pattern.kernel_args();
         let mut values = vec![
-            Value::Wide(self.address(block)?),
-            Value::Wide(block.bytes / 16),
-            Value::Narrow(kind),
-            Value::Narrow(seed),
+            KernelArg::U64(self.address(buffer)?),
+            KernelArg::U64(buffer.bytes / 16),
+            KernelArg::U32(kind),
+            KernelArg::U32(seed),
         ];
         values.extend(more);
         self.launch(kernel, (self.grid(), 1), &mut values)
     }
 
-    fn copied(&self, from: Block, to: Block) -> Result<(), CudaError> {
+    fn copy_device(&self, from: DeviceBuffer, to: DeviceBuffer) -> Result<(), CudaError> {
         let bytes = from.bytes.min(to.bytes);
         let (from, to) = (self.address(from)?, self.address(to)?);
-        // SAFETY: both blocks have so many bytes and live until the stream was waited for; addresses of GPUs that see
-        // each other are of one space.
-        unsafe { result::memcpy_dtod_async(to, from, wide(bytes), self.stream.cu_stream()) }
-            .to("copy memory of the GPU")
+        // SAFETY: both buffers have at least this many bytes and live until the stream is
+        // synchronised; peers share one address space.
+        unsafe { result::memcpy_dtod_async(to, from, to_usize(bytes), self.stream.cu_stream()) }
+            .context("copy GPU memory")
     }
 
-    fn moved(&self, host: HostBlock, block: Block, is_to_gpu: bool) -> Result<(), CudaError> {
-        let bytes = wide(host.bytes.min(block.bytes));
-        let (host, gpu) = (self.host_address(host)?, self.address(block)?);
+    fn copy_host(
+        &self,
+        host: HostBuffer,
+        buffer: DeviceBuffer,
+        is_to_gpu: bool,
+    ) -> Result<(), CudaError> {
+        let bytes = to_usize(host.bytes.min(buffer.bytes));
+        let (host, gpu) = (self.host_address(host)?, self.address(buffer)?);
         let stream = self.stream.cu_stream();
-        // SAFETY: both have so many bytes and live until the stream was waited for; nobody else uses the host's.
-        let moved = unsafe {
+        // SAFETY: both buffers have at least this many bytes and live until the stream is
+        // synchronised; nothing else uses the host buffer.
+        let copied = unsafe {
             if is_to_gpu {
                 sys::cuMemcpyHtoDAsync_v2(gpu, host, bytes, stream)
             } else {
                 sys::cuMemcpyDtoHAsync_v2(host, gpu, bytes, stream)
             }
         };
-        moved.result().to("copy between host and GPU")
+        copied.result().context("copy between host and GPU")
     }
 
-    fn hunted(
+    fn run_check(
         &self,
         kernel: &CudaFunction,
-        sums: Block,
-        places: Block,
+        sums: DeviceBuffer,
+        sm_ids: DeviceBuffer,
         rounds: u32,
     ) -> Result<(), CudaError> {
-        let blocks = narrow(sums.bytes.min(places.bytes) / 4);
+        let blocks = to_u32(sums.bytes.min(sm_ids.bytes) / 4);
         let mut values = [
-            Value::Narrow(rounds),
-            Value::Wide(self.address(sums)?),
-            Value::Wide(self.address(places)?),
+            KernelArg::U32(rounds),
+            KernelArg::U64(self.address(sums)?),
+            KernelArg::U64(self.address(sm_ids)?),
         ];
         self.launch(kernel, (blocks, 1), &mut values)
     }
 
-    fn multiply(&self, product: Product) -> Result<(), CudaError> {
-        let made = self.products.get(&product.id).ok_or(CudaError::Refused {
+    fn run_gemm(&self, gemm: Gemm) -> Result<(), CudaError> {
+        let prepared = self.gemms.get(&gemm.id).ok_or(CudaError::CallFailed {
             what: "multiply matrices",
-            said: "they were given back".to_owned(),
+            detail: "they were freed".to_owned(),
         })?;
         let mut addresses = [0; 3];
-        for (address, block) in addresses.iter_mut().zip(made.matrices) {
-            *address = self.address(block)?;
+        for (address, buffer) in addresses.iter_mut().zip(prepared.matrices) {
+            *address = self.address(buffer)?;
         }
-        match (&made.plan, self.blas.get(), &self.kernels.tensor) {
+        match (&prepared.plan, self.blas.get(), &self.kernels.tensor) {
             (Some(plan), Some(Ok(blas)), _) => {
                 let stream = self.stream.cu_stream().cast();
-                // SAFETY: the matrices were taken for this plan; they and the workspace live until the stream was
-                // waited for.
+                // SAFETY: the matrices were allocated for this plan; they and the workspace live
+                // until the stream is synchronised.
                 unsafe { blas.multiply(plan, addresses, self.workspace, stream) }
             }
             (None, _, Some((_, own))) => {
-                let tiles = narrow(made.side / 128);
+                let tiles = to_u32(prepared.side / 128);
                 let [a, b, c] = addresses;
                 let mut values = [
-                    Value::Wide(a),
-                    Value::Wide(b),
-                    Value::Wide(c),
-                    Value::Narrow(narrow(made.side)),
-                    Value::Narrow(narrow(made.side)),
+                    KernelArg::U64(a),
+                    KernelArg::U64(b),
+                    KernelArg::U64(c),
+                    KernelArg::U32(to_u32(prepared.side)),
+                    KernelArg::U32(to_u32(prepared.side)),
                 ];
                 self.launch(own, (tiles, tiles), &mut values)
             }
-            _ => Err(without_tensor()),
+            _ => Err(no_tensor_cores()),
         }
     }
 
-    fn tick(&self, times: u32) -> Result<(), CudaError> {
-        let mut value = Value::Wide(self.scratch + TICKS_AT);
+    fn launch_counter(&self, times: u32) -> Result<(), CudaError> {
+        let mut value = KernelArg::U64(self.scratch + LAUNCH_COUNT_AT);
         let mut pointers = [value.pointer()];
         for _ in 0..times {
-            // SAFETY: the kernel adds to a number within `scratch`.
+            // SAFETY: the kernel increments a counter within `scratch`.
             unsafe {
                 result::launch_kernel(
                     self.kernels.tick.cu_function(),
@@ -327,63 +340,65 @@ impl Device {
                     &mut pointers,
                 )
             }
-            .to("launch a kernel")?;
+            .context("launch a kernel")?;
         }
         Ok(())
     }
 
-    fn tick_graph(&mut self, nodes: u32) -> Result<(), CudaError> {
+    fn launch_counter_graph(&mut self, nodes: u32) -> Result<(), CudaError> {
         if self.graph.as_ref().is_none_or(|(known, _)| *known != nodes) {
             self.stream
                 .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-                .to("begin the capture of a graph")?;
-            let submitted = self.tick(nodes);
-            // The capture is ended also where a launch failed: the stream is of no use before.
-            let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).to("capture a graph");
+                .context("begin graph capture")?;
+            let submitted = self.launch_counter(nodes);
+            // End the capture even if a launch failed; until then the stream is unusable.
+            let graph =
+                self.stream.end_capture(CUgraphInstantiate_flags(0)).context("capture a graph");
             submitted?;
-            let empty = || CudaError::Refused {
+            let empty = || CudaError::CallFailed {
                 what: "capture a graph",
-                said: "CUDA gave an empty one".to_owned(),
+                detail: "CUDA returned an empty graph".to_owned(),
             };
             let graph = graph?.ok_or_else(empty)?;
-            graph.upload().to("bring the graph to the GPU")?;
-            self.stream.synchronize().to("wait for the GPU")?;
+            graph.upload().context("upload the graph")?;
+            self.stream.synchronize().context("wait for the GPU")?;
             self.graph = Some((nodes, graph));
         }
         match &self.graph {
-            Some((_, graph)) => graph.launch().to("launch the graph"),
+            Some((_, graph)) => graph.launch().context("launch the graph"),
             None => Ok(()),
         }
     }
 
-    fn read_words(&self, address: CUdeviceptr, count: usize) -> Result<Vec<u32>, CudaError> {
-        self.stream.synchronize().to("wait for the GPU")?;
+    fn read_u32s(&self, address: CUdeviceptr, count: usize) -> Result<Vec<u32>, CudaError> {
+        self.stream.synchronize().context("wait for the GPU")?;
         let mut words = vec![0_u32; count];
-        // SAFETY: the caller names memory that has so many words.
-        unsafe { result::memcpy_dtoh_sync(&mut words, address) }.to("copy from the GPU")?;
+        // SAFETY: callers pass an address with at least this many words.
+        unsafe { result::memcpy_dtoh_sync(&mut words, address) }.context("copy from the GPU")?;
         Ok(words)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A GPU that was lost gives nothing back; the process's end does.
+        // Freeing fails on a lost GPU; the process exit frees the memory.
         let _ = self.context.bind_to_thread();
         let _ = self.stream.synchronize();
-        let products: Vec<usize> = self.products.keys().copied().collect();
-        for id in products {
-            if let (Some(Made { plan: Some(plan), .. }), Some(Ok(blas))) =
-                (self.products.remove(&id), self.blas.get())
+        let gemms: Vec<usize> = self.gemms.keys().copied().collect();
+        for id in gemms {
+            if let (Some(PreparedGemm { plan: Some(plan), .. }), Some(Ok(blas))) =
+                (self.gemms.remove(&id), self.blas.get())
             {
-                blas.forget(&plan);
+                blas.destroy_plan(&plan);
             }
         }
-        let blocks = std::mem::take(&mut self.blocks).into_values();
-        for address in blocks.chain([self.scratch, self.workspace]) {
-            // SAFETY: each was taken by this device and is known no more; the stream is done.
+        let buffers = std::mem::take(&mut self.buffers).into_values();
+        for address in buffers.chain([self.scratch, self.workspace]) {
+            // SAFETY: each was allocated by this device and removed from its maps; the stream is
+            // idle.
             let _ = unsafe { result::free_sync(address) };
         }
-        for address in std::mem::take(&mut self.host).into_values() {
+        for address in std::mem::take(&mut self.host_buffers).into_values() {
             // SAFETY: as above.
             let _ = unsafe { result::free_host(address) };
         }
@@ -394,17 +409,17 @@ impl Drop for Device {
     }
 }
 
-fn without_tensor() -> CudaError {
-    CudaError::Refused {
+fn no_tensor_cores() -> CudaError {
+    CudaError::CallFailed {
         what: "use tensor cores",
-        said: "the GPU is before compute capability 8.0".to_owned(),
+        detail: "the GPU's compute capability is below 8.0".to_owned(),
     }
 }
 
-fn narrow(number: u64) -> u32 {
+fn to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn wide(number: u64) -> usize {
+fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The times of launches, waits and small copies.
+//! Cost of launches, synchronisations and small copies.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,61 +9,58 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 
-use super::error::{CudaError, Purpose, words};
+use super::error::{CudaError, DriverContext, error_text};
 use super::{device, library};
 
 const ONE_THREAD: LaunchConfig =
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchPlan {
-    /// The GPU, as CUDA counts them.
+    /// CUDA's index.
     pub gpu: usize,
-    /// Launches between two waits, and kernels in the graph.
+    /// Launches between two synchronisations, and nodes of the graph.
     pub launches: u32,
-    /// How often each is measured; the kinds take turns.
+    /// Measurements of each kind; the kinds alternate.
     pub repeats: u32,
 }
 
-/// What was measured on one GPU.
+/// The measurements of one GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LaunchTimes {
-    /// As CUDA calls it.
+    /// As reported by CUDA.
     pub gpu: String,
-    /// Its compute capability.
     pub compute_capability: (i32, i32),
-    /// Each kind of work.
-    pub timed: Vec<Timed>,
+    pub timed: Vec<LaunchTiming>,
 }
 
-/// One kind of work: seconds for one piece of it, one number a repeat.
+/// One kind of work: seconds per item, one value per repeat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timed {
-    /// A short name that stays.
+pub struct LaunchTiming {
+    /// A short, stable name.
     pub name: &'static str,
-    /// What one piece is.
+    /// Description of one item.
     pub what: &'static str,
-    /// Pieces between two waits.
+    /// Items between two synchronisations.
     pub pieces: u32,
-    /// Until the calls had returned; absent where the call itself waits.
+    /// Until the calls returned; `None` if the call itself waits.
     pub submit_s: Option<Vec<f64>>,
-    /// Until the GPU had done it.
+    /// Until the GPU had finished.
     pub total_s: Vec<f64>,
 }
 
-/// The kinds of work, in the order in which they take turns.
-const WORK: [Work; 6] = [
-    Work::Stream,
-    Work::Graph,
-    Work::LaunchAndWait,
-    Work::Synchronise,
-    Work::CopyToGpu,
-    Work::CopyToHost,
+/// The kinds of work, in the order in which they alternate.
+const WORK: [LaunchWork; 6] = [
+    LaunchWork::Stream,
+    LaunchWork::Graph,
+    LaunchWork::LaunchAndWait,
+    LaunchWork::Synchronise,
+    LaunchWork::CopyToGpu,
+    LaunchWork::CopyToHost,
 ];
 
 #[derive(Debug, Clone, Copy)]
-enum Work {
+enum LaunchWork {
     Stream,
     Graph,
     LaunchAndWait,
@@ -72,35 +69,34 @@ enum Work {
     CopyToHost,
 }
 
-impl Work {
-    fn untimed(self, launches: u32) -> Timed {
-        // A hundred of what waits each time: enough for the clock, short enough for a round.
+impl LaunchWork {
+    fn empty_timing(self, launches: u32) -> LaunchTiming {
+        // Kinds that synchronise each time use 100 items: enough for the clock, short enough for a
+        // round.
         let (name, what, pieces, waits) = match self {
             Self::Stream => ("stream", "a kernel launched on a stream", launches, false),
             Self::Graph => ("graph", "a kernel as a node of one graph", launches, false),
             Self::LaunchAndWait => {
-                ("launch-and-wait", "a kernel launched and waited for", 100, true)
+                ("launch-and-wait", "a kernel launched and synchronised", 100, true)
             }
-            Self::Synchronise => {
-                ("synchronise", "a wait for a stream with nothing to do", 100, true)
-            }
+            Self::Synchronise => ("synchronise", "a synchronisation of an idle stream", 100, true),
             Self::CopyToGpu => ("copy-to-gpu", "4 bytes copied to the GPU", 100, false),
             Self::CopyToHost => {
-                ("copy-to-host", "4 bytes copied from the GPU and waited for", 100, true)
+                ("copy-to-host", "4 bytes copied from the GPU and synchronised", 100, true)
             }
         };
         let submit_s = (!waits).then(Vec::new);
-        Timed { name, what, pieces, submit_s, total_s: Vec::new() }
+        LaunchTiming { name, what, pieces, submit_s, total_s: Vec::new() }
     }
 }
 
-/// Measures. Blocks until it is done.
+/// Runs the measurement. Blocking.
 pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
-    library::present()?;
+    library::ensure_present()?;
     let context = device::open(plan.gpu)?;
     let mut bench = Bench::new(&context, plan)?;
-    let mut kinds = WORK.map(|work| work.untimed(plan.launches));
-    // The first round starts what is started late (the module, the graph's memory on the GPU) and does not count.
+    let mut kinds = WORK.map(|work| work.empty_timing(plan.launches));
+    // The first round is an untimed warm-up: module loading and the graph's upload happen lazily.
     for round in 0..=plan.repeats {
         for (work, timed) in WORK.into_iter().zip(&mut kinds) {
             let (submit_s, total_s) = bench.once(work, timed.pieces)?;
@@ -114,13 +110,15 @@ pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
     }
     bench.check()?;
     Ok(LaunchTimes {
-        gpu: context.name().to("ask the GPU's name")?,
-        compute_capability: context.compute_capability().to("ask what the GPU is capable of")?,
+        gpu: context.name().context("query the GPU's name")?,
+        compute_capability: context
+            .compute_capability()
+            .context("query the GPU's compute capability")?,
         timed: kinds.into(),
     })
 }
 
-/// One stream with its kernel, its graph, and the number that the kernel counts in.
+/// One stream with its kernel, its graph and the kernel's counter.
 struct Bench {
     stream: Arc<CudaStream>,
     tick: CudaFunction,
@@ -128,70 +126,72 @@ struct Bench {
     copied: CudaSlice<u32>,
     graph: CudaGraph,
     launches: u32,
-    /// How often the kernel ought to have run; it wraps, as its own count does.
+    /// Expected number of kernel runs; wraps like the counter.
     launched: u32,
 }
 
 impl Bench {
     fn new(context: &Arc<CudaContext>, plan: LaunchPlan) -> Result<Self, CudaError> {
-        // SAFETY: all work is on one stream, in order, so no memory is used on two of them. Tracking would add
-        // events to every launch, and they are not what is measured.
+        // SAFETY: all work is on one stream, in order, so no memory is used on two streams. Event
+        // tracking would add events to every launch and distort the measurement.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().to("make a stream")?;
+        let stream = context.new_stream().context("create a stream")?;
         let module = match context.load_module(Ptx::from_src(super::MEMORY_PTX)) {
             Err(err) if err.0 == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                return Err(CudaError::Refused {
+                return Err(CudaError::CallFailed {
                     what: "load the kernel, which needs compute capability 7.0 or higher",
-                    said: words(err),
+                    detail: error_text(err),
                 });
             }
-            loaded => loaded.to("load the kernel")?,
+            loaded => loaded.context("load the kernel")?,
         };
-        let tick = module.load_function("tick").to("find the kernel")?;
-        let counter = stream.alloc_zeros::<u32>(1).to("take memory on the GPU")?;
-        let copied = stream.alloc_zeros::<u32>(1).to("take memory on the GPU")?;
-        let graph = captured(&stream, &tick, &counter, plan.launches)?;
-        graph.upload().to("bring the graph to the GPU")?;
-        stream.synchronize().to("wait for the GPU")?;
+        let tick = module.load_function("tick").context("find the kernel")?;
+        let counter = stream.alloc_zeros::<u32>(1).context("allocate GPU memory")?;
+        let copied = stream.alloc_zeros::<u32>(1).context("allocate GPU memory")?;
+        let graph = capture_graph(&stream, &tick, &counter, plan.launches)?;
+        graph.upload().context("upload the graph")?;
+        stream.synchronize().context("wait for the GPU")?;
         Ok(Self { stream, tick, counter, copied, graph, launches: plan.launches, launched: 0 })
     }
 
-    /// Seconds for one of `pieces`, until submitted and until done.
-    fn once(&mut self, work: Work, pieces: u32) -> Result<(f64, f64), CudaError> {
-        self.stream.synchronize().to("wait for the GPU")?;
+    /// Seconds per item, until submitted and until done.
+    fn once(&mut self, work: LaunchWork, pieces: u32) -> Result<(f64, f64), CudaError> {
+        self.stream.synchronize().context("wait for the GPU")?;
         let began = Instant::now();
         match work {
-            Work::Stream => self.launch(pieces)?,
-            Work::Graph => {
-                self.graph.launch().to("launch the graph")?;
+            LaunchWork::Stream => self.launch(pieces)?,
+            LaunchWork::Graph => {
+                self.graph.launch().context("launch the graph")?;
                 self.launched = self.launched.wrapping_add(self.launches);
             }
-            Work::LaunchAndWait => {
+            LaunchWork::LaunchAndWait => {
                 for _ in 0..pieces {
                     self.launch(1)?;
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
-            Work::Synchronise => {
+            LaunchWork::Synchronise => {
                 for _ in 0..pieces {
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
-            Work::CopyToGpu => {
+            LaunchWork::CopyToGpu => {
                 for _ in 0..pieces {
-                    self.stream.memcpy_htod(&[7], &mut self.copied).to("copy to the GPU")?;
+                    self.stream.memcpy_htod(&[7], &mut self.copied).context("copy to the GPU")?;
                 }
             }
-            Work::CopyToHost => {
+            LaunchWork::CopyToHost => {
                 for _ in 0..pieces {
                     let mut number = [0];
-                    self.stream.memcpy_dtoh(&self.copied, &mut number).to("copy from the GPU")?;
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream
+                        .memcpy_dtoh(&self.copied, &mut number)
+                        .context("copy from the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
         }
         let submitted = began.elapsed();
-        self.stream.synchronize().to("wait for the GPU")?;
+        self.stream.synchronize().context("wait for the GPU")?;
         let done = began.elapsed();
         Ok((submitted.as_secs_f64() / f64::from(pieces), done.as_secs_f64() / f64::from(pieces)))
     }
@@ -202,16 +202,16 @@ impl Bench {
         Ok(())
     }
 
-    /// The kernel counted every launch: nothing was timed that did not happen.
+    /// Verifies that the kernel counted every launch, so that only work that happened was timed.
     fn check(&self) -> Result<(), CudaError> {
         let mut ran = [0];
-        self.stream.memcpy_dtoh(&self.counter, &mut ran).to("read the kernel's count")?;
-        self.stream.synchronize().to("wait for the GPU")?;
+        self.stream.memcpy_dtoh(&self.counter, &mut ran).context("read the kernel's count")?;
+        self.stream.synchronize().context("wait for the GPU")?;
         let [ran] = ran;
         if ran == self.launched {
             Ok(())
         } else {
-            Err(CudaError::Lost { ran, launched: self.launched })
+            Err(CudaError::LaunchCountMismatch { ran, launched: self.launched })
         }
     }
 }
@@ -225,15 +225,15 @@ fn submit(
     let mut launch = stream.launch_builder(tick);
     launch.arg(counter);
     for _ in 0..times {
-        // SAFETY: the kernel takes one pointer to a 32-bit number and adds to it atomically; `counter` has one and
-        // outlives the stream's work, for which every caller waits.
-        unsafe { launch.launch(ONE_THREAD) }.to("launch the kernel")?;
+        // SAFETY: the kernel takes one pointer to a 32-bit counter and increments it atomically;
+        // `counter` holds one and outlives the work, because every caller synchronises.
+        unsafe { launch.launch(ONE_THREAD) }.context("launch the kernel")?;
     }
     Ok(())
 }
 
-/// A graph of `nodes` launches, one after the other.
-fn captured(
+/// A graph of `nodes` sequential launches.
+fn capture_graph(
     stream: &Arc<CudaStream>,
     tick: &CudaFunction,
     counter: &CudaSlice<u32>,
@@ -241,13 +241,13 @@ fn captured(
 ) -> Result<CudaGraph, CudaError> {
     stream
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        .to("begin the capture of a graph")?;
+        .context("begin graph capture")?;
     let submitted = submit(stream, tick, counter, nodes);
-    // The capture is ended also where a launch failed: the stream is of no use before.
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).to("capture a graph");
+    // End the capture even if a launch failed; until then the stream is unusable.
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).context("capture a graph");
     submitted?;
-    graph?.ok_or(CudaError::Refused {
+    graph?.ok_or(CudaError::CallFailed {
         what: "capture a graph",
-        said: "CUDA gave an empty one".to_owned(),
+        detail: "CUDA returned an empty graph".to_owned(),
     })
 }

@@ -1,5 +1,5 @@
-//! Whether CUDA's driver library is there. `cudarc` panics where it or one of its calls is missing, so it is asked
-//! for nothing before this has said yes.
+//! Checks for CUDA's driver library. `cudarc` panics if the library or one of its functions is
+//! missing, so no `cudarc` call may precede this check.
 
 use std::ffi::c_void;
 
@@ -8,22 +8,23 @@ use libloading::Library;
 
 use super::error::CudaError;
 
-/// The newest of the calls that are made: `cuGraphUpload` came with CUDA 11.1, the other with 11.4.
+/// The newest functions in use: `cuGraphUpload` came with CUDA 11.1, `cuGraphInstantiateWithFlags`
+/// with 11.4.
 const NEEDED: [&str; 3] = ["cuInit", "cuGraphUpload", "cuGraphInstantiateWithFlags"];
 
-/// Loads the library, as every later call does.
-pub(super) fn present() -> Result<(), CudaError> {
-    // SAFETY: the driver's library has initialisers that every CUDA program runs.
+/// Loads the library, which stays loaded for later calls.
+pub(super) fn ensure_present() -> Result<(), CudaError> {
+    // SAFETY: loading runs the driver library's initialisers, as in every CUDA program.
     if !unsafe { sys::is_culib_present() } {
-        // SAFETY: as above; it is opened once more for the loader's words.
+        // SAFETY: as above; opened again only for the loader's message.
         let why = unsafe { Library::new("libcuda.so.1") }
-            .map_or_else(|err| reason(&err), |_| "it is not where it is looked for".to_owned());
+            .map_or_else(|err| reason(&err), |_| "not found in the search path".to_owned());
         return Err(CudaError::NoLibrary { why });
     }
-    // SAFETY: it was found a moment ago; what is loaded stays so until the end.
+    // SAFETY: the library was found just now and stays loaded until the process exits.
     let library = unsafe { sys::culib() };
     for call in NEEDED {
-        // SAFETY: the address is not called, only asked for.
+        // SAFETY: the symbol is only looked up, not called.
         if unsafe { library.get::<*const c_void>(call) }.is_err() {
             return Err(CudaError::OldLibrary { call });
         }
@@ -31,7 +32,7 @@ pub(super) fn present() -> Result<(), CudaError> {
     Ok(())
 }
 
-/// The loader's own words stand behind those of the crate.
+/// The loader's message is the source of the crate's error.
 fn reason(err: &libloading::Error) -> String {
     std::error::Error::source(err).map_or_else(|| err.to_string(), ToString::to_string)
 }

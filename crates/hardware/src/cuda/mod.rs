@@ -1,35 +1,39 @@
-//! Work for a GPU: CUDA's driver library, loaded at run time, and only when asked.
+//! GPU work through CUDA's driver library, which is loaded at run time and only on demand.
 //!
 //! ```text
-//! library::present ─ libcuda is there and new enough ─┬─> launch::measure ─> LaunchTimes
-//!                                                     └─> Device ─┐
-//!                              SimulatedGpu (on the host) ────────┴─ dyn Edge ─> exam::run ─> Outcome
+//! library::ensure_present ─ is libcuda recent enough? ─┬─> launch::measure ─> LaunchTimes
+//!                                                      └─> Device ─────────┐
+//! SimulatedGpu::open (on the host) ─> SimulatedDevice ─────────────────────┤
+//!                                                                          └─ dyn GpuBackend
+//! gpu_tests::run(dyn GpuBackend) ─> Outcome
 //! ```
 //!
-//! Nothing is compiled when this is built, nor when it runs: kernels are PTX, which the driver translates; `kernels/` has
-//! their sources. A call into a wedged driver does not return: `farrier diag` has them made by a child.
+//! Nothing is compiled at build time or at run time: kernels are PTX, which the driver translates;
+//! their sources are in `kernels/`. A call into a wedged driver never returns, so `farrier diag`
+//! makes these calls in a child.
 
+mod backend;
 mod blas;
 mod device;
-mod edge;
 mod error;
-pub mod exam;
+pub mod gpu_tests;
 mod launch;
 mod library;
-mod numbers;
+mod matrix_values;
 mod serve;
 mod simulated;
 
-pub use device::Device;
-pub use edge::{
-    About, Block, Edge, Found, HostBlock, NoWay, Pattern, Precision, Product, Work, WrongWord,
+pub use backend::{
+    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches, Pattern,
+    Precision, UnsupportedGemm, Work,
 };
+pub use device::Device;
 pub use error::CudaError;
-pub use launch::{LaunchPlan, LaunchTimes, Timed, measure};
-pub use serve::{Asked, Said, serve};
-pub use simulated::{Ailment, SimulatedGpu};
+pub use launch::{LaunchPlan, LaunchTimes, LaunchTiming, measure};
+pub use serve::{TestEvent, TestRequest, serve};
+pub use simulated::{SimulatedFault, SimulatedGpu};
 
-/// Kernels on memory and numbers, for compute capability 7.0 and higher.
+/// Memory and arithmetic kernels, for compute capability 7.0 and higher.
 const MEMORY_PTX: &str = include_str!("../../kernels/memory.ptx");
-/// Kernels for tensor cores, for compute capability 8.0 and higher.
+/// Tensor core kernels, for compute capability 8.0 and higher.
 const TENSOR_PTX: &str = include_str!("../../kernels/tensor.ptx");

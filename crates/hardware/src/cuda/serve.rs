@@ -1,74 +1,78 @@
-//! The child that makes calls of CUDA, which may never return: a line of JSON for each request.
+//! Child side of `farrier diag`: makes CUDA calls, which may never return, and writes JSON lines.
 
 use std::io::{self, BufRead, Write};
 
 use farrier_facts::diag::{Outcome, Test};
 use serde::{Deserialize, Serialize};
 
-use super::edge::{About, Edge};
+use super::backend::{GpuBackend, GpuInfo};
 use super::error::CudaError;
-use super::exam::{self, Beat, Effort};
+use super::gpu_tests::{self, TestBudget, TestProgress};
 
-/// What a child is asked.
+/// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
-    /// Which test.
+pub struct TestRequest {
     pub test: Test,
-    /// How much of it.
-    pub effort: Effort,
+    #[serde(rename = "effort")]
+    pub budget: TestBudget,
 }
 
-/// What a child says.
+/// A line of the child's output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
+pub enum TestEvent {
     /// The GPU is open; the first line.
-    Opened(About),
-    /// It could not be opened; the only line.
-    Closed {
-        /// Why.
+    Opened(GpuInfo),
+    /// The GPU failed to open; the only line.
+    #[serde(rename = "closed")]
+    OpenFailed {
         why: String,
-        /// Whether that says something of the GPU.
-        is_of_gpu: bool,
+        /// Whether the error implicates the GPU.
+        #[serde(rename = "is_of_gpu")]
+        implicates_gpu: bool,
     },
-    /// A long test goes on.
-    Beat(Beat),
-    /// A test has ended.
+    /// Progress of a long test.
+    #[serde(rename = "beat")]
+    Progress(TestProgress),
     Done(Outcome),
 }
 
-/// Opens a GPU and does what is asked until nobody asks.
+/// Opens a GPU and runs requested tests until the input ends.
 pub fn serve(
-    open: impl FnOnce() -> Result<Box<dyn Edge>, CudaError>,
+    open: impl FnOnce() -> Result<Box<dyn GpuBackend>, CudaError>,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut edge = match open() {
-        Ok(edge) => edge,
+    let mut backend = match open() {
+        Ok(backend) => backend,
         Err(err) => {
-            let is_of_gpu = err.says_something_of_the_gpu();
-            return say(output, &Said::Closed { why: err.to_string(), is_of_gpu });
+            let implicates_gpu = err.implicates_gpu();
+            return write_event(
+                output,
+                &TestEvent::OpenFailed { why: err.to_string(), implicates_gpu },
+            );
         }
     };
-    say(output, &Said::Opened(edge.about().clone()))?;
+    write_event(output, &TestEvent::Opened(backend.info().clone()))?;
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
-        let asked: Asked = serde_json::from_str(&line)?;
-        let mut told = Ok(());
-        let outcome = exam::run(&mut *edge, asked.test, &asked.effort, &mut |beat| {
-            if told.is_ok() {
-                told = say(output, &Said::Beat(beat));
-            }
-        });
-        told?;
-        say(output, &Said::Done(outcome))?;
+        let request: TestRequest = serde_json::from_str(&line)?;
+        let mut written = Ok(());
+        let outcome =
+            gpu_tests::run(&mut *backend, request.test, &request.budget, &mut |progress| {
+                if written.is_ok() {
+                    written = write_event(output, &TestEvent::Progress(progress));
+                }
+            });
+        written?;
+        write_event(output, &TestEvent::Done(outcome))?;
         line.clear();
     }
     Ok(())
 }
 
-fn say(output: &mut dyn Write, said: &Said) -> io::Result<()> {
-    let mut line = serde_json::to_vec(said)?;
+fn write_event(output: &mut dyn Write, event: &TestEvent) -> io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
     output.write_all(&line)?;
     output.flush()

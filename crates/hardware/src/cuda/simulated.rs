@@ -1,125 +1,128 @@
-//! A GPU that is not there: it does the work of [`Edge`] on the host, in a little memory and on a clock of its own, and is
-//! as slow or as wrong as it is told to be. Tests run on it as on a real one.
+//! A simulated GPU: does the work of [`GpuBackend`] on the host, in little memory and on a clock of
+//! its own, with injected slowness and errors. Tests run on it as on a real one.
 
 mod description;
 
 use std::collections::BTreeMap;
 
-use super::edge::{
-    About, Block, Edge, Found, HostBlock, NoWay, Precision, Product, Work, WrongWord, chain, mixed,
+use super::backend::{
+    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches,
+    Precision, UnsupportedGemm, Work, chain, mix,
 };
 use super::error::CudaError;
-use super::numbers;
+use super::matrix_values;
 
-pub use description::{Ailment, SimulatedGpu};
+pub use description::{SimulatedFault, SimulatedGpu};
 
 impl SimulatedGpu {
-    /// Something to run tests on, unless what is wrong with it keeps it from that.
-    pub fn open(self) -> Result<Simulated, CudaError> {
+    /// Opens it for tests, unless one of its faults prevents that.
+    pub fn open(self) -> Result<SimulatedDevice, CudaError> {
         let (major, minor) = self.compute_capability;
         if major < 7 {
-            let said =
-                format!("they need compute capability 7.0, and this GPU has {major}.{minor}");
-            return Err(CudaError::Withheld { what: "load the kernels", said });
+            let detail =
+                format!("compute capability 7.0 is required, this GPU has {major}.{minor}");
+            return Err(CudaError::Unavailable { what: "load the kernels", detail });
         }
-        let is_gone = |it: &Ailment| matches!(it, Ailment::Gone { mark, .. } if mark.exists());
-        if self.ailments.iter().any(is_gone) {
-            return Err(CudaError::Refused { what: "start CUDA on the GPU", said: lost() });
+        let is_gone = |fault: &SimulatedFault| matches!(fault, SimulatedFault::Gone { mark, .. } if mark.exists());
+        if self.faults.iter().any(is_gone) {
+            return Err(CudaError::CallFailed {
+                what: "create a CUDA context",
+                detail: ecc_error(),
+            });
         }
-        let about = About {
+        let info = GpuInfo {
             name: self.name.clone(),
             compute_capability: self.compute_capability,
-            processors: self.processors,
+            sm_count: self.processors,
             memory_bytes: self.memory_mib << 20,
         };
-        Ok(Simulated {
+        Ok(SimulatedDevice {
             gpu: self,
-            about,
-            blocks: BTreeMap::new(),
-            host: BTreeMap::new(),
-            products: BTreeMap::new(),
+            info,
+            buffers: BTreeMap::new(),
+            host_buffers: BTreeMap::new(),
+            gemms: BTreeMap::new(),
             next: 0,
             done: 0,
-            multiplied: 0,
+            gemms_run: 0,
             clock_s: 0.0,
-            found: Found::default(),
+            mismatches: MemoryMismatches::default(),
             digest: 0,
-            ticks: 0,
+            launch_count: 0,
         })
     }
 }
 
-/// An open simulated GPU.
 #[derive(Debug)]
-pub struct Simulated {
+pub struct SimulatedDevice {
     gpu: SimulatedGpu,
-    about: About,
-    blocks: BTreeMap<usize, Vec<u32>>,
-    host: BTreeMap<usize, Vec<u32>>,
-    /// With the words that their results begin with.
-    products: BTreeMap<usize, (Precision, [u32; 2])>,
+    info: GpuInfo,
+    buffers: BTreeMap<usize, Vec<u32>>,
+    host_buffers: BTreeMap<usize, Vec<u32>>,
+    /// With the first words of their results.
+    gemms: BTreeMap<usize, (Precision, [u32; 2])>,
     next: usize,
-    /// Pieces of work, and products among them.
+    /// Work items so far, and GEMMs among them.
     done: u32,
-    multiplied: u32,
+    gemms_run: u32,
     clock_s: f64,
-    found: Found,
+    mismatches: MemoryMismatches,
     digest: u64,
-    ticks: u32,
+    launch_count: u32,
 }
 
-impl Simulated {
-    fn share(&self, of: impl Fn(&Ailment) -> Option<f64>) -> f64 {
-        self.gpu.ailments.iter().filter_map(of).product()
+impl SimulatedDevice {
+    fn share(&self, fault_share: impl Fn(&SimulatedFault) -> Option<f64>) -> f64 {
+        self.gpu.faults.iter().filter_map(fault_share).product()
     }
 
     fn memory_s(&self, bytes: u64) -> f64 {
-        let slow = self.share(|it| match it {
-            Ailment::SlowMemory(share) => Some(*share),
+        let slow = self.share(|fault| match fault {
+            SimulatedFault::SlowMemory(share) => Some(*share),
             _ => None,
         });
         seconds(bytes, self.gpu.memory_gb_per_s * slow)
     }
 
     fn pcie_s(&self, bytes: u64) -> f64 {
-        let slow = self.share(|it| match it {
-            Ailment::SlowPcie(share) => Some(*share),
+        let slow = self.share(|fault| match fault {
+            SimulatedFault::SlowPcie(share) => Some(*share),
             _ => None,
         });
         seconds(bytes, self.gpu.pcie_gb_per_s * slow)
     }
 
-    fn product_s(&self, precision: Precision, operations: u64) -> f64 {
-        let slow = self.share(|it| match it {
-            Ailment::SlowProducts(share) => Some(*share),
-            Ailment::Fading(left) => Some(left.powf((self.clock_s / 60.0).min(1.0))),
+    fn gemm_s(&self, precision: Precision, operations: u64) -> f64 {
+        let slow = self.share(|fault| match fault {
+            SimulatedFault::SlowGemm(share) => Some(*share),
+            SimulatedFault::Fading(left) => Some(left.powf((self.clock_s / 60.0).min(1.0))),
             _ => None,
         });
         let factor = match precision {
             Precision::Fp8 => 1.9,
             Precision::Tf32 => 0.5,
             Precision::Fp64 => 0.07,
-            Precision::Own => 0.6,
+            Precision::OwnKernel => 0.6,
             Precision::Bf16 | Precision::Fp16 => 1.0,
         };
         seconds(operations, self.gpu.tflops * factor * slow * 1e3)
     }
 
     fn used_bytes(&self) -> u64 {
-        self.blocks.values().map(|words| words.len() as u64 * 4).sum()
+        self.buffers.values().map(|words| words.len() as u64 * 4).sum()
     }
 
-    fn block(&mut self, block: Block) -> &mut Vec<u32> {
-        self.blocks.entry(block.id).or_default()
+    fn words_mut(&mut self, buffer: DeviceBuffer) -> &mut Vec<u32> {
+        self.buffers.entry(buffer.id).or_default()
     }
 
-    /// What is read of a block: as it was written, but for bits that stick.
-    fn read_back(&self, block: Block) -> Vec<u32> {
-        let mut words = self.blocks.get(&block.id).cloned().unwrap_or_default();
-        for ailment in &self.gpu.ailments {
-            if let Ailment::StuckBit { word, bit } = ailment {
-                let place = usize::try_from(*word).unwrap_or(usize::MAX);
-                if let Some(word) = words.get_mut(place) {
+    /// What a read of a buffer returns: as written, except for stuck bits.
+    fn read_back(&self, buffer: DeviceBuffer) -> Vec<u32> {
+        let mut words = self.buffers.get(&buffer.id).cloned().unwrap_or_default();
+        for fault in &self.gpu.faults {
+            if let SimulatedFault::StuckBit { word, bit } = fault {
+                let index = usize::try_from(*word).unwrap_or(usize::MAX);
+                if let Some(word) = words.get_mut(index) {
                     *word |= 1 << bit;
                 }
             }
@@ -127,88 +130,100 @@ impl Simulated {
         words
     }
 
-    /// Whether a multiprocessor computes wrongly now.
+    /// Whether an SM gives wrong results now.
     fn is_wrong(&self, processor: u32) -> bool {
-        self.gpu.ailments.iter().any(|it| {
-            matches!(it, Ailment::WrongProcessor { processor: bad, after }
+        self.gpu.faults.iter().any(|fault| {
+            matches!(fault, SimulatedFault::WrongProcessor { processor: bad, after }
                 if *bad == processor && self.done > *after)
         })
     }
 
-    /// Does the work and says how long a GPU would have taken.
+    /// Does the work and returns how long a GPU would have taken.
     fn run(&mut self, work: Work) -> Result<f64, CudaError> {
         self.done += 1;
-        for ailment in &self.gpu.ailments {
-            match ailment {
-                Ailment::Lost { after } if self.done > *after => {
-                    return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
+        for fault in &self.gpu.faults {
+            match fault {
+                SimulatedFault::Lost { after } if self.done > *after => {
+                    return Err(CudaError::CallFailed {
+                        what: "wait for the GPU",
+                        detail: ecc_error(),
+                    });
                 }
-                Ailment::Gone { after, mark } if self.done > *after => {
-                    // Where it cannot be made the GPU is lost once, as with the one above.
+                SimulatedFault::Gone { after, mark } if self.done > *after => {
+                    // If the file cannot be created, this acts like `Lost`.
                     let _ = std::fs::write(mark, "lost\n");
-                    return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
+                    return Err(CudaError::CallFailed {
+                        what: "wait for the GPU",
+                        detail: ecc_error(),
+                    });
                 }
-                Ailment::UnfitLibrary if self.is_by_library(work) => {
-                    return Err(CudaError::of_blas("multiply matrices", 8));
+                SimulatedFault::UnfitLibrary if self.uses_library(work) => {
+                    return Err(CudaError::from_blas("multiply matrices", 8));
                 }
-                Ailment::Hung { after } if self.done > *after => loop {
+                SimulatedFault::Hung { after } if self.done > *after => loop {
                     std::thread::park();
                 },
                 _ => {}
             }
         }
         let spent_s = match work {
-            Work::Fill(block, pattern) => {
-                for (at, word) in self.block(block).iter_mut().enumerate() {
-                    *word = pattern.word(at as u64);
+            Work::Fill(buffer, pattern) => {
+                for (at, word) in self.words_mut(buffer).iter_mut().enumerate() {
+                    *word = pattern.word_at(at as u64);
                 }
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
-            Work::Check(block, pattern) => {
-                for (at, found) in self.read_back(block).into_iter().enumerate() {
-                    let expected = pattern.word(at as u64);
+            Work::Check(buffer, pattern) => {
+                for (at, found) in self.read_back(buffer).into_iter().enumerate() {
+                    let expected = pattern.word_at(at as u64);
                     if found != expected {
-                        self.found.wrong += 1;
-                        if self.found.some.len() < 8 {
-                            self.found.some.push(WrongWord { word: at as u64, expected, found });
+                        self.mismatches.count += 1;
+                        if self.mismatches.examples.len() < 8 {
+                            self.mismatches.examples.push(MemoryMismatch {
+                                word: at as u64,
+                                expected,
+                                found,
+                            });
                         }
                     }
                 }
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
-            Work::Read(block) => self.memory_s(block.bytes),
+            Work::Read(buffer) => self.memory_s(buffer.bytes),
             Work::Copy(from, to) | Work::CopyByEngine(from, to) => self.copy(from, to),
-            Work::ToGpu(host, block) => {
-                let words = self.host.get(&host.id).cloned().unwrap_or_default();
-                self.block(block).copy_from_slice(&words);
-                self.pcie_s(block.bytes)
+            Work::CopyToGpu(host, buffer) => {
+                let words = self.host_buffers.get(&host.id).cloned().unwrap_or_default();
+                self.words_mut(buffer).copy_from_slice(&words);
+                self.pcie_s(buffer.bytes)
             }
-            Work::ToHost(block, host) => {
-                let words = self.read_back(block);
-                self.host.insert(host.id, words);
-                self.pcie_s(block.bytes)
+            Work::CopyToHost(buffer, host) => {
+                let words = self.read_back(buffer);
+                self.host_buffers.insert(host.id, words);
+                self.pcie_s(buffer.bytes)
             }
-            Work::Prove(block, rounds) => self.prove(block, rounds),
-            Work::Hunt(sums, places, rounds) => {
-                let whole = (0..256).map(|thread| mixed(chain(thread, rounds) ^ thread));
+            Work::ComputeChains(buffer, rounds) => self.compute_chains(buffer, rounds),
+            Work::CheckCompute(sums, sm_ids, rounds) => {
+                let whole = (0..256).map(|thread| mix(chain(thread, rounds) ^ thread));
                 let sum = whole.fold(0_u32, u32::wrapping_add);
-                self.hunt(sums, places, sum)
+                self.check_compute(sums, sm_ids, sum)
             }
-            Work::HuntTensor(sums, places, rounds) => self.hunt(sums, places, mixed(rounds)),
-            Work::Multiply(product) => self.multiply(product),
-            Work::Digest(block) => {
-                let words = self.read_back(block);
+            Work::CheckTensor(sums, sm_ids, rounds) => {
+                self.check_compute(sums, sm_ids, mix(rounds))
+            }
+            Work::Gemm(gemm) => self.run_gemm(gemm),
+            Work::Digest(buffer) => {
+                let words = self.read_back(buffer);
                 self.digest = words
                     .iter()
                     .fold(0, |sum, word| sum.wrapping_mul(31).wrapping_add(u64::from(*word)));
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
-            Work::Ticks(times) => {
-                self.ticks = self.ticks.wrapping_add(times);
+            Work::Launches(times) => {
+                self.launch_count = self.launch_count.wrapping_add(times);
                 f64::from(times) * self.gpu.launch_us.0 * 1e-6
             }
-            Work::TickGraph(nodes) => {
-                self.ticks = self.ticks.wrapping_add(nodes);
+            Work::GraphLaunches(nodes) => {
+                self.launch_count = self.launch_count.wrapping_add(nodes);
                 f64::from(nodes) * self.gpu.launch_us.1 * 1e-6
             }
         };
@@ -216,72 +231,71 @@ impl Simulated {
         Ok(spent_s)
     }
 
-    fn is_by_library(&self, work: Work) -> bool {
-        let Work::Multiply(product) = work else { return false };
-        self.products.get(&product.id).is_some_and(|(precision, _)| *precision != Precision::Own)
+    fn uses_library(&self, work: Work) -> bool {
+        let Work::Gemm(gemm) = work else { return false };
+        self.gemms.get(&gemm.id).is_some_and(|(precision, _)| *precision != Precision::OwnKernel)
     }
 
-    fn copy(&mut self, from: Block, to: Block) -> f64 {
+    fn copy(&mut self, from: DeviceBuffer, to: DeviceBuffer) -> f64 {
         let words = self.read_back(from);
         let both_here = is_here(from) && is_here(to);
-        self.block(to).copy_from_slice(&words);
+        self.words_mut(to).copy_from_slice(&words);
         let bytes = from.bytes.min(to.bytes);
         if both_here { self.memory_s(2 * bytes) } else { seconds(bytes, self.gpu.peer_gb_per_s) }
     }
 
-    fn prove(&mut self, block: Block, rounds: u32) -> f64 {
+    fn compute_chains(&mut self, buffer: DeviceBuffer, rounds: u32) -> f64 {
         let processors = self.gpu.processors.max(1);
         let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
-        for (at, word) in (0_u32..).zip(self.block(block).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(buffer).iter_mut()) {
             let is_bad = bad[(at / 2048 % processors) as usize];
             *word = chain(at, rounds) ^ u32::from(is_bad);
         }
         1e-4
     }
 
-    fn hunt(&mut self, sums: Block, places: Block, sum: u32) -> f64 {
+    fn check_compute(&mut self, sums: DeviceBuffer, sm_ids: DeviceBuffer, sum: u32) -> f64 {
         let processors = self.gpu.processors.max(1);
         let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
-        for (at, word) in (0_u32..).zip(self.block(sums).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(sums).iter_mut()) {
             *word = sum ^ u32::from(bad[(at % processors) as usize]);
         }
-        let few = self.gpu.ailments.iter().find_map(|it| match it {
-            Ailment::FewProcessors(count) => Some((*count).max(1)),
+        let few = self.gpu.faults.iter().find_map(|fault| match fault {
+            SimulatedFault::FewProcessors(count) => Some((*count).max(1)),
             _ => None,
         });
-        for (at, word) in (0_u32..).zip(self.block(places).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(sm_ids).iter_mut()) {
             *word = at % few.unwrap_or(processors);
         }
         0.05
     }
 
-    fn multiply(&mut self, product: Product) -> f64 {
-        self.multiplied += 1;
-        let Some((precision, words)) = self.products.get(&product.id).copied() else { return 0.0 };
-        let is_wrong =
-            self.gpu.ailments.iter().any(
-                |it| matches!(it, Ailment::WrongProduct { after } if self.multiplied > *after),
-            );
-        let result = self.block(product.result);
-        for (place, word) in result.iter_mut().zip(words) {
-            *place = word;
+    fn run_gemm(&mut self, gemm: Gemm) -> f64 {
+        self.gemms_run += 1;
+        let Some((precision, words)) = self.gemms.get(&gemm.id).copied() else { return 0.0 };
+        let is_wrong = self.gpu.faults.iter().any(
+            |fault| matches!(fault, SimulatedFault::WrongGemm { after } if self.gemms_run > *after),
+        );
+        let result = self.words_mut(gemm.result);
+        for (slot, word) in result.iter_mut().zip(words) {
+            *slot = word;
         }
         if let Some(last) = result.last_mut() {
             *last = u32::from(is_wrong);
         }
-        self.product_s(precision, product.operations())
+        self.gemm_s(precision, gemm.operations())
     }
 }
 
-fn lost() -> String {
+fn ecc_error() -> String {
     "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned()
 }
 
-/// Numbers of blocks from here on are of peers.
+/// Ids from here on are peer buffers.
 const PEER: usize = 1 << 32;
 
-fn is_here(block: Block) -> bool {
-    block.id < PEER
+fn is_here(buffer: DeviceBuffer) -> bool {
+    buffer.id < PEER
 }
 
 fn seconds(amount: u64, giga_per_s: f64) -> f64 {
@@ -290,50 +304,50 @@ fn seconds(amount: u64, giga_per_s: f64) -> f64 {
     amount / (giga_per_s * 1e9)
 }
 
-fn words_of(bytes: u64) -> usize {
+fn word_count(bytes: u64) -> usize {
     usize::try_from(bytes / 4).unwrap_or(usize::MAX)
 }
 
-impl Edge for Simulated {
-    fn about(&self) -> &About {
-        &self.about
+impl GpuBackend for SimulatedDevice {
+    fn info(&self) -> &GpuInfo {
+        &self.info
     }
 
     fn free_bytes(&mut self) -> Result<u64, CudaError> {
-        let full = self.gpu.ailments.iter().find_map(|it| match it {
-            Ailment::Full { left_mib } => Some(left_mib << 20),
+        let full = self.gpu.faults.iter().find_map(|fault| match fault {
+            SimulatedFault::Full { left_mib } => Some(left_mib << 20),
             _ => None,
         });
         let all = full.unwrap_or(self.gpu.memory_mib << 20);
         Ok(all.saturating_sub(self.used_bytes()))
     }
 
-    fn take(&mut self, bytes: u64) -> Result<Block, CudaError> {
+    fn allocate(&mut self, bytes: u64) -> Result<DeviceBuffer, CudaError> {
         if bytes > self.free_bytes()? {
             return Err(CudaError::OutOfMemory);
         }
         self.next += 1;
-        self.blocks.insert(self.next, vec![0; words_of(bytes)]);
-        Ok(Block { id: self.next, bytes })
+        self.buffers.insert(self.next, vec![0; word_count(bytes)]);
+        Ok(DeviceBuffer { id: self.next, bytes })
     }
 
-    fn give(&mut self, block: Block) -> Result<(), CudaError> {
-        self.blocks.remove(&block.id);
+    fn free(&mut self, buffer: DeviceBuffer) -> Result<(), CudaError> {
+        self.buffers.remove(&buffer.id);
         Ok(())
     }
 
-    fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
-        if self.gpu.ailments.contains(&Ailment::NoPinnedMemory) {
-            let said = "CUDA_ERROR_OUT_OF_MEMORY, simulated".to_owned();
-            return Err(CudaError::Withheld { what: "take pinned memory", said });
+    fn allocate_host(&mut self, bytes: u64) -> Result<HostBuffer, CudaError> {
+        if self.gpu.faults.contains(&SimulatedFault::NoPinnedMemory) {
+            let detail = "CUDA_ERROR_OUT_OF_MEMORY, simulated".to_owned();
+            return Err(CudaError::Unavailable { what: "allocate pinned memory", detail });
         }
         self.next += 1;
-        self.host.insert(self.next, vec![0; words_of(bytes)]);
-        Ok(HostBlock { id: self.next, bytes })
+        self.host_buffers.insert(self.next, vec![0; word_count(bytes)]);
+        Ok(HostBuffer { id: self.next, bytes })
     }
 
-    fn give_host(&mut self, block: HostBlock) -> Result<(), CudaError> {
-        self.host.remove(&block.id);
+    fn free_host(&mut self, buffer: HostBuffer) -> Result<(), CudaError> {
+        self.host_buffers.remove(&buffer.id);
         Ok(())
     }
 
@@ -341,66 +355,69 @@ impl Edge for Simulated {
         (1..=self.gpu.peers).map(|peer| format!("{} {peer}", self.gpu.name)).collect()
     }
 
-    fn take_peer(&mut self, _peer: usize, bytes: u64) -> Result<Block, CudaError> {
+    fn allocate_peer(&mut self, _peer: usize, bytes: u64) -> Result<DeviceBuffer, CudaError> {
         self.next += 1;
         let id = PEER + self.next;
-        self.blocks.insert(id, vec![0; words_of(bytes)]);
-        Ok(Block { id, bytes })
+        self.buffers.insert(id, vec![0; word_count(bytes)]);
+        Ok(DeviceBuffer { id, bytes })
     }
 
-    fn product(
+    fn prepare_gemm(
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, NoWay>, CudaError> {
-        if let Some(lacked) = precision.lacked(self.gpu.compute_capability) {
-            return Ok(Err(lacked));
+    ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
+        if let Some(unsupported) = precision.unsupported_on(self.gpu.compute_capability) {
+            return Ok(Err(unsupported));
         }
-        if !self.gpu.has_library && precision != Precision::Own {
-            return Ok(Err(NoWay::of_machine("no libcublasLt was found".to_owned())));
+        if !self.gpu.has_library && precision != Precision::OwnKernel {
+            return Ok(Err(UnsupportedGemm::on_this_machine(
+                "no libcublasLt was found".to_owned(),
+            )));
         }
-        // The numbers themselves are not multiplied: the result has the first of them and what digests see.
-        let result = self.take(64)?;
+        // No values are multiplied: the result holds the expected first value and a word that
+        // changes the digest.
+        let result = self.allocate(64)?;
         self.next += 1;
-        let (first, _) = numbers::first_expected(precision, side);
-        self.products.insert(self.next, (precision, numbers::stored(precision, first)));
-        Ok(Ok(Product { id: self.next, side, result }))
+        let (first, _) = matrix_values::expected_first(precision, side);
+        self.gemms.insert(self.next, (precision, matrix_values::encode_first(precision, first)));
+        Ok(Ok(Gemm { id: self.next, side, result }))
     }
 
-    fn forget(&mut self, product: Product) -> Result<(), CudaError> {
-        self.products.remove(&product.id);
-        self.give(product.result)
+    fn release_gemm(&mut self, gemm: Gemm) -> Result<(), CudaError> {
+        self.gemms.remove(&gemm.id);
+        self.free(gemm.result)
     }
 
-    fn timed(&mut self, work: &[Work]) -> Result<f64, CudaError> {
+    fn run_timed(&mut self, work: &[Work]) -> Result<f64, CudaError> {
         work.iter().map(|work| self.run(*work)).sum()
     }
 
-    fn submitted(&mut self, work: Work) -> Result<(f64, f64), CudaError> {
+    fn submit_timed(&mut self, work: Work) -> Result<(f64, f64), CudaError> {
         let spent_s = self.run(work)?;
         Ok((spent_s, spent_s))
     }
 
-    fn words(&mut self, block: Block, count: usize) -> Result<Vec<u32>, CudaError> {
-        let mut words = self.read_back(block);
+    fn read_words(&mut self, buffer: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError> {
+        let mut words = self.read_back(buffer);
         words.truncate(count);
         Ok(words)
     }
 
-    fn found(&mut self) -> Result<Found, CudaError> {
-        Ok(std::mem::take(&mut self.found))
+    fn take_mismatches(&mut self) -> Result<MemoryMismatches, CudaError> {
+        Ok(std::mem::take(&mut self.mismatches))
     }
 
     fn digest(&mut self) -> Result<u64, CudaError> {
         Ok(self.digest)
     }
 
-    fn ticks(&mut self) -> Result<u32, CudaError> {
-        Ok(self.ticks)
+    fn launch_count(&mut self) -> Result<u32, CudaError> {
+        Ok(self.launch_count)
     }
 
-    fn library(&self, precision: Precision) -> String {
-        if precision == Precision::Own { "our own kernel" } else { "a simulated library" }
+    fn gemm_library(&self, precision: Precision) -> String {
+        if precision == Precision::OwnKernel { "farrier's kernel" } else { "a simulated library" }
             .to_owned()
     }
 }

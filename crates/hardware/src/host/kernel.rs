@@ -1,53 +1,54 @@
-//! What the kernel says of itself: memory, clock, frequency governors, file handles, memory errors.
+//! Kernel state: memory, clock source, frequency governors, file handles, memory errors.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{count, flag, no_number, number, of_node, required};
+use super::{count, flag, number, push_node, required, unexpected_content};
 use crate::root::Root;
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 const MEMORY_CONTROLLERS: &str = "/sys/devices/system/edac/mc";
 
-/// Clock sources that are read without leaving the processor or the guest: every `clock_gettime` of every rank
-/// goes through one. `hpet`, `acpi_pm`, `jiffies` and a hypervisor's registers are 10 to 100 times slower.
+/// Clock sources that are read without leaving the processor or the guest: every `clock_gettime` of
+/// every rank uses one. `hpet`, `acpi_pm`, `jiffies` and hypervisor registers are 10 to 100 times
+/// slower.
 const CLOCK_SOURCES_GOOD: [&str; 5] =
     ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page", "timebase"];
 
-/// A huge page of the processors in question, which NCCL's and the driver's buffers want whole.
+/// A huge page on these processors; NCCL's and the driver's buffers need contiguous ones.
 const LARGE_BLOCK_BYTES: u64 = 2 << 20;
 
-/// Processes killed for want of memory.
+/// OOM kills.
 pub(super) fn read_oom_kills(root: &Root, samples: &mut Vec<Sample>) {
     let path = "/proc/vmstat";
     // The kernel counts them since 4.13.
     let kills = required(root.text(path), path)
         .and_then(|text| keyed(&text, "oom_kill ").map_or(Reading::Absent, Reading::Value));
-    of_node(samples, Signal::NodeOomKills, kills.map(count));
+    push_node(samples, Signal::NodeOomKills, kills.map(count));
 }
 
 /// Everything else.
 pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
-    of_node(samples, Signal::NodeClockSourceGood, clock_source(root));
-    of_node(samples, Signal::NodeGovernorsSlow, slow_governors(root));
-    of_node(samples, Signal::NodeFileHandles, file_handles(root));
-    of_node(samples, Signal::NodeMemoryAvailable, memory_available(root));
-    of_node(samples, Signal::NodeLargeBlocksFree, large_blocks(root));
-    of_node(samples, Signal::NodeEdacUncorrected, memory_errors(root, "ue_count"));
-    of_node(samples, Signal::NodeEdacCorrected, memory_errors(root, "ce_count"));
+    push_node(samples, Signal::NodeClockSourceGood, clock_source(root));
+    push_node(samples, Signal::NodeGovernorsSlow, slow_governors(root));
+    push_node(samples, Signal::NodeFileHandles, file_handles(root));
+    push_node(samples, Signal::NodeMemoryAvailable, memory_available(root));
+    push_node(samples, Signal::NodeLargeBlocksFree, large_blocks(root));
+    push_node(samples, Signal::NodeEdacUncorrected, memory_errors(root, "ue_count"));
+    push_node(samples, Signal::NodeEdacCorrected, memory_errors(root, "ce_count"));
 }
 
 fn clock_source(root: &Root) -> Reading<f64> {
-    root.word("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    root.trimmed("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         .map(|source| flag(CLOCK_SOURCES_GOOD.contains(&source.as_str())))
 }
 
-/// Absent where the kernel does not set frequencies, as in most virtual machines.
+/// Absent if the kernel does not control frequencies, as in most virtual machines.
 fn slow_governors(root: &Root) -> Reading<f64> {
     required(root.list(PROCESSORS), PROCESSORS).and_then(|names| {
         let (mut governed, mut slow) = (false, 0);
         for name in names.iter().filter(|name| is_numbered(name, "cpu")) {
-            match root.word(&format!("{PROCESSORS}/{name}/cpufreq/scaling_governor")) {
+            match root.trimmed(&format!("{PROCESSORS}/{name}/cpufreq/scaling_governor")) {
                 Reading::Value(governor) => {
                     governed = true;
                     slow += u64::from(governor != "performance");
@@ -60,17 +61,17 @@ fn slow_governors(root: &Root) -> Reading<f64> {
     })
 }
 
-/// `9344 0 9223372036854775807`: allocated, free among them, the most.
+/// `9344 0 9223372036854775807`: allocated, free among them, maximum.
 fn file_handles(root: &Root) -> Reading<f64> {
     let path = "/proc/sys/fs/file-nr";
-    required(root.word(path), path).and_then(|word| {
+    required(root.trimmed(path), path).and_then(|word| {
         let numbers: Vec<u64> =
             word.split_whitespace().map_while(|word| word.parse().ok()).collect();
         match numbers[..] {
             [allocated, free, most] if most > 0 => {
                 Reading::Value(count(allocated.saturating_sub(free)) / count(most))
             }
-            _ => no_number(path),
+            _ => unexpected_content(path),
         }
     })
 }
@@ -81,7 +82,7 @@ fn memory_available(root: &Root) -> Reading<f64> {
         let total = keyed(&text, "MemTotal:").filter(|total| *total > 0);
         match keyed(&text, "MemAvailable:").zip(total) {
             Some((available, total)) => Reading::Value(count(available) / count(total)),
-            None => no_number(path),
+            None => unexpected_content(path),
         }
     })
 }
@@ -90,7 +91,9 @@ fn large_blocks(root: &Root) -> Reading<f64> {
     let path = "/proc/buddyinfo";
     let order = order_of(LARGE_BLOCK_BYTES, page_bytes());
     required(root.text(path), path)
-        .and_then(|text| free_blocks(&text, order).map_or_else(|| no_number(path), Reading::Value))
+        .and_then(|text| {
+            free_blocks(&text, order).map_or_else(|| unexpected_content(path), Reading::Value)
+        })
         .map(count)
 }
 
@@ -115,14 +118,15 @@ fn order_of(block_bytes: u64, page_bytes: u64) -> usize {
     (block_bytes / page_bytes.max(1)).max(1).ilog2() as usize
 }
 
-/// 4 KiB, or 64 KiB on some nodes with ARM processors.
+/// 4 KiB, or 64 KiB on some ARM nodes.
 fn page_bytes() -> u64 {
-    // SAFETY: `sysconf` takes a number, touches no memory of ours, and answers -1 for what it does not know.
+    // SAFETY: `sysconf` takes an integer, accesses no memory of ours, and returns -1 for unknown
+    // names.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(4096)
 }
 
-/// Absent where no driver watches the memory controllers.
+/// Absent if no EDAC driver is loaded.
 fn memory_errors(root: &Root, file: &str) -> Reading<f64> {
     root.list(MEMORY_CONTROLLERS).and_then(|names| {
         let controllers: Vec<&String> =
@@ -148,7 +152,7 @@ fn is_numbered(name: &str, word: &str) -> bool {
     })
 }
 
-/// The number that follows a key at the beginning of a line.
+/// The number after a key at the start of a line.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -159,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_blocks_are_counted_from_an_order_on() {
+    fn free_blocks_are_counted_from_an_order_up() {
         let text = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      2      2 \n\
                     Node 0, zone   Normal   4113   1022    500    100     50     20     10      5      3      7     11 \n";
         assert_eq!(free_blocks(text, 9), Some(22));

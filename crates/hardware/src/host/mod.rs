@@ -1,15 +1,15 @@
-//! What the host's files say of the node, again and again: network ports, the PCI bus, stuck threads, the kernel,
-//! mounts and the driver's module.
+//! Continuous monitoring through the host's files: network ports, the PCI bus, stuck threads, the
+//! kernel, mounts and the driver module.
 //!
-//! Nothing here enters the NVIDIA driver or opens its devices, so that it goes on when the driver hangs. A read of
-//! a network port's files does enter that adapter's driver and firmware, and may wait there for as long as a
-//! firmware command may take: the collector has a thread of its own.
+//! Nothing here enters the NVIDIA driver or opens its devices, so monitoring continues when the
+//! driver hangs. Reading a network port's files does enter that adapter's driver and firmware, and
+//! may block as long as a firmware command; the collector therefore has its own thread.
 //!
-//! What a read costs of a core, measured on two cores of a virtual machine with 8 ports and 8 GPUs: fast 20 µs,
-//! medium 0.35 ms, slow 0.1 ms and 10 ms for each 1,000 processes. What adapters take to answer comes on top.
+//! CPU cost per read, measured on a two-core virtual machine with 8 ports and 8 GPUs: fast 20 µs,
+//! medium 0.35 ms, slow 0.1 ms plus 10 ms per 1,000 processes. Adapter response times come on top.
 //!
-//! Each subject is a file. What must be remembered between two reads is in its struct; memory is bounded by what
-//! the node has.
+//! Each subject has its own file. State between two reads lives in its struct; memory is bounded by
+//! the node's hardware.
 
 mod driver;
 mod kernel;
@@ -27,62 +27,69 @@ use serde::{Deserialize, Serialize};
 use crate::root::Root;
 use crate::tier::Tier;
 
-/// What the node ought to have.
+/// The hardware that the node should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
-    /// GPUs. None: the most that were ever seen at a time.
+    /// `None`: the most GPUs ever seen at once.
     pub gpus: Option<u32>,
-    /// Active network ports. None: the most that were ever active at a time.
+    /// Active network ports. `None`: the most ever active at once.
     pub nics: Option<u32>,
-    /// Adapters that are left alone, such as those whose firmware answers each read with an error in the kernel log.
+    /// Adapters to ignore, such as those whose firmware logs an error in the kernel log for each
+    /// read.
     pub nics_ignored: Vec<String>,
 }
 
-/// What the node was seen to have, for the next collector: a GPU that does not come back after a restart of the agent
-/// or of the node is missed all the same.
+/// Hardware seen so far, passed on to the next collector: a GPU that does not come back after a
+/// restart of the agent or the node is still reported as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remembered {
-    /// The GPUs, by the addresses at which they stood last.
+pub struct HardwareBaseline {
+    /// GPUs by their last known addresses.
     pub gpus: Vec<GpuIdentity>,
-    /// The most GPUs at a time.
+    /// The most GPUs ever seen at once.
     pub gpus_most: u32,
-    /// The most active network ports at a time.
+    /// The most ports ever active at once.
     pub nics_most: u32,
-    /// The adapters that were left alone then.
+    /// The adapters that were ignored at the time.
     pub nics_ignored: Vec<String>,
-    /// Ports whose link was ever up: one that is down when the agent starts is a fault there, and no empty socket.
+    /// Ports whose link was ever up. If such a port is down when the agent starts, it is a fault
+    /// and not an unused socket.
     #[serde(default)]
     pub nics_used: BTreeSet<(String, u32)>,
 }
 
-/// Reads the host, tier by tier.
+/// Reads the host's files by tier.
 #[derive(Debug)]
-pub struct Collector {
+pub struct HostCollector {
     root: Root,
     nics: nics::Nics,
-    pci: pci::Pci,
+    pci: pci::PciBus,
     threads: threads::Threads,
     mounts: mounts::Mounts,
 }
 
-impl Collector {
-    /// A collector that has seen nothing yet. The root should record nothing: [`Root::unrecorded`].
+impl HostCollector {
+    /// Starts without a baseline. Use a root that records nothing: [`Root::unrecorded`].
     pub fn new(root: Root, expectations: Expectations) -> Self {
-        Self::remembering(root, expectations, &Remembered::default())
+        Self::with_baseline(root, expectations, &HardwareBaseline::default())
     }
 
-    /// A collector that knows what an earlier one saw.
-    pub fn remembering(root: Root, expectations: Expectations, before: &Remembered) -> Self {
-        // With other adapters left alone, the number of ports is another.
+    /// Starts with the baseline of an earlier collector.
+    pub fn with_baseline(
+        root: Root,
+        expectations: Expectations,
+        before: &HardwareBaseline,
+    ) -> Self {
+        // The port count is only comparable for the same ignored adapters.
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
-        // Where fewer are expected than were used some were taken out, and nobody says which.
+        // If fewer ports are expected than were used, some were removed on purpose, but which is
+        // unknown.
         let due = expectations.nics.is_none_or(|due| before.nics_used.len() <= due as usize);
         let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {
             root,
-            pci: pci::Pci::new(expectations.gpus, before.gpus_most, &before.gpus),
+            pci: pci::PciBus::new(expectations.gpus, before.gpus_most, &before.gpus),
             nics: nics::Nics::new(
                 expectations.nics,
                 nics_most,
@@ -94,9 +101,9 @@ impl Collector {
         }
     }
 
-    /// What the next collector should know.
-    pub fn remembered(&self) -> Remembered {
-        Remembered {
+    /// The baseline for the next collector.
+    pub fn baseline(&self) -> HardwareBaseline {
+        HardwareBaseline {
             gpus: self.pci.gpus().cloned().collect(),
             gpus_most: self.pci.most(),
             nics_most: self.nics.most_active(),
@@ -105,17 +112,16 @@ impl Collector {
         }
     }
 
-    /// Which GPU stands at which address of the PCI bus. GPUs that are no longer named are still looked for.
+    /// Sets the PCI addresses of the GPUs. GPUs that are no longer listed are still looked for.
     pub fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
         self.pci.set_inventory(gpus);
     }
 
-    /// The processes that have a context on a GPU: of these, and only of these, all threads are looked at.
+    /// Sets the processes with a GPU context; only for these are all threads checked.
     pub fn set_gpu_processes(&mut self, pids: &[u32]) {
         self.threads.set_gpu_processes(pids);
     }
 
-    /// Reads a tier.
     pub fn read(&mut self, tier: Tier) -> Vec<Sample> {
         let mut samples = Vec::new();
         let root = &self.root;
@@ -133,7 +139,7 @@ impl Collector {
                 kernel::read(root, &mut samples);
             }
             Tier::Rare => {
-                self.pci.forget_devices();
+                self.pci.clear_device_kinds();
                 self.pci.read_acs(root, &mut samples);
             }
         }
@@ -141,12 +147,12 @@ impl Collector {
     }
 }
 
-fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
-    of_node_named(samples, signal, reading, &[]);
+fn push_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
+    push_node_named(samples, signal, reading, &[]);
 }
 
-/// How many, and which: a number alone sends somebody to look for them.
-fn of_node_named(
+/// A count, with the names of the counted items in the note.
+fn push_node_named(
     samples: &mut Vec<Sample>,
     signal: Signal,
     reading: Reading<f64>,
@@ -161,10 +167,9 @@ fn of_node_named(
     samples.push(Sample { subject: Subject::Node, signal, reading, note });
 }
 
-/// Of many that are counted so many are named.
+/// Names listed in a note; the rest is only counted.
 const NAMED_MAX: usize = 4;
 
-/// A count as a value of a signal.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counters stay below 2^53, and near it the last digit does not matter"
@@ -177,25 +182,23 @@ fn flag(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-/// A file that holds one whole number.
+/// Reads a file that holds one integer.
 fn number(root: &Root, path: &str) -> Reading<u64> {
-    root.word(path).and_then(|word| match word.parse() {
+    root.trimmed(path).and_then(|word| match word.parse() {
         Ok(number) => Reading::Value(number),
-        Err(_) => no_number(path),
+        Err(_) => unexpected_content(path),
     })
 }
 
-fn no_number<T>(path: &str) -> Reading<T> {
-    Reading::Unreadable(ReadError::malformed(format!(
-        "`{path}` does not hold what is expected there"
-    )))
+fn unexpected_content<T>(path: &str) -> Reading<T> {
+    Reading::Unreadable(ReadError::malformed(format!("unexpected content in `{path}`")))
 }
 
-/// What every Linux has must not be taken for something that this node lacks.
+/// A file that every Linux has must not count as unsupported when it is missing.
 fn required<T>(reading: Reading<T>, path: &str) -> Reading<T> {
     match reading {
         Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable(format!("there is no `{path}`")))
+            Reading::Unreadable(ReadError::unavailable(format!("`{path}` does not exist")))
         }
         other => other,
     }

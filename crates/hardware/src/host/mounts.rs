@@ -1,24 +1,26 @@
-//! File systems of disks that no longer take writes.
+//! Disk file systems that became read-only.
 //!
-//! A file system that meets an error makes itself read-only: its super block says `ro` while the mount still says
-//! `rw`. Only the super block counts, because the agent's own view of mounts may be read-only by design.
+//! A file system that hits an error remounts itself read-only: its superblock says `ro` while the
+//! mount still says `rw`. Only the superblock counts, because the agent's own mount namespace may
+//! be read-only by design.
 
 use std::collections::BTreeMap;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{count, of_node_named, required};
+use super::{count, push_node_named, required};
 use crate::root::Root;
 
-/// The first process sees the node's mounts; a service in a sandbox sees its own.
+/// PID 1 sees the node's mounts; a sandboxed service sees its own.
 const MOUNTS_OF_NODE: &str = "/proc/1/mountinfo";
 const MOUNTS_OF_SELF: &str = "/proc/self/mountinfo";
 
-/// File systems that can only be read.
+/// File systems that are always read-only.
 const READ_ONLY_BY_NATURE: [&str; 6] = ["squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs"];
 
-/// File systems by the device number of their super block, and whether they took writes when first seen.
+/// File systems by the device number of their superblock, and whether they were writable when first
+/// writable.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     writable: BTreeMap<String, bool>,
@@ -32,34 +34,34 @@ impl Mounts {
                 required(root.text(MOUNTS_OF_SELF), MOUNTS_OF_SELF)
             }
         };
-        let turned = text.map(|text| self.look(&text));
-        let names = turned.value().cloned().unwrap_or_default();
-        let number = turned.map(|turned| count(turned.len() as u64));
-        of_node_named(samples, Signal::NodeReadOnly, number, &names);
+        let read_only = text.map(|text| self.newly_read_only(&text));
+        let names = read_only.value().cloned().unwrap_or_default();
+        let number = read_only.map(|read_only| count(read_only.len() as u64));
+        push_node_named(samples, Signal::NodeReadOnly, number, &names);
     }
 
-    /// The file systems that turned read-only, as `/data (ext4 on /dev/sda1)`.
-    fn look(&mut self, text: &str) -> Vec<String> {
-        let mut seen: BTreeMap<String, bool> = BTreeMap::new();
-        let mut turned: BTreeMap<&str, String> = BTreeMap::new();
+    /// The file systems that became read-only, as `/data (ext4 on /dev/sda1)`.
+    fn newly_read_only(&mut self, text: &str) -> Vec<String> {
+        let mut writable: BTreeMap<String, bool> = BTreeMap::new();
+        let mut read_only: BTreeMap<&str, String> = BTreeMap::new();
         for mount in text.lines().filter_map(Mount::parse).filter(Mount::is_of_disk) {
             let was_writable = self.writable.get(mount.device).copied();
             let at_first = was_writable.unwrap_or(!mount.super_read_only);
-            seen.insert(mount.device.to_owned(), at_first);
-            // Any mount of it that still claims to take writes gives it away.
+            writable.insert(mount.device.to_owned(), at_first);
+            // Any mount that still claims to be writable reveals the failure.
             let failed = mount.super_read_only && (at_first || !mount.read_only);
             if failed {
-                turned.entry(mount.device).or_insert_with(|| mount.name());
+                read_only.entry(mount.device).or_insert_with(|| mount.name());
             }
         }
-        // What is no longer mounted is forgotten.
-        self.writable = seen;
-        turned.into_values().collect()
+        // Unmounted file systems are dropped.
+        self.writable = writable;
+        read_only.into_values().collect()
     }
 }
 
-/// A line of mountinfo, Linux `Documentation/filesystems/proc.rst` 3.5:
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
+/// A line of mountinfo, Linux `Documentation/filesystems/proc.rst` 3.5: `36 35 98:0 /mnt1 /mnt2
+/// rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 struct Mount<'a> {
     device: &'a str,
     point: &'a str,
@@ -90,7 +92,7 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// For people; the kernel writes blanks as `\040`.
+    /// For display; the kernel escapes spaces as `\040`.
     fn name(&self) -> String {
         let point = self.point.replace("\\040", " ");
         format!("{point} ({} on {})", self.kind, self.source)
@@ -114,27 +116,30 @@ mod tests {
 33 22 259:9 / /boot/efi ro,relatime - vfat /dev/nvme0n1p1 ro,fmask=0022\n";
 
     #[test]
-    fn a_file_system_that_turned_read_only_is_counted_once() {
+    fn file_system_that_became_read_only_is_counted_once() {
         let mut mounts = Mounts::default();
-        assert_eq!(mounts.look(QUIET).len(), 0);
+        assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
         let failed = QUIET.replace("xfs /dev/nvme1n1 rw", "xfs /dev/nvme1n1 ro");
-        assert_eq!(mounts.look(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
-        assert_eq!(mounts.look(&failed).len(), 1);
-        assert_eq!(mounts.look(QUIET).len(), 0);
-        // By hand, or by a mount that went away.
+        assert_eq!(mounts.newly_read_only(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
+        assert_eq!(mounts.newly_read_only(&failed).len(), 1);
+        assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
+        // Remounted manually, or its writable mount was removed.
         let by_hand = QUIET.replace("/ / rw", "/ / ro").replace("nvme0n1p2 rw", "nvme0n1p2 ro");
         let by_hand = by_hand.replace("259:2 / / ro", "259:2 / /my\\040disk ro");
-        assert_eq!(mounts.look(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);
+        assert_eq!(mounts.newly_read_only(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);
     }
 
     #[test]
-    fn what_failed_before_the_agent_started_is_seen() {
+    fn failure_before_agent_start_is_detected() {
         let failed = QUIET.replace("nvme0n1p2 rw", "nvme0n1p2 ro");
-        assert_eq!(Mounts::default().look(&failed).len(), 1);
+        assert_eq!(Mounts::default().newly_read_only(&failed).len(), 1);
     }
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
-        assert_eq!(Mounts::default().look("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n").len(), 0);
+    fn malformed_lines_are_skipped() {
+        assert_eq!(
+            Mounts::default().newly_read_only("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n").len(),
+            0
+        );
     }
 }

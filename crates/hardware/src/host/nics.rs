@@ -1,51 +1,52 @@
 //! Ports of network adapters for jobs: `InfiniBand`, `RoCE` and EFA.
 //!
-//! A read of `state` or of a counter is a command to the adapter's firmware. Only what is judged is read; what
-//! failed is left alone for an hour, because on some adapters each read of a counter that the firmware keeps to
-//! itself prints `ACCESS_REG ... failed` into the kernel log (leptonai/gpud#1164).
+//! Reading `state` or a counter is a command to the adapter's firmware, so only files that rules
+//! need are read. A counter that fails is skipped for an hour, because on some adapters each read
+//! of a counter that the firmware does not expose prints `ACCESS_REG ... failed` into the kernel
+//! log (leptonai/gpud#1164).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::{PortNow, ReadError, Reading};
+use farrier_facts::node::{PortHealth, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
-use super::{count, flag, no_number, of_node};
+use super::{count, flag, push_node, unexpected_content};
 use crate::root::Root;
 
 const ADAPTERS: &str = "/sys/class/infiniband";
 
-/// A driver that is loaded anew takes its ports away for a moment.
+/// Reloading a driver removes its ports for a moment.
 const MISSED_READS: u32 = 3;
 
-/// An hour of reads, one every ten seconds.
-const LEFT_ALONE_READS: u32 = 360;
+/// An hour of reads at one per ten seconds.
+const SKIPPED_READS: u32 = 360;
 
-/// A node has at most some tens; an adapter that is renamed again and again must not fill the memory.
+/// A node has at most some tens; repeated renaming of an adapter must not exhaust the memory.
 const PORTS_MAX: usize = 512;
 
-/// Counters of a port, with the folders in which they may stand. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
-/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver moved the counters
-/// of commands from the port to the device in 5.14.
-const COUNTERS: [(Signal, Place, &str); 14] = [
-    (Signal::NicLinkDowned, Place::Port, "link_downed"),
-    (Signal::NicLinkErrorRecovery, Place::Port, "link_error_recovery"),
-    (Signal::NicSymbolError, Place::Port, "symbol_error"),
-    (Signal::NicBufferOverrun, Place::Port, "excessive_buffer_overrun_errors"),
-    (Signal::NicLinkIntegrity, Place::Port, "local_link_integrity_errors"),
-    (Signal::NicReceiveErrors, Place::Port, "port_rcv_errors"),
-    (Signal::NicTransmitDiscards, Place::Port, "port_xmit_discards"),
-    (Signal::NicRnrNakRetry, Place::Hardware, "rnr_nak_retry_err"),
-    (Signal::NicRoceSlowRestart, Place::Hardware, "roce_slow_restart"),
-    (Signal::NicEfaReceiveDrops, Place::Hardware, "rx_drops"),
-    (Signal::NicEfaUnresponsiveRemote, Place::Hardware, "unresponsive_remote_events"),
-    (Signal::NicEfaImpairedRemote, Place::Hardware, "impaired_remote_conn_events"),
-    (Signal::NicEfaNoCompletion, Place::Device, "no_completion_cmds"),
-    (Signal::NicEfaCommandErrors, Place::Device, "cmds_err"),
+/// Counters of a port and where they are. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
+/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver
+/// moved the command counters from the port to the device in 5.14.
+const COUNTERS: [(Signal, CounterDir, &str); 14] = [
+    (Signal::NicLinkDowned, CounterDir::Port, "link_downed"),
+    (Signal::NicLinkErrorRecovery, CounterDir::Port, "link_error_recovery"),
+    (Signal::NicSymbolError, CounterDir::Port, "symbol_error"),
+    (Signal::NicBufferOverrun, CounterDir::Port, "excessive_buffer_overrun_errors"),
+    (Signal::NicLinkIntegrity, CounterDir::Port, "local_link_integrity_errors"),
+    (Signal::NicReceiveErrors, CounterDir::Port, "port_rcv_errors"),
+    (Signal::NicTransmitDiscards, CounterDir::Port, "port_xmit_discards"),
+    (Signal::NicRnrNakRetry, CounterDir::Hardware, "rnr_nak_retry_err"),
+    (Signal::NicRoceSlowRestart, CounterDir::Hardware, "roce_slow_restart"),
+    (Signal::NicEfaReceiveDrops, CounterDir::Hardware, "rx_drops"),
+    (Signal::NicEfaUnresponsiveRemote, CounterDir::Hardware, "unresponsive_remote_events"),
+    (Signal::NicEfaImpairedRemote, CounterDir::Hardware, "impaired_remote_conn_events"),
+    (Signal::NicEfaNoCompletion, CounterDir::Device, "no_completion_cmds"),
+    (Signal::NicEfaCommandErrors, CounterDir::Device, "cmds_err"),
 ];
 
-/// Where a counter stands.
+/// The directory of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CounterDir {
     /// `ports/1/counters`.
     Port,
     /// `ports/1/hw_counters`.
@@ -54,25 +55,26 @@ enum Place {
     Device,
 }
 
-/// The ports at one look, for who does not watch them.
-pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
+/// One-shot view of the ports, without monitoring.
+pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortHealth>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
-        let port = |(name, port): (&PortName, &Port)| PortNow {
+        let port = |(name, port): (&PortName, &Port)| PortHealth {
             device: name.0.clone(),
             port: name.1,
             kind: format!("{} {}", port.class.model, port.class.network).trim().to_owned(),
             up: state(root, name).and_then(|active| link_up(root, name).map(|up| active && up)),
-            went_down: counter(root, name, Place::Port, "link_downed").map(|times| times > 0.0),
+            went_down: counter(root, name, CounterDir::Port, "link_downed")
+                .map(|times| times > 0.0),
         };
         nics.ports.iter().map(port).collect()
     })
 }
 
-/// A port by its device and number.
+/// A port by device and number.
 type PortName = (String, u32);
 
-/// The ports that were seen.
+/// State of all ports.
 #[derive(Debug)]
 pub(super) struct Nics {
     expected: Option<u32>,
@@ -85,47 +87,48 @@ pub(super) struct Nics {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Reads in a row in which it was not there.
+    /// Consecutive reads in which it was missing.
     missed: u32,
-    /// Whether the physical link was up when it was last looked at; none where that could not be read.
+    /// Whether the physical link was up at the last read; `None` if that was unreadable.
     link_up: Option<bool>,
     active: Option<bool>,
-    /// Whether its link was ever up: a port without a cable is no fault.
+    /// Whether its link was ever up: a port without a cable is not a fault.
     used: bool,
-    class: Class,
-    counters: BTreeMap<Signal, Counter>,
+    class: RateClass,
+    counters: BTreeMap<Signal, SkippedCounter>,
 }
 
-/// Ports that ought to run at one rate: those of one model on one kind of network. A node may have other adapters for
-/// storage besides those for jobs.
+/// Ports that should run at the same rate: one model on one kind of network. A node may have other
+/// adapters for storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
-    /// `hca_type`, such as `MT4129`; adapters of other makers have none.
+struct RateClass {
+    /// `hca_type`, such as `MT4129`; other vendors' adapters have none.
     model: String,
     /// `link_layer`: `InfiniBand` or `Ethernet`.
     network: String,
 }
 
-impl Class {
-    fn of(root: &Root, name: &PortName) -> Self {
-        // What cannot be read is a class of its own.
-        let word = |path: String| root.word(&path).value().cloned().unwrap_or_default();
+impl RateClass {
+    fn read(root: &Root, name: &PortName) -> Self {
+        // Unreadable values form a class of their own.
+        let word = |path: String| root.trimmed(&path).value().cloned().unwrap_or_default();
         Self {
             model: word(format!("{ADAPTERS}/{}/hca_type", name.0)),
-            network: word(format!("{}/link_layer", folder(name))),
+            network: word(format!("{}/link_layer", dir(name))),
         }
     }
 }
 
-/// A counter that is not read each time.
+/// A counter that is not read every time.
 #[derive(Debug)]
-struct Counter {
+struct SkippedCounter {
     reading: Reading<f64>,
     reads_left: u32,
 }
 
 impl Nics {
-    /// `most`: active ports that were seen at a time by an earlier collector. A number that is expected takes its place.
+    /// `most`: the most active ports that an earlier collector saw at once. An expected count
+    /// overrides it.
     pub(super) fn new(
         expected: Option<u32>,
         most: u32,
@@ -136,7 +139,7 @@ impl Nics {
         Self { expected, ignored, ports: BTreeMap::new(), used_before, most_active }
     }
 
-    /// The ports that are known to have been in use.
+    /// Ports known to have been in use.
     pub(super) fn used(&self) -> BTreeSet<PortName> {
         let now = self.ports.iter().filter(|(_, port)| port.used).map(|(name, _)| name);
         self.used_before.iter().chain(now).take(PORTS_MAX).cloned().collect()
@@ -150,20 +153,21 @@ impl Nics {
         &self.ignored
     }
 
-    /// Only whether the known ports are active: one file each.
+    /// Reads only whether the known ports are active: one file each.
     pub(super) fn read_states(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             let active = state(root, name).map(|active| active && port.link_up != Some(false));
-            port.give_state(name, active, samples);
+            port.push_state(name, active, samples);
         }
-        self.give_counts(samples);
+        self.push_counts(samples);
     }
 
-    /// Everything, with adapters that are new.
+    /// Reads everything and discovers new adapters.
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
-        // Without the class there are no adapters: none of those that were known is found below.
+        // Without the sysfs class there are no adapters, and every known port counts as missing
+        // below.
         if let Reading::Unreadable(why) = self.find(root) {
-            return self.give_unreadable(&why, samples);
+            return self.push_unreadable(&why, samples);
         }
         let mut answering = Vec::new();
         for (name, port) in &mut self.ports {
@@ -172,14 +176,14 @@ impl Nics {
                 port.link_up = link.value().copied();
                 link.map(|up| active && up)
             });
-            // Where the firmware does not answer, each further read would wait for it again.
+            // If the firmware does not answer, each further read would block again.
             let answers = matches!(active, Reading::Value(_));
             if answers && !port.used {
-                // It went down before we started.
-                let downed = counter(root, name, Place::Port, "link_downed");
+                // The link went down before we started.
+                let downed = counter(root, name, CounterDir::Port, "link_downed");
                 port.used = downed.value().is_some_and(|times| *times > 0.0);
             }
-            port.give_state(name, active, samples);
+            port.push_state(name, active, samples);
             if answers {
                 answering.push(name.clone());
             }
@@ -188,22 +192,22 @@ impl Nics {
         for name in answering {
             if let Some(port) = self.ports.get_mut(&name) {
                 let compared = compared.as_ref() == Some(&port.class);
-                port.give_rest(root, &name, compared, samples);
+                port.push_rate_and_counters(root, &name, compared, samples);
             }
         }
-        self.give_counts(samples);
+        self.push_counts(samples);
     }
 
-    /// The class with the most ports that are in use: only those are compared with each other.
-    fn compared(&self) -> Option<Class> {
-        let mut counts: BTreeMap<&Class, u32> = BTreeMap::new();
+    /// The class with the most ports in use; only its ports are compared with each other.
+    fn compared(&self) -> Option<RateClass> {
+        let mut counts: BTreeMap<&RateClass, u32> = BTreeMap::new();
         for port in self.ports.values().filter(|port| port.used) {
             *counts.entry(&port.class).or_default() += 1;
         }
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(class, _)| class.clone())
     }
 
-    /// Looks for ports that are not known yet.
+    /// Discovers ports that are not known yet.
     fn find(&mut self, root: &Root) -> Reading<()> {
         let devices = match root.list(ADAPTERS) {
             Reading::Value(devices) => devices,
@@ -213,14 +217,14 @@ impl Nics {
         for device in devices.into_iter().filter(|device| !self.ignored.contains(device)) {
             let ports = match root.list(&format!("{ADAPTERS}/{device}/ports")) {
                 Reading::Value(ports) => ports,
-                // It went away while we looked.
+                // It disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
             for port in ports.iter().filter_map(|port| port.parse().ok()) {
                 let name = (device.clone(), port);
                 if self.ports.len() < PORTS_MAX && !self.ports.contains_key(&name) {
-                    let class = Class::of(root, &name);
+                    let class = RateClass::read(root, &name);
                     let used = self.used_before.contains(&name);
                     self.ports.insert(name, Port { used, class, ..Port::default() });
                 }
@@ -229,12 +233,12 @@ impl Nics {
         Reading::Value(())
     }
 
-    fn give_counts(&mut self, samples: &mut Vec<Sample>) {
+    fn push_counts(&mut self, samples: &mut Vec<Sample>) {
         let expected = self.expected.unwrap_or(self.most_active);
         if self.ports.is_empty() && expected == 0 {
             // A node without such a network has nothing to compare.
-            of_node(samples, Signal::NodeNicsActive, Reading::Absent);
-            of_node(samples, Signal::NodeNicsExpected, Reading::Absent);
+            push_node(samples, Signal::NodeNicsActive, Reading::Absent);
+            push_node(samples, Signal::NodeNicsExpected, Reading::Absent);
             return;
         }
         let active = self.ports.values().filter(|port| port.active == Some(true)).count();
@@ -244,33 +248,33 @@ impl Nics {
         let reading = match unknown {
             None => Reading::Value(f64::from(active)),
             Some(((device, port), _)) => Reading::Unreadable(ReadError::unavailable(format!(
-                "the state of port {port} of `{device}` cannot be read"
+                "failed to read the state of port {port} of `{device}`"
             ))),
         };
-        of_node(samples, Signal::NodeNicsActive, reading);
+        push_node(samples, Signal::NodeNicsActive, reading);
         let expected = f64::from(self.expected.unwrap_or(self.most_active));
-        of_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
+        push_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
     }
 
-    fn give_unreadable(&mut self, why: &ReadError, samples: &mut Vec<Sample>) {
+    fn push_unreadable(&mut self, why: &ReadError, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             port.active = None;
             let reading = Reading::Unreadable(why.clone());
             samples.push(sample(name, Signal::NicActive, reading));
         }
-        of_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.clone()));
+        push_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.clone()));
     }
 }
 
 impl Port {
-    /// Whether it is there, and active. Absent: its folder is gone.
-    fn give_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
+    /// Reports presence and activity. `Absent` means that the port's directory is gone.
+    fn push_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
         if active == Reading::Absent {
             self.active = Some(false);
             self.missed = self.missed.saturating_add(1);
             if self.missed >= MISSED_READS {
                 samples.push(sample(name, Signal::NicPresent, Reading::Value(0.0)));
-                let why = ReadError::unavailable("the adapter is no longer there");
+                let why = ReadError::unavailable("the adapter is gone");
                 samples.push(sample(name, Signal::NicActive, Reading::Unreadable(why)));
             }
             return;
@@ -286,8 +290,9 @@ impl Port {
         samples.push(sample(name, Signal::NicActive, reading));
     }
 
-    /// `compared`: whether its rate is compared with those of others. That of a port that is down says nothing.
-    fn give_rest(
+    /// `compared`: whether its rate is compared with those of others. The rate of a port that is
+    /// down means nothing.
+    fn push_rate_and_counters(
         &mut self,
         root: &Root,
         name: &PortName,
@@ -308,7 +313,7 @@ impl Port {
             if matches!(reading, Reading::Value(_)) {
                 self.counters.remove(&signal);
             } else {
-                let left = Counter { reading: reading.clone(), reads_left: LEFT_ALONE_READS };
+                let left = SkippedCounter { reading: reading.clone(), reads_left: SKIPPED_READS };
                 self.counters.insert(signal, left);
             }
             samples.push(sample(name, signal, reading));
@@ -321,61 +326,61 @@ fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> S
     Sample { subject, signal, reading, note: None }
 }
 
-fn folder((device, port): &PortName) -> String {
+fn dir((device, port): &PortName) -> String {
     format!("{ADAPTERS}/{device}/ports/{port}")
 }
 
 /// `4: ACTIVE`.
 fn state(root: &Root, name: &PortName) -> Reading<bool> {
-    numbered(root, &format!("{}/state", folder(name))).map(|state| state == 4)
+    numbered(root, &format!("{}/state", dir(name))).map(|state| state == 4)
 }
 
 /// `5: LinkUp`.
 fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
-    match numbered(root, &format!("{}/phys_state", folder(name))) {
-        // Every driver has both files; one without the other went away between the two.
+    match numbered(root, &format!("{}/phys_state", dir(name))) {
+        // Every driver has both files; if only one exists, the port disappeared between the reads.
         Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable("the port went away while it was read"))
+            Reading::Unreadable(ReadError::unavailable("the port disappeared during the read"))
         }
         other => other.map(|state| state == 5),
     }
 }
 
-/// A state of sysfs: a number, a colon and a word.
+/// A sysfs state: a number, a colon and a word.
 fn numbered(root: &Root, path: &str) -> Reading<u32> {
-    root.word(path).and_then(|word| {
+    root.trimmed(path).and_then(|word| {
         let number = word.split(':').next().and_then(|number| number.trim().parse().ok());
-        number.map_or_else(|| no_number(path), Reading::Value)
+        number.map_or_else(|| unexpected_content(path), Reading::Value)
     })
 }
 
 /// `400 Gb/sec (4X NDR)`.
 fn rate(root: &Root, name: &PortName) -> Reading<f64> {
-    let path = format!("{}/rate", folder(name));
-    root.word(&path).and_then(|word| {
+    let path = format!("{}/rate", dir(name));
+    root.trimmed(&path).and_then(|word| {
         let rate = word.split(' ').next().and_then(|rate| rate.parse().ok());
-        rate.map_or_else(|| no_number(&path), Reading::Value)
+        rate.map_or_else(|| unexpected_content(&path), Reading::Value)
     })
 }
 
-fn counter(root: &Root, name: &PortName, place: Place, file: &str) -> Reading<f64> {
-    let hardware = || format!("{}/hw_counters/{file}", folder(name));
+fn counter(root: &Root, name: &PortName, place: CounterDir, file: &str) -> Reading<f64> {
+    let hardware = || format!("{}/hw_counters/{file}", dir(name));
     let path = match place {
-        Place::Port => format!("{}/counters/{file}", folder(name)),
-        Place::Hardware => hardware(),
-        Place::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
+        CounterDir::Port => format!("{}/counters/{file}", dir(name)),
+        CounterDir::Hardware => hardware(),
+        CounterDir::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
     };
     match value(root, &path) {
-        Reading::Absent if place == Place::Device => value(root, &hardware()),
+        Reading::Absent if place == CounterDir::Device => value(root, &hardware()),
         reading => reading,
     }
 }
 
 fn value(root: &Root, path: &str) -> Reading<f64> {
-    root.word(path).and_then(|word| match word.parse() {
+    root.trimmed(path).and_then(|word| match word.parse() {
         Ok(number) => Reading::Value(count(number)),
-        // `N/A (no PMA)`: the adapter does not count this.
+        // `N/A (no PMA)`: the adapter does not have this counter.
         Err(_) if word.starts_with("N/A") => Reading::Absent,
-        Err(_) => no_number(path),
+        Err(_) => unexpected_content(path),
     })
 }

@@ -1,11 +1,12 @@
-//! The PCI bus: which GPUs stand on it, their bus errors, and bridges that send peers' traffic the long way.
+//! The PCI bus: GPUs present, their bus errors, and bridges that redirect peer-to-peer traffic
+//! (ACS).
 
 use std::collections::BTreeMap;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 
-use super::{count, flag, of_node, required};
+use super::{count, flag, push_node, required};
 use crate::root::Root;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -15,44 +16,44 @@ const NVIDIA: &str = "0x10de";
 const ACS_CAPABILITY: u32 = 0x000d;
 /// Bits of its control register: P2P request redirect and P2P completion redirect.
 const ACS_REDIRECT: u16 = 1 << 2 | 1 << 3;
-/// Extended capabilities begin behind the 256 bytes of the old configuration space.
+/// Extended capabilities start after the 256 bytes of legacy configuration space.
 const EXTENDED: usize = 0x100;
-/// Without `CAP_SYS_ADMIN` the kernel shows the header only.
+/// Without `CAP_SYS_ADMIN` the kernel exposes only the header.
 const HEADER_BYTES: usize = 64;
-/// As many capabilities of 8 bytes as there is room for: a loop ends.
+/// As many capabilities of 8 bytes as fit, which ends a cyclic list.
 const CAPABILITIES_MAX: usize = (4096 - EXTENDED) / 8;
 
-/// What a device is, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Device {
+enum DeviceKind {
     Gpu,
     Bridge,
     Other,
 }
 
-/// The devices that were seen.
+/// State of the PCI bus.
 #[derive(Debug)]
-pub(super) struct Pci {
+pub(super) struct PciBus {
     expected: Option<u32>,
-    /// The most that were seen at a time.
+    /// The most GPUs ever seen at once.
     most: u32,
-    /// GPUs that are known from an earlier collector only, until the bus is read.
+    /// GPUs known only from an earlier collector, until the bus is read.
     remembered: Vec<GpuIdentity>,
-    /// What stands at an address does not change while it stands there: some hundred devices are asked once.
-    devices: BTreeMap<String, Device>,
-    /// GPUs by address, kept when NVML no longer lists them: that is when it matters.
+    /// Device kinds by address. They do not change while a device is present, so some hundred
+    /// devices are read once.
+    devices: BTreeMap<String, DeviceKind>,
+    /// GPUs by address. Kept when NVML no longer lists them, which is when they matter.
     gpus: BTreeMap<String, GpuIdentity>,
-    /// GPUs whose address nobody tells.
-    unplaced: Vec<GpuUuid>,
+    /// GPUs whose address is unknown.
+    without_address: Vec<GpuUuid>,
 }
 
 fn address_of(gpu: &GpuIdentity) -> Option<String> {
     gpu.pci.as_deref().map(str::to_ascii_lowercase)
 }
 
-impl Pci {
-    /// `most` and `gpus` are what an earlier collector saw. A number that is expected takes the place of the former:
-    /// that is how a GPU that was taken out on purpose is no longer missed.
+impl PciBus {
+    /// `most` and `gpus` come from an earlier collector. An expected count overrides `most`, so
+    /// that a GPU that was removed on purpose is not reported as missing.
     pub(super) fn new(expected: Option<u32>, most: u32, gpus: &[GpuIdentity]) -> Self {
         Self {
             expected,
@@ -60,7 +61,7 @@ impl Pci {
             remembered: gpus.to_vec(),
             devices: BTreeMap::new(),
             gpus: gpus.iter().filter_map(|gpu| Some((address_of(gpu)?, gpu.clone()))).collect(),
-            unplaced: Vec::new(),
+            without_address: Vec::new(),
         }
     }
 
@@ -76,42 +77,43 @@ impl Pci {
         self.most = self.most.max(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         for gpu in gpus {
             let Some(address) = address_of(gpu) else { continue };
-            // A GPU that was moved or replaced is not looked for where it was.
+            // A GPU that was moved or replaced is not looked for at its old address.
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
             self.gpus.insert(address, gpu.clone());
         }
-        let is_placed = |gpu: &&GpuIdentity| self.gpus.values().any(|it| it.uuid == gpu.uuid);
-        let unplaced = gpus.iter().filter(|gpu| !is_placed(gpu));
-        self.unplaced = unplaced.map(|gpu| gpu.uuid.clone()).collect();
+        let has_address =
+            |gpu: &&GpuIdentity| self.gpus.values().any(|known| known.uuid == gpu.uuid);
+        let without_address = gpus.iter().filter(|gpu| !has_address(gpu));
+        self.without_address = without_address.map(|gpu| gpu.uuid.clone()).collect();
     }
 
-    /// Asks each device anew what it is, next time.
-    pub(super) fn forget_devices(&mut self) {
+    /// Classifies every device again at the next read.
+    pub(super) fn clear_device_kinds(&mut self) {
         self.devices.clear();
     }
 
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let found = self.find(root);
         let gpus = found.as_ref().map(|()| {
-            let count = self.devices.values().filter(|device| **device == Device::Gpu).count();
+            let count = self.devices.values().filter(|device| **device == DeviceKind::Gpu).count();
             u32::try_from(count).unwrap_or(u32::MAX)
         });
         let on_bus = gpus.value().copied();
         self.most = self.most.max(on_bus.unwrap_or(0));
         let expected = match self.expected {
             Some(expected) => Reading::Value(expected),
-            // Where nothing could ever be counted, none is no expectation.
+            // If no GPU was ever counted, zero is not an expectation.
             None if self.most == 0 => gpus.clone(),
             None => Reading::Value(self.most),
         };
         if on_bus.is_some() && !self.remembered.is_empty() {
-            self.forget_replaced(on_bus >= expected.value().copied());
+            self.drop_replaced(on_bus >= expected.value().copied());
         }
-        of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
-        of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
-        for gpu in &self.unplaced {
+        push_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
+        push_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
+        for gpu in &self.without_address {
             let reading =
-                Reading::Unreadable(ReadError::unavailable("NVML does not tell its address"));
+                Reading::Unreadable(ReadError::unavailable("NVML does not report its PCI address"));
             let subject = Subject::Gpu(gpu.clone());
             samples.push(Sample { subject, signal: Signal::GpuOnBus, reading, note: None });
         }
@@ -130,8 +132,9 @@ impl Pci {
         }
     }
 
-    /// Where none is missing, a GPU of earlier that does not stand where it stood was replaced or taken out.
-    fn forget_replaced(&mut self, none_is_missing: bool) {
+    /// If no GPU is missing, a remembered GPU that is not at its old address was replaced or
+    /// removed.
+    fn drop_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
             let Some(address) = address_of(&gpu) else { continue };
             let is_it = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
@@ -141,11 +144,12 @@ impl Pci {
         }
     }
 
-    /// Bridges that send peer-to-peer traffic up to the root.
+    /// Counts bridges that redirect peer-to-peer traffic to the root complex.
     pub(super) fn read_acs(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let bridges = self.find(root).and_then(|()| {
             let mut redirecting = 0;
-            for (address, _) in self.devices.iter().filter(|(_, device)| **device == Device::Bridge)
+            for (address, _) in
+                self.devices.iter().filter(|(_, device)| **device == DeviceKind::Bridge)
             {
                 let path = format!("{DEVICES}/{address}/config");
                 match root.bytes(&path).and_then(|config| redirects(&config)) {
@@ -156,10 +160,10 @@ impl Pci {
             }
             Reading::Value(count(redirecting))
         });
-        of_node(samples, Signal::NodeAcsBridges, bridges);
+        push_node(samples, Signal::NodeAcsBridges, bridges);
     }
 
-    /// Brings the list of devices up to date.
+    /// Updates the list of devices.
     fn find(&mut self, root: &Root) -> Reading<()> {
         let addresses = match required(root.list(DEVICES), DEVICES) {
             Reading::Value(addresses) => addresses,
@@ -170,7 +174,7 @@ impl Pci {
             let known = self.devices.get(&address).copied();
             let device = match known.map_or_else(|| device(root, &address), Reading::Value) {
                 Reading::Value(device) => device,
-                // It went away while we looked.
+                // It disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
@@ -181,7 +185,7 @@ impl Pci {
     }
 }
 
-/// The kernel's counts of bus errors, Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer`.
+/// The kernel's AER counters, Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer`.
 const ERRORS: [(Signal, &str, &str); 3] = [
     (Signal::GpuAerCorrectable, "aer_dev_correctable", "TOTAL_ERR_COR"),
     (Signal::GpuAerNonFatal, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
@@ -191,27 +195,28 @@ const ERRORS: [(Signal, &str, &str); 3] = [
 fn errors(root: &Root, path: &str, total: &str) -> Reading<f64> {
     root.text(path).and_then(|text| {
         let found = text.lines().find_map(|line| line.strip_prefix(total)?.trim().parse().ok());
-        found.map_or_else(|| super::no_number(path), |number| Reading::Value(count(number)))
+        found
+            .map_or_else(|| super::unexpected_content(path), |number| Reading::Value(count(number)))
     })
 }
 
-fn device(root: &Root, address: &str) -> Reading<Device> {
-    root.word(&format!("{DEVICES}/{address}/class")).and_then(|class| {
+fn device(root: &Root, address: &str) -> Reading<DeviceKind> {
+    root.trimmed(&format!("{DEVICES}/{address}/class")).and_then(|class| {
         if class.starts_with("0x0604") {
-            return Reading::Value(Device::Bridge);
+            return Reading::Value(DeviceKind::Bridge);
         }
         if !class.starts_with("0x0302") && !class.starts_with("0x0300") {
-            return Reading::Value(Device::Other);
+            return Reading::Value(DeviceKind::Other);
         }
-        root.word(&format!("{DEVICES}/{address}/vendor"))
-            .map(|vendor| if vendor == NVIDIA { Device::Gpu } else { Device::Other })
+        root.trimmed(&format!("{DEVICES}/{address}/vendor"))
+            .map(|vendor| if vendor == NVIDIA { DeviceKind::Gpu } else { DeviceKind::Other })
     })
 }
 
-/// Whether a bridge's configuration space says that it redirects requests or completions of peers.
+/// Whether a bridge redirects peer requests or completions, from its configuration space.
 fn redirects(config: &[u8]) -> Reading<bool> {
     if config.len() <= HEADER_BYTES {
-        let why = "only root may read the configuration of PCI bridges";
+        let why = "reading the configuration of PCI bridges needs root";
         return Reading::Unreadable(ReadError::unavailable(why));
     }
     let word = |at: usize| {
@@ -220,7 +225,8 @@ fn redirects(config: &[u8]) -> Reading<bool> {
     };
     let mut at = EXTENDED;
     for _ in 0..CAPABILITIES_MAX {
-        // A bridge without extended configuration space has no such control; one that is gone reads as ones.
+        // A bridge without extended configuration space has no ACS; one that is gone reads as all
+        // ones.
         let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else { break };
         if head & 0xffff == ACS_CAPABILITY {
             let control = word(at + 4).map_or(0, |word| (word >> 16) as u16);
@@ -248,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn redirection_is_found_in_the_configuration_space() {
-        // AER first, ACS behind it, with all that a bridge can do in the capability register.
+    fn acs_redirect_is_read_from_configuration_space() {
+        // AER first, then ACS with a full capability register.
         let chain = |control: u32| {
             space(&[(0x100, 0x1482_0001, 0), (0x148, 0x0001_000d, control << 16 | 0x5f)])
         };
@@ -262,7 +268,7 @@ mod tests {
         assert_eq!(redirects(&[0xff; 4096]), Reading::Value(false));
         assert_eq!(redirects(&[0; 256]), Reading::Value(false));
         assert!(matches!(redirects(&[0; 64]), Reading::Unreadable(_)));
-        // Capabilities in a ring end.
+        // A cyclic capability list terminates.
         let ring = space(&[(0x100, 0x2001_0001, 0), (0x200, 0x1001_0001, 0)]);
         assert_eq!(redirects(&ring), Reading::Value(false));
     }

@@ -1,4 +1,4 @@
-//! The collector on synthetic roots, and on this machine.
+//! The collector on synthetic roots and on this machine.
 
 use std::fs;
 use std::path::Path;
@@ -8,36 +8,36 @@ use farrier_fleet::health::GpuUuid;
 use super::*;
 
 struct Node {
-    folder: tempfile::TempDir,
-    collector: Collector,
+    dir: tempfile::TempDir,
+    collector: HostCollector,
 }
 
 impl Node {
     fn new(expectations: Expectations) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let collector = Collector::new(Root::unrecorded(folder.path()), expectations);
-        Self { folder, collector }
+        let dir = tempfile::tempdir().unwrap();
+        let collector = HostCollector::new(Root::unrecorded(dir.path()), expectations);
+        Self { dir, collector }
     }
 
     fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.folder.path().join(path);
+        let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     fn remove(&self, path: &str) {
-        let path = self.folder.path().join(path);
+        let path = self.dir.path().join(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
     fn port(&self, device: &str, state: &str) {
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        self.write(&format!("{folder}/state"), format!("{state}\n"));
-        self.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
-        self.write(&format!("{folder}/rate"), "400 Gb/sec (4X NDR)\n");
-        self.write(&format!("{folder}/counters/link_downed"), "3\n");
-        self.write(&format!("{folder}/counters/symbol_error"), "N/A (no PMA)\n");
-        self.write(&format!("{folder}/counters/port_rcv_errors"), "rubbish\n");
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        self.write(&format!("{dir}/state"), format!("{state}\n"));
+        self.write(&format!("{dir}/phys_state"), "5: LinkUp\n");
+        self.write(&format!("{dir}/rate"), "400 Gb/sec (4X NDR)\n");
+        self.write(&format!("{dir}/counters/link_downed"), "3\n");
+        self.write(&format!("{dir}/counters/symbol_error"), "N/A (no PMA)\n");
+        self.write(&format!("{dir}/counters/port_rcv_errors"), "rubbish\n");
     }
 
     fn gpu(&self, address: &str) {
@@ -67,12 +67,12 @@ fn reading(samples: &[Sample], subject: &Subject, signal: Signal) -> Option<Read
         .filter(|sample| sample.signal == signal && sample.subject == *subject)
         .map(|sample| sample.reading.clone());
     let first = found.next();
-    assert!(found.next().is_none(), "{signal} is there twice");
+    assert!(found.next().is_none(), "{signal} appears twice");
     first
 }
 
-fn of_the_node(samples: &[Sample], signal: Signal) -> Reading<f64> {
-    reading(samples, &Subject::Node, signal).unwrap_or_else(|| panic!("{signal} is not there"))
+fn node_reading(samples: &[Sample], signal: Signal) -> Reading<f64> {
+    reading(samples, &Subject::Node, signal).unwrap_or_else(|| panic!("{signal} is missing"))
 }
 
 fn nic(device: &str) -> Subject {
@@ -84,7 +84,7 @@ fn is_unreadable(reading: Option<&Reading<f64>>) -> bool {
 }
 
 #[test]
-fn ports_are_read_and_a_port_that_goes_down_is_seen_at_once() {
+fn port_that_goes_down_is_detected_at_once() {
     let mut node = Node::new(Expectations::default());
     node.port("mlx5_0", "4: ACTIVE");
     node.port("mlx5_1", "4: ACTIVE");
@@ -97,13 +97,13 @@ fn ports_are_read_and_a_port_that_goes_down_is_seen_at_once() {
     assert_eq!(of(Signal::NicSymbolError), Some(Reading::Absent));
     assert_eq!(of(Signal::NicEfaReceiveDrops), Some(Reading::Absent));
     assert!(is_unreadable(of(Signal::NicReceiveErrors).as_ref()));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(2.0));
 
     node.port("mlx5_1", "1: DOWN");
     let samples = node.collector.read(Tier::Fast);
     assert_eq!(reading(&samples, &nic("mlx5_1"), Signal::NicActive), Some(Reading::Value(0.0)));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
 
     node.write("sys/class/infiniband/mlx5_0/ports/1/phys_state", "3: Disabled\n");
     for tier in [Tier::Medium, Tier::Fast] {
@@ -114,7 +114,7 @@ fn ports_are_read_and_a_port_that_goes_down_is_seen_at_once() {
 }
 
 #[test]
-fn a_port_without_a_cable_is_no_fault_and_one_that_fell_before_the_start_is() {
+fn port_without_cable_is_no_fault_but_one_that_went_down_before_start_is() {
     let mut node = Node::new(Expectations::default());
     node.port("mlx5_0", "1: DOWN");
     node.port("mlx5_1", "1: DOWN");
@@ -124,7 +124,7 @@ fn a_port_without_a_cable_is_no_fault_and_one_that_fell_before_the_start_is() {
         let active = |device| reading(&samples, &nic(device), Signal::NicActive);
         assert_eq!(active("mlx5_0"), Some(Reading::Absent));
         assert_eq!(active("mlx5_1"), Some(Reading::Value(0.0)));
-        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+        assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
     }
     for (state, expected) in [("4: ACTIVE", 1.0), ("1: DOWN", 0.0)] {
         node.write("sys/class/infiniband/mlx5_0/ports/1/state", state);
@@ -134,7 +134,7 @@ fn a_port_without_a_cable_is_no_fault_and_one_that_fell_before_the_start_is() {
 }
 
 #[test]
-fn a_counter_that_fails_is_left_alone() {
+fn failed_counter_is_skipped() {
     let mut node = Node::new(Expectations::default());
     node.port("mlx5_0", "4: ACTIVE");
     node.collector.read(Tier::Medium);
@@ -150,7 +150,7 @@ fn a_counter_that_fails_is_left_alone() {
 }
 
 #[test]
-fn an_adapter_is_gone_after_three_reads() {
+fn adapter_is_missing_after_three_reads() {
     let expectations = Expectations {
         nics: Some(8),
         nics_ignored: vec!["mlx5_9".to_owned()],
@@ -160,15 +160,15 @@ fn an_adapter_is_gone_after_three_reads() {
     node.port("mlx5_0", "4: ACTIVE");
     node.port("mlx5_9", "4: ACTIVE");
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(8.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(8.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
     assert_eq!(reading(&samples, &nic("mlx5_9"), Signal::NicPresent), None);
     node.remove("sys/class/infiniband/mlx5_0");
     for (tier, expected) in [(Tier::Medium, None), (Tier::Fast, None), (Tier::Fast, Some(0.0))] {
         let samples = node.collector.read(tier);
         let present = reading(&samples, &nic("mlx5_0"), Signal::NicPresent);
         assert_eq!(present, expected.map(Reading::Value));
-        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+        assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
     }
     node.port("mlx5_0", "4: ACTIVE");
     let samples = node.collector.read(Tier::Fast);
@@ -176,13 +176,13 @@ fn an_adapter_is_gone_after_three_reads() {
 }
 
 #[test]
-fn efa_counts_at_the_device_or_at_the_port() {
+fn efa_counters_are_on_the_device_or_the_port() {
     let mut node = Node::new(Expectations::default());
     for device in ["rdmap0s6", "efa_0"] {
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        node.write(&format!("{folder}/state"), "4: ACTIVE\n");
-        node.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
-        node.write(&format!("{folder}/hw_counters/rx_drops"), "11\n");
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{dir}/state"), "4: ACTIVE\n");
+        node.write(&format!("{dir}/phys_state"), "5: LinkUp\n");
+        node.write(&format!("{dir}/hw_counters/rx_drops"), "11\n");
     }
     node.write("sys/class/infiniband/rdmap0s6/hw_counters/no_completion_cmds", "7\n");
     node.write("sys/class/infiniband/efa_0/ports/1/hw_counters/no_completion_cmds", "8\n");
@@ -196,7 +196,7 @@ fn efa_counts_at_the_device_or_at_the_port() {
 }
 
 #[test]
-fn gpus_are_counted_on_the_bus_and_missed_when_they_leave_it() {
+fn gpus_are_counted_on_the_bus_and_missed_when_they_disappear() {
     let mut node = Node::new(Expectations::default());
     let device = |address: &str, vendor: &str, class: &str| {
         node.write(&format!("sys/bus/pci/devices/{address}/vendor"), format!("{vendor}\n"));
@@ -223,31 +223,31 @@ fn gpus_are_counted_on_the_bus_and_missed_when_they_leave_it() {
     };
     node.collector.set_inventory(&[gpu(0, "0000:1B:00.0"), gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusPci), Reading::Value(2.0));
     let first = Subject::Gpu(GpuUuid("GPU-0".to_owned()));
     for signal in [Signal::GpuAerCorrectable, Signal::GpuAerNonFatal, Signal::GpuAerFatal] {
         assert_eq!(reading(&samples, &first, signal), Some(Reading::Value(5.0)));
     }
     assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(1.0)));
-    let acs = of_the_node(&node.collector.read(Tier::Rare), Signal::NodeAcsBridges);
+    let acs = node_reading(&node.collector.read(Tier::Rare), Signal::NodeAcsBridges);
     let why = acs.why_unreadable().unwrap().to_string();
-    assert_eq!(why, "only root may read the configuration of PCI bridges");
+    assert_eq!(why, "reading the configuration of PCI bridges needs root");
 
     node.remove("sys/bus/pci/devices/0000:1b:00.0");
     // NVML no longer lists it either.
     node.collector.set_inventory(&[gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
     assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(0.0)));
     node.remove("sys/bus");
     let samples = node.collector.read(Tier::Medium);
-    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeGpusPci))));
+    assert!(is_unreadable(Some(&node_reading(&samples, Signal::NodeGpusPci))));
     assert!(is_unreadable(reading(&samples, &first, Signal::GpuOnBus).as_ref()));
 }
 
 #[test]
-fn threads_count_when_they_are_stuck_in_two_passes() {
+fn threads_count_when_stuck_in_two_passes() {
     let mut node = Node::new(Expectations::default());
     node.task(1, "systemd", 'S', 5);
     node.task(100, "nv_queue", 'D', 5);
@@ -256,10 +256,10 @@ fn threads_count_when_they_are_stuck_in_two_passes() {
     node.task(400, "df", 'D', 5);
     node.write("proc/400/wchan", "rpc_wait_bit_killable");
     node.task(500, "python3", 'S', 9);
-    fs::create_dir_all(node.folder.path().join("proc/500/task")).unwrap();
+    fs::create_dir_all(node.dir.path().join("proc/500/task")).unwrap();
     node.task(501, "pt_nccl", 'D', 1);
     node.write("proc/501/wchan", "os_acquire_rwlock_write");
-    fs::rename(node.folder.path().join("proc/501"), node.folder.path().join("proc/500/task/501"))
+    fs::rename(node.dir.path().join("proc/501"), node.dir.path().join("proc/500/task/501"))
         .unwrap();
     node.collector.set_gpu_processes(&[500]);
     let mut counts = || {
@@ -269,34 +269,34 @@ fn threads_count_when_they_are_stuck_in_two_passes() {
             Signal::NodeNfsThreadsBlocked,
             Signal::NodeThreadsBlocked,
         ]
-        .map(|signal| of_the_node(&samples, signal))
+        .map(|signal| node_reading(&samples, signal))
     };
     assert_eq!(counts(), [0.0, 0.0, 0.0].map(Reading::Value));
     assert_eq!(counts(), [2.0, 1.0, 2.0].map(Reading::Value));
-    // It writes, and the driver's waits in short sleeps.
+    // The writer makes progress; the driver's thread polls with short sleeps.
     node.task(200, "writer", 'D', 900);
     node.task(100, "nv_queue", 'D', 900);
     let samples = node.collector.read(Tier::Slow);
-    assert_eq!(of_the_node(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
-    let blocked = samples.iter().find(|it| it.signal == Signal::NodeDriverThreadsBlocked);
-    let named = blocked.and_then(|it| it.note.as_deref());
+    assert_eq!(node_reading(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
+    let blocked = samples.iter().find(|sample| sample.signal == Signal::NodeDriverThreadsBlocked);
+    let named = blocked.and_then(|sample| sample.note.as_deref());
     assert_eq!(named, Some("nv_queue (pid 100), pt_nccl (pid 501)"));
     for pid in 600..606 {
         node.task(pid, "UVM global queue", 'D', 5);
     }
     node.collector.read(Tier::Slow);
     let samples = node.collector.read(Tier::Slow);
-    let blocked = samples.iter().find(|it| it.signal == Signal::NodeDriverThreadsBlocked);
-    let named = blocked.and_then(|it| it.note.as_deref()).unwrap_or_default();
+    let blocked = samples.iter().find(|sample| sample.signal == Signal::NodeDriverThreadsBlocked);
+    let named = blocked.and_then(|sample| sample.note.as_deref()).unwrap_or_default();
     assert!(named.ends_with("UVM global queue (pid 603) and 4 more"), "{named}");
     node.remove("proc");
     let samples = node.collector.read(Tier::Slow);
-    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeThreadsBlocked))));
+    assert!(is_unreadable(Some(&node_reading(&samples, Signal::NodeThreadsBlocked))));
 }
 
 #[test]
-fn the_kernels_own_figures_are_read() {
+fn kernel_values_are_read() {
     let mut node = Node::new(Expectations::default());
     node.write("proc/vmstat", "nr_free_pages 9\noom_kill 4\n");
     node.write("proc/sys/fs/file-nr", "1500\t500\t10000\n");
@@ -328,15 +328,15 @@ fn the_kernels_own_figures_are_read() {
         (Signal::NodeEdacUncorrected, 2.0),
         (Signal::NodeEdacCorrected, 40.0),
     ] {
-        assert_eq!(of_the_node(&samples, signal), Reading::Value(expected), "{signal}");
+        assert_eq!(node_reading(&samples, signal), Reading::Value(expected), "{signal}");
     }
     node.remove("sys/module/nvidia");
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeDriverLoaded), Reading::Value(0.0));
+    assert_eq!(node_reading(&samples, Signal::NodeDriverLoaded), Reading::Value(0.0));
 }
 
 #[test]
-fn on_an_empty_root_nothing_looks_healthy() {
+fn empty_root_does_not_look_healthy() {
     let mut node = Node::new(Expectations::default());
     for tier in Tier::ALL {
         for sample in node.collector.read(tier) {
@@ -346,8 +346,8 @@ fn on_an_empty_root_nothing_looks_healthy() {
 }
 
 #[test]
-fn this_machine_is_read_without_fail() {
-    let mut collector = Collector::new(Root::unrecorded("/"), Expectations::default());
+fn this_machine_is_readable() {
+    let mut collector = HostCollector::new(Root::unrecorded("/"), Expectations::default());
     for tier in Tier::ALL {
         for sample in collector.read(tier) {
             if let Reading::Value(value) = sample.reading {
@@ -357,13 +357,13 @@ fn this_machine_is_read_without_fail() {
     }
     let samples = collector.read(Tier::Slow);
     if Path::new("/proc/meminfo").exists() {
-        let available = of_the_node(&samples, Signal::NodeMemoryAvailable);
+        let available = node_reading(&samples, Signal::NodeMemoryAvailable);
         assert!(available.value().is_some_and(|ratio| *ratio > 0.0 && *ratio <= 1.0));
     }
 }
 
 #[test]
-fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_otherwise() {
+fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     let mut node = Node::new(Expectations::default());
     let gpu = |number: u32, pci: &str| GpuIdentity {
         uuid: GpuUuid(format!("GPU-{number}")),
@@ -379,52 +379,52 @@ fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_oth
     node.port("mlx5_1", "4: ACTIVE");
     node.collector.set_inventory(&[gpu(0, first), gpu(1, second)]);
     node.collector.read(Tier::Medium);
-    let before = node.collector.remembered();
+    let before = node.collector.baseline();
     assert_eq!((before.gpus_most, before.nics_most, before.gpus.len()), (2, 2, 2));
     node.remove(&format!("sys/bus/pci/devices/{second}"));
     node.remove("sys/class/infiniband/mlx5_1");
 
-    let root = node.folder.path();
+    let root = node.dir.path();
     let on_bus = |samples: &[Sample], number: u32| {
         let subject = Subject::Gpu(GpuUuid(format!("GPU-{number}")));
         reading(samples, &subject, Signal::GpuOnBus)
     };
     let restart = |expectations: Expectations, listed: &[GpuIdentity]| {
-        let mut next = Collector::remembering(Root::unrecorded(root), expectations, &before);
+        let mut next = HostCollector::with_baseline(Root::unrecorded(root), expectations, &before);
         next.set_inventory(listed);
-        (next.read(Tier::Medium), next.remembered())
+        (next.read(Tier::Medium), next.baseline())
     };
     let (samples, again) = restart(Expectations::default(), &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
     assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
-    assert_eq!(again, before, "and the next one misses it too");
+    assert_eq!(again, before, "the next collector misses it too");
 
-    // It was taken out on purpose.
+    // Removed on purpose.
     let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };
     let (samples, again) = restart(fewer, &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
     assert_eq!(on_bus(&samples, 1), None);
     assert_eq!((again.gpus_most, again.nics_most, again.gpus.len()), (1, 1, 1));
 
-    // With an adapter left alone the ports are others.
+    // Ignoring an adapter changes the set of ports.
     let ignoring =
         Expectations { nics_ignored: vec!["mlx5_1".to_owned()], ..Expectations::default() };
     let (samples, _) = restart(ignoring, &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
 
-    // Another one in another slot took its place.
+    // Another GPU in another slot replaced it.
     node.gpu("0000:52:00.0");
     let (samples, again) =
         restart(Expectations::default(), &[gpu(0, first), gpu(9, "0000:52:00.0")]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
     assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
     assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
 }
 
 #[test]
-fn of_a_gpu_without_an_address_it_is_not_known_whether_it_is_on_the_bus() {
+fn presence_of_a_gpu_without_address_is_unknown() {
     let mut node = Node::new(Expectations::default());
     node.gpu("0000:1b:00.0");
     let unplaced = GpuIdentity {
@@ -438,8 +438,11 @@ fn of_a_gpu_without_an_address_it_is_not_known_whether_it_is_on_the_bus() {
     let subject = Subject::Gpu(unplaced.uuid.clone());
     let samples = node.collector.read(Tier::Medium);
     let on_bus = reading(&samples, &subject, Signal::GpuOnBus).unwrap();
-    assert_eq!(on_bus.why_unreadable().unwrap().to_string(), "NVML does not tell its address");
-    // What was known is known still.
+    assert_eq!(
+        on_bus.why_unreadable().unwrap().to_string(),
+        "NVML does not report its PCI address"
+    );
+    // A known address stays known.
     let placed = GpuIdentity { pci: Some("0000:1b:00.0".to_owned()), ..unplaced.clone() };
     node.collector.set_inventory(&[placed]);
     node.collector.set_inventory(&[unplaced]);
@@ -448,7 +451,7 @@ fn of_a_gpu_without_an_address_it_is_not_known_whether_it_is_on_the_bus() {
 }
 
 #[test]
-fn a_port_that_was_in_use_is_down_after_a_restart_and_an_empty_socket_is_not() {
+fn used_port_is_down_after_a_restart_and_unused_port_is_not() {
     let mut node = Node::new(Expectations::default());
     node.port("mlx5_0", "4: ACTIVE");
     node.port("mlx5_1", "1: DOWN");
@@ -457,33 +460,33 @@ fn a_port_that_was_in_use_is_down_after_a_restart_and_an_empty_socket_is_not() {
         node.write(&file, "0\n");
     }
     node.collector.read(Tier::Medium);
-    let before = node.collector.remembered();
-    // The node was rebooted: its counters are at nought, and the cable is still out.
+    let before = node.collector.baseline();
+    // After a reboot the counters are zero and the cable is still out.
     node.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
     let active = |expectations: Expectations, device: &str| {
-        let root = Root::unrecorded(node.folder.path());
-        let mut next = Collector::remembering(root, expectations, &before);
+        let root = Root::unrecorded(node.dir.path());
+        let mut next = HostCollector::with_baseline(root, expectations, &before);
         let samples = next.read(Tier::Medium);
         reading(&samples, &Subject::Nic { device: device.to_owned(), port: 1 }, Signal::NicActive)
     };
     assert_eq!(active(Expectations::default(), "mlx5_0"), Some(Reading::Value(0.0)));
     assert_eq!(active(Expectations::default(), "mlx5_1"), Some(Reading::Absent));
     let fewer = Expectations { nics: Some(0), ..Expectations::default() };
-    assert_eq!(active(fewer, "mlx5_0"), Some(Reading::Absent), "it was taken out on purpose");
+    assert_eq!(active(fewer, "mlx5_0"), Some(Reading::Absent), "removed on purpose");
 }
 
 #[test]
-fn rates_are_compared_within_the_class_that_has_the_most_ports() {
+fn rates_are_compared_within_the_largest_class() {
     let mut node = Node::new(Expectations::default());
     for (device, network) in
         [("mlx5_0", "InfiniBand"), ("mlx5_1", "InfiniBand"), ("mlx5_2", "Ethernet")]
     {
         node.port(device, "4: ACTIVE");
         node.write(&format!("sys/class/infiniband/{device}/hca_type"), "MT4129\n");
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        node.write(&format!("{folder}/link_layer"), format!("{network}\n"));
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{dir}/link_layer"), format!("{network}\n"));
     }
-    // Without a cable: it never was up, and its rate is that of no link.
+    // Without a cable: the link was never up, so its rate means nothing.
     node.port("mlx5_3", "1: DOWN");
     node.write("sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", "0\n");
     node.write("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
@@ -497,29 +500,29 @@ fn rates_are_compared_within_the_class_that_has_the_most_ports() {
     }
     node.port("mlx5_1", "1: DOWN");
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(rate(&samples, "mlx5_1"), Some(Reading::Absent), "it is down, and not slow");
+    assert_eq!(rate(&samples, "mlx5_1"), Some(Reading::Absent), "down, not slow");
     assert_eq!(rate(&samples, "mlx5_0"), Some(Reading::Value(400.0)));
 }
 
 #[test]
-fn where_a_thread_of_a_gpu_process_is_stuck_may_be_hidden() {
+fn hidden_wait_channel_of_a_gpu_process_is_unreadable() {
     let mut node = Node::new(Expectations::default());
     node.task(7, "python3", 'D', 40);
     node.task(8, "dd", 'D', 40);
     node.collector.set_gpu_processes(&[7]);
     node.collector.read(Tier::Slow);
     let blocked = |node: &mut Node| {
-        of_the_node(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
+        node_reading(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
     };
-    assert!(is_unreadable(Some(&blocked(&mut node))), "neither none nor one");
-    let all = of_the_node(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
+    assert!(is_unreadable(Some(&blocked(&mut node))), "neither zero nor one");
+    let all = node_reading(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
     assert_eq!(all, Reading::Value(2.0));
-    // With a place it is known, whatever it is.
+    // With a visible wait channel the kind is known.
     node.write("proc/7/stack", "[<0>] folio_wait_bit+0x1/0x2\n");
     assert_eq!(blocked(&mut node), Reading::Value(0.0));
     node.write("proc/7/stack", "[<0>] os_acquire_mutex+0x1/0x2 [nvidia]\n");
     assert_eq!(blocked(&mut node), Reading::Value(1.0));
-    // Of a process that is on no GPU it is not asked.
+    // For processes without a GPU the place does not matter.
     node.remove("proc/7/stack");
     node.collector.set_gpu_processes(&[]);
     assert_eq!(blocked(&mut node), Reading::Value(0.0));

@@ -1,49 +1,49 @@
-//! Threads that are stuck in the kernel (state D), told apart by what they wait for.
+//! Threads stuck in the kernel (state D), by what they wait for.
 //!
-//! One pass over `/proc/*/stat`; only of a thread in D is more read. A thread counts when it was in D in two passes
-//! in a row. Others than the driver's must also not have been switched to in between: whoever writes much to a
-//! disk is in D most of the time, and moves. The driver waits in short sleeps, so that its stuck threads do switch.
+//! One pass over `/proc/*/stat`; more is read only for threads in D. A thread counts if it was in D
+//! in two consecutive passes. Threads outside the driver must also have had no context switch in
+//! between: a heavy disk writer is in D most of the time but makes progress. The driver polls with
+//! short sleeps, so its stuck threads do switch.
 
 use std::collections::HashMap;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{of_node_named, required};
+use super::{push_node_named, required};
 use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
 
-/// More are stuck only when the node is lost, and then the number says nothing more.
+/// Sanity limit: with more stuck threads the node is lost and the exact number is irrelevant.
 const STUCK_MAX: usize = 4096;
 
-/// A thread, told from a later one with the same number by when it started.
+/// A thread id with its start time, which distinguishes it from a later thread with the same id.
 type ThreadKey = (u32, u64);
 
-/// What a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waits {
+enum WaitsFor {
     Driver,
     Nfs,
     Other,
-    /// Nobody knows: it is a thread of a process on a GPU, and where it waits is shown to root only.
+    /// A thread of a GPU process whose wait channel is visible only to root.
     Unknown,
 }
 
 /// A thread that was in D in the last pass.
 #[derive(Debug, Clone)]
-struct Stuck {
-    /// For people: its name and number.
+struct StuckThread {
+    /// Name and thread id, for display.
     name: String,
-    waits: Waits,
-    /// How often it was switched to; none where that could not be read.
+    waits: WaitsFor,
+    /// Voluntary context switches; `None` if unreadable.
     switches: Option<u64>,
 }
 
-/// What was seen in the last pass.
+/// State of the last pass.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    last: HashMap<ThreadKey, Stuck>,
+    last: HashMap<ThreadKey, StuckThread>,
     gpu_processes: Vec<u32>,
 }
 
@@ -55,9 +55,9 @@ impl Threads {
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let counts = self.pass(root);
         for (signal, waits) in [
-            (Signal::NodeDriverThreadsBlocked, Waits::Driver),
-            (Signal::NodeNfsThreadsBlocked, Waits::Nfs),
-            (Signal::NodeThreadsBlocked, Waits::Other),
+            (Signal::NodeDriverThreadsBlocked, WaitsFor::Driver),
+            (Signal::NodeNfsThreadsBlocked, WaitsFor::Nfs),
+            (Signal::NodeThreadsBlocked, WaitsFor::Other),
         ] {
             let mut names: Vec<String> = counts
                 .value()
@@ -69,21 +69,21 @@ impl Threads {
             names.sort_unstable();
             let mut count =
                 counts.as_ref().map(|_| f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX)));
-            if waits == Waits::Driver
+            if waits == WaitsFor::Driver
                 && count == Reading::Value(0.0)
                 && counts
                     .value()
-                    .is_some_and(|counts| counts.iter().any(|(what, _)| *what == Waits::Unknown))
+                    .is_some_and(|counts| counts.iter().any(|(what, _)| *what == WaitsFor::Unknown))
             {
-                let why = "a thread of a process on a GPU is stuck, and only root may see where";
+                let why = "a thread of a GPU process is stuck; where is visible to root only";
                 count = Reading::Unreadable(ReadError::unavailable(why));
             }
-            of_node_named(samples, signal, count, &names);
+            push_node_named(samples, signal, count, &names);
         }
     }
 
-    /// What each thread waits for that is stuck since the last pass, and its name.
-    fn pass(&mut self, root: &Root) -> Reading<Vec<(Waits, String)>> {
+    /// Threads stuck since the last pass: what they wait for, and their names.
+    fn pass(&mut self, root: &Root) -> Reading<Vec<(WaitsFor, String)>> {
         let names = match required(root.list(PROCESSES), PROCESSES) {
             Reading::Value(names) => names,
             other => {
@@ -94,14 +94,14 @@ impl Threads {
         let mut now = HashMap::new();
         for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
             let on_gpu = self.gpu_processes.contains(&pid);
-            look(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
+            record_if_stuck(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
             if on_gpu {
-                let folder = format!("{PROCESSES}/{pid}/task");
-                let tasks = root.list(&folder);
+                let dir = format!("{PROCESSES}/{pid}/task");
+                let tasks = root.list(&dir);
                 for task in
                     tasks.value().into_iter().flatten().filter(|task| **task != pid.to_string())
                 {
-                    look(root, &format!("{folder}/{task}"), on_gpu, &mut now);
+                    record_if_stuck(root, &format!("{dir}/{task}"), on_gpu, &mut now);
                 }
             }
         }
@@ -111,14 +111,14 @@ impl Threads {
             let is_still = stuck.switches == before.switches;
             let mut add = |waits| counts.push((waits, stuck.name.clone()));
             match stuck.waits {
-                Waits::Driver => add(Waits::Driver),
-                waits @ (Waits::Nfs | Waits::Other) if is_still => add(waits),
-                Waits::Nfs | Waits::Other => {}
-                Waits::Unknown => {
-                    add(Waits::Unknown);
-                    // Stuck it is, wherever.
+                WaitsFor::Driver => add(WaitsFor::Driver),
+                waits @ (WaitsFor::Nfs | WaitsFor::Other) if is_still => add(waits),
+                WaitsFor::Nfs | WaitsFor::Other => {}
+                WaitsFor::Unknown => {
+                    add(WaitsFor::Unknown);
+                    // It is stuck in any case, wherever it waits.
                     if is_still {
-                        add(Waits::Other);
+                        add(WaitsFor::Other);
                     }
                 }
             }
@@ -128,33 +128,39 @@ impl Threads {
     }
 }
 
-/// Notes a thread if it is in D. One that ended meanwhile is none.
-fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, Stuck>) {
-    let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
+/// Records a thread if it is in D. A thread that exited meanwhile is skipped.
+fn record_if_stuck(
+    root: &Root,
+    dir: &str,
+    on_gpu: bool,
+    now: &mut HashMap<ThreadKey, StuckThread>,
+) {
+    let Reading::Value(line) = root.bytes(&format!("{dir}/stat")) else { return };
     let line = String::from_utf8_lossy(&line);
     let Some(stat) = Stat::parse(&line).filter(|stat| stat.state == "D") else { return };
     if now.len() >= STUCK_MAX {
         return;
     }
-    let text = |file: &str| root.word(&format!("{folder}/{file}")).value().cloned();
+    let text = |file: &str| root.trimmed(&format!("{dir}/{file}")).value().cloned();
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
-    if waits == Waits::Other {
-        // Only root may read it, and behind a lock that a process in `execve` holds: not where the name is enough.
+    if waits == WaitsFor::Other {
+        // Readable by root only, and behind a lock that a process in `execve` holds. Skip it if the
+        // name is enough.
         let stack = text("stack").filter(|stack| !stack.is_empty());
-        // To whom the kernel does not show the place it shows a nought.
+        // The kernel shows 0 to unprivileged readers.
         let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");
         waits = match waits_for(stat.name, &wait_channel, stack.as_deref().unwrap_or("")) {
-            Waits::Other if on_gpu && is_hidden => Waits::Unknown,
+            WaitsFor::Other if on_gpu && is_hidden => WaitsFor::Unknown,
             waits => waits,
         };
     }
     let name = format!("{} (pid {})", stat.name, stat.number);
-    let seen = Stuck { name, waits, switches: switches(root, folder) };
-    now.insert((stat.number, stat.started), seen);
+    let stuck = StuckThread { name, waits, switches: switches(root, dir) };
+    now.insert((stat.number, stat.started), stuck);
 }
 
-/// What `/proc/PID/stat` says: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.
+/// Fields of `/proc/PID/stat`: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.
 struct Stat<'a> {
     number: u32,
     name: &'a str,
@@ -163,28 +169,29 @@ struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// The name may hold blanks and parentheses: its end is the last one.
+    /// The name may contain spaces and parentheses; it ends at the last one.
     fn parse(line: &'a str) -> Option<Self> {
         let (number, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ');
         let state = fields.next()?;
-        // The start is field 22; the state was field 3.
+        // The start time is field 22; the state was field 3.
         let started = fields.nth(18)?.parse().ok()?;
         Some(Self { number: number.trim().parse().ok()?, name, state, started })
     }
 }
 
-fn switches(root: &Root, folder: &str) -> Option<u64> {
-    let status = root.text(&format!("{folder}/status"));
+fn switches(root: &Root, dir: &str) -> Option<u64> {
+    let status = root.text(&format!("{dir}/status"));
     let lines = status.value()?.lines();
     lines
         .filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
         .find_map(|number| number.trim().parse().ok())
 }
 
-/// Names are of NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and of Linux `net/sunrpc`, `fs/nfs`.
-fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
+/// Names from NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and Linux
+/// `net/sunrpc`, `fs/nfs`.
+fn waits_for(name: &str, wait_channel: &str, stack: &str) -> WaitsFor {
     let thread = ["nv_", "nv-", "nvidia", "UVM "].iter().any(|start| name.starts_with(start))
         || name.starts_with("irq/") && name.contains("nvidia");
     let function = |name: &str| {
@@ -195,7 +202,7 @@ fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
     // `[<0>] os_acquire_rwlock_write+0x35/0x50 [nvidia]`
     let functions = || stack.lines().filter_map(|line| line.split_whitespace().nth(1));
     if thread || function(wait_channel) || stack.contains(" [nvidia") || functions().any(function) {
-        return Waits::Driver;
+        return WaitsFor::Driver;
     }
     let nfs = |name: &str| name.starts_with("rpc_") || name.starts_with("nfs");
     if nfs(wait_channel)
@@ -203,9 +210,9 @@ fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
         || stack.contains(" [sunrpc]")
         || functions().any(nfs)
     {
-        return Waits::Nfs;
+        return WaitsFor::Nfs;
     }
-    Waits::Other
+    WaitsFor::Other
 }
 
 #[cfg(test)]
@@ -213,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_name() {
+    fn stat_is_parsed_whatever_the_name() {
         let rest = "S 1 7 7 0 -1 4194560 0 0 0 0 12 8 0 0 20 0 1 0 4321 0 0";
         for name in ["bash", "tmux: server", "a) D 1 (b", "(sd-pam)", ""] {
             let line = format!("77 ({name}) {rest}");
@@ -226,29 +233,29 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_by_what_they_wait_for() {
+    fn threads_are_classified_by_what_they_wait_for() {
         for (name, wait_channel, stack, expected) in [
-            ("nv_queue", "0", "", Waits::Driver),
-            ("irq/152-nvidia", "", "", Waits::Driver),
-            ("UVM global queu", "", "", Waits::Driver),
-            ("nvidia-smi", "", "", Waits::Driver),
-            ("python3", "os_acquire_mutex", "", Waits::Driver),
+            ("nv_queue", "0", "", WaitsFor::Driver),
+            ("irq/152-nvidia", "", "", WaitsFor::Driver),
+            ("UVM global queu", "", "", WaitsFor::Driver),
+            ("nvidia-smi", "", "", WaitsFor::Driver),
+            ("python3", "os_acquire_mutex", "", WaitsFor::Driver),
             (
                 "python3",
                 "0",
                 "[<0>] rwsem_down_write+0x1/0x2\n[<0>] foo+0x35/0x50 [nvidia_uvm]\n",
-                Waits::Driver,
+                WaitsFor::Driver,
             ),
-            ("nvme-wq", "blk_mq_get_tag", "", Waits::Other),
-            ("irq/33-nvme0q1", "0", "", Waits::Other),
-            ("python3", "rpc_wait_bit_killable", "", Waits::Nfs),
+            ("nvme-wq", "blk_mq_get_tag", "", WaitsFor::Other),
+            ("irq/33-nvme0q1", "0", "", WaitsFor::Other),
+            ("python3", "rpc_wait_bit_killable", "", WaitsFor::Nfs),
             (
                 "df",
                 "0",
                 "[<0>] __wait_on_bit+0x1/0x2\n[<0>] nfs_wait_client_init_complete+0x3/0x4 [nfs]\n",
-                Waits::Nfs,
+                WaitsFor::Nfs,
             ),
-            ("jbd2/nvme0n1p1-", "jbd2_journal_commit_transaction", "", Waits::Other),
+            ("jbd2/nvme0n1p1-", "jbd2_journal_commit_transaction", "", WaitsFor::Other),
         ] {
             assert_eq!(waits_for(name, wait_channel, stack), expected, "{name} {wait_channel}");
         }

@@ -1,14 +1,14 @@
-//! Which records were given already, and how many are missing between two.
+//! Tracks which records were delivered, and how many are missing between two.
 
 use super::KernelLog;
-use super::record::{self, Record};
+use super::record::{self, KmsgRecord};
 
-/// The place in the log.
+/// Position in the log.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// Records up to this one were given before.
+    /// Records up to this one were delivered before.
     skip_to: Option<u64>,
-    /// The last record that was read.
+    /// The last record read.
     last: Option<u64>,
 }
 
@@ -17,21 +17,23 @@ impl Cursor {
         Self { skip_to: after, last: after }
     }
 
-    /// The log is read anew from its beginning.
+    /// The log is read again from its beginning.
     pub(super) fn rewind(&mut self) {
         self.skip_to = self.last;
     }
 
-    /// The log is another one: its numbers have nothing to do with those before.
-    pub(super) fn forget(&mut self) {
+    /// A different log: its sequence numbers are unrelated.
+    pub(super) fn reset(&mut self) {
         *self = Self { skip_to: None, last: None };
     }
 
-    /// Gives a record unless it was given before, and says what is missing before it. What is not
-    /// a record is none of ours.
-    pub(super) fn give(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
-        let Some(Record { seq, since_boot_us, level, text }) = record::parse(bytes) else { return };
-        if self.skip_to.is_some_and(|given| seq <= given) {
+    /// Delivers a record unless it was delivered before, preceded by the size of a gap. Malformed
+    /// input is ignored.
+    pub(super) fn deliver(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
+        let Some(KmsgRecord { seq, since_boot_us, level, text }) = record::parse(bytes) else {
+            return;
+        };
+        if self.skip_to.is_some_and(|delivered| seq <= delivered) {
             return;
         }
         let missing = self.last.map_or(0, |last| seq.saturating_sub(last).saturating_sub(1));

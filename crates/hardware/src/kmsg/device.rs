@@ -1,4 +1,4 @@
-//! `/dev/kmsg`: one read gives one record.
+//! `/dev/kmsg`: one read returns one record.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cursor::Cursor;
 use super::wait::readable;
-use super::{KernelLog, STOP_SEEN};
+use super::{KernelLog, STOP_POLL};
 
-/// A record with its keys has at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`, `PRINTK_MESSAGE_MAX`).
+/// A record with its keys is at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`,
+/// `PRINTK_MESSAGE_MAX`).
 const RECORD_BYTES: usize = 16 << 10;
-/// Larger than the ring buffer of most nodes: no record needs it.
+/// Larger than the ring buffer of most nodes, so no record needs it.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// What reading came to.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// There may be more.
     More,
-    /// Nothing is left for now.
+    /// Nothing more for now.
     Empty,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn follow(
     pulse: &dyn Fn(),
     sink: &mut dyn FnMut(KernelLog),
 ) -> io::Result<()> {
-    // A new descriptor begins at the first record of the ring buffer.
+    // A new descriptor starts at the first record of the ring buffer.
     cursor.rewind();
     let mut buffer = vec![0; RECORD_BYTES];
     let mut caught_up = false;
@@ -43,14 +43,14 @@ pub(super) fn follow(
                     caught_up = true;
                     sink(KernelLog::CaughtUp);
                 }
-                readable(log.as_fd(), STOP_SEEN)?;
+                readable(log.as_fd(), STOP_POLL)?;
             }
         }
     }
     Ok(())
 }
 
-/// Reads all that is there.
+/// Reads the current contents.
 pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let mut cursor = Cursor::after(None);
     let mut buffer = vec![0; RECORD_BYTES];
@@ -66,21 +66,19 @@ fn step(
     sink: &mut dyn FnMut(KernelLog),
 ) -> io::Result<Step> {
     match log.read(buffer) {
-        // The device has no end; what has one is something else in its place.
-        Ok(0) => {
-            Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended, which the kernel's never does"))
-        }
+        // The device never reports end-of-file, so this is something else.
+        Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "unexpected end of the kernel log")),
         Ok(length) => {
-            cursor.give(&buffer[..length], sink);
+            cursor.deliver(&buffer[..length], sink);
             Ok(Step::More)
         }
         Err(err) => match (err.kind(), err.raw_os_error()) {
             (ErrorKind::WouldBlock, _) => Ok(Step::Empty),
-            // The place that we read was overwritten. The kernel went on to the oldest record that is
-            // left, whose number says how many are missing.
+            // The record at our position was overwritten. The kernel moved on to the oldest
+            // remaining record, whose sequence number tells how many are missing.
             (ErrorKind::Interrupted, _) | (_, Some(libc::EPIPE)) => Ok(Step::More),
-            // The record is larger than the buffer. The kernel went on to the next one, so that this one
-            // counts as missing.
+            // The record is larger than the buffer. The kernel moved on to the next one, so this
+            // one counts as lost.
             (_, Some(libc::EINVAL)) if buffer.len() < RECORD_BYTES_MAX => {
                 buffer.resize(buffer.len() * 2, 0);
                 Ok(Step::More)
@@ -123,12 +121,12 @@ mod tests {
         let mut script = Script(script.iter().copied().collect());
         let mut cursor = Cursor::after(after);
         cursor.rewind();
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         let mut buffer = vec![0; buffer];
-        while step(&mut script, &mut buffer, &mut cursor, &mut |log| said.push(log)).unwrap()
+        while step(&mut script, &mut buffer, &mut cursor, &mut |log| events.push(log)).unwrap()
             == Step::More
         {}
-        said
+        events
     }
 
     fn record(seq: u64, text: &str) -> KernelLog {
@@ -136,34 +134,34 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_and_a_gap_are_lost_lines() {
-        let said = read(
+    fn overrun_and_gap_count_as_lost() {
+        let events = read(
             None,
             64,
             &[Ok("6,5,7,-;a\n"), Ok("6,6,7,-;b\n KEY=x\n"), Err(libc::EPIPE), Ok("6,106,7,-;c\n")],
         );
         assert_eq!(
-            said,
+            events,
             [record(5, "a"), record(6, "b"), KernelLog::Lost { lines: 99 }, record(106, "c")]
         );
     }
 
     #[test]
-    fn a_record_that_is_too_large_is_lost_and_the_next_is_not() {
+    fn oversized_record_is_lost_and_the_next_is_read() {
         let long = "6,2,7,-;more than the buffer of this test can hold\n";
-        let said = read(None, 32, &[Ok("6,1,7,-;a\n"), Ok(long), Ok("6,3,7,-;b\n")]);
-        assert_eq!(said, [record(1, "a"), KernelLog::Lost { lines: 1 }, record(3, "b")]);
+        let events = read(None, 32, &[Ok("6,1,7,-;a\n"), Ok(long), Ok("6,3,7,-;b\n")]);
+        assert_eq!(events, [record(1, "a"), KernelLog::Lost { lines: 1 }, record(3, "b")]);
     }
 
     #[test]
-    fn what_was_given_before_a_restart_is_not_given_again() {
+    fn records_from_before_a_restart_are_skipped() {
         let lines = [Ok("6,4,7,-;a\n"), Ok("6,5,7,-;b\n"), Ok("6,6,7,-;c\n")];
         assert_eq!(read(Some(5), 64, &lines), [record(6, "c")]);
         assert_eq!(read(Some(1), 64, &lines[2..]), [KernelLog::Lost { lines: 4 }, record(6, "c")]);
     }
 
     #[test]
-    fn a_device_that_fails_is_an_error() {
+    fn device_failure_is_an_error() {
         let mut buffer = vec![0; 64];
         let mut cursor = Cursor::after(None);
         for answer in [Err(libc::EIO), Ok("")] {

@@ -1,4 +1,4 @@
-//! A file in the form of the kernel log that somebody appends to: the log of a simulated node.
+//! An appended file in kmsg format: the kernel log of a simulated node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use super::KernelLog;
 use super::cursor::Cursor;
-use super::wait::Changes;
+use super::wait::FileWatch;
 
-/// Where the kernel does not tell of changes: a line must reach a finding within 50 ms, of which this is the largest part.
-const LOOK: Duration = Duration::from_millis(20);
-/// Where it does, the file is looked at all the same: some file systems do not tell of all changes.
-const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+/// Polling interval if inotify is unavailable. A line must reach a finding within 50 ms, and this
+/// is the largest part.
+const FILE_POLL: Duration = Duration::from_millis(20);
+/// Polling interval with inotify: some file systems do not report every change.
+const INOTIFY_POLL: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
-/// The kernel's own records have at most 8 KiB; a longer line is not one.
+/// The kernel's own records have at most 8 KiB; a longer line is not a record.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Follows the file until `stop` is set or another file stands in its place.
+/// Follows the file until `stop` is set or the file is replaced.
 pub(super) fn follow(
     path: &Path,
     log: &File,
@@ -31,9 +32,9 @@ pub(super) fn follow(
     let opened = log.metadata()?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut lines = Lines::default();
-    let mut place = 0;
+    let mut position = 0;
     let mut caught_up = false;
-    let mut changes: Option<io::Result<Changes>> = None;
+    let mut changes: Option<io::Result<FileWatch>> = None;
     cursor.rewind();
     while !stop.load(Ordering::Relaxed) {
         pulse();
@@ -43,9 +44,9 @@ pub(super) fn follow(
             Err(err) => return Err(err),
         };
         if length > 0 {
-            place += length as u64;
-            lines.take(&chunk[..length], |line| match line {
-                Some(line) => cursor.give(line, sink),
+            position += length as u64;
+            lines.push(&chunk[..length], |line| match line {
+                Some(line) => cursor.deliver(line, sink),
                 None => sink(KernelLog::Lost { lines: 1 }),
             });
             continue;
@@ -55,28 +56,28 @@ pub(super) fn follow(
             sink(KernelLog::CaughtUp);
         }
         let now = fs::metadata(path)?;
-        if now.len() < place {
-            // Emptied and perhaps written anew: another log.
-            cursor.forget();
+        if now.len() < position {
+            // Truncated and perhaps rewritten: a different log.
+            cursor.reset();
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
-            // Replaced by one that is as long: the same log with more in it.
+            // Replaced by a file at least as long: the same log with more records.
             return Ok(());
         }
-        if now.len() == place {
+        if now.len() == position {
             match &changes {
-                // What changed before there was a watch shows in another turn.
-                None => changes = Some(Changes::of(path)),
-                Some(Ok(changes)) => drop(changes.wait(LOOK_ANYWAY)?),
-                Some(Err(_)) => std::thread::sleep(LOOK),
+                // Changes from before the watch show up in the next iteration.
+                None => changes = Some(FileWatch::watch(path)),
+                Some(Ok(changes)) => drop(changes.wait(INOTIFY_POLL)?),
+                Some(Err(_)) => std::thread::sleep(FILE_POLL),
             }
         }
     }
     Ok(())
 }
 
-/// Reads all that is there; a last line without its end is not whole yet.
+/// Reads the current contents; an unterminated last line is incomplete and skipped.
 pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let mut cursor = Cursor::after(None);
     let mut lines = Lines::default();
@@ -84,9 +85,9 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
     loop {
         match (&mut &*log).read(&mut chunk) {
             Ok(0) => return Ok(()),
-            Ok(length) => lines.take(&chunk[..length], |line| {
+            Ok(length) => lines.push(&chunk[..length], |line| {
                 if let Some(line) = line {
-                    cursor.give(line, sink);
+                    cursor.deliver(line, sink);
                 }
             }),
             Err(err) if err.kind() == ErrorKind::Interrupted => {}
@@ -95,37 +96,37 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
     }
 }
 
-/// Whole lines out of chunks. The last one waits until its newline is there.
+/// Splits chunks into complete lines. The last one waits for its newline.
 #[derive(Default)]
 struct Lines {
-    begun: Vec<u8>,
-    /// The line that has begun is too long to be one; it is dropped up to its end.
+    partial: Vec<u8>,
+    /// The current line is too long and is dropped up to its end.
     too_long: bool,
 }
 
 impl Lines {
-    /// Gives out each line that ends in the chunk; none for one that was too long.
-    fn take(&mut self, chunk: &[u8], mut give: impl FnMut(Option<&[u8]>)) {
+    /// Emits each line completed by the chunk; `None` for one that was too long.
+    fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(Option<&[u8]>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let line = &rest[..end];
             rest = &rest[end + 1..];
-            if self.too_long || self.begun.len() + line.len() > LINE_BYTES_MAX {
-                give(None);
-            } else if self.begun.is_empty() {
-                give(Some(line));
+            if self.too_long || self.partial.len() + line.len() > LINE_BYTES_MAX {
+                emit(None);
+            } else if self.partial.is_empty() {
+                emit(Some(line));
             } else {
-                self.begun.extend_from_slice(line);
-                give(Some(&self.begun));
+                self.partial.extend_from_slice(line);
+                emit(Some(&self.partial));
             }
-            self.begun.clear();
+            self.partial.clear();
             self.too_long = false;
         }
-        if self.too_long || self.begun.len() + rest.len() > LINE_BYTES_MAX {
+        if self.too_long || self.partial.len() + rest.len() > LINE_BYTES_MAX {
             self.too_long = true;
-            self.begun.clear();
+            self.partial.clear();
         } else {
-            self.begun.extend_from_slice(rest);
+            self.partial.extend_from_slice(rest);
         }
     }
 }
@@ -138,24 +139,24 @@ mod tests {
 
     fn lines(chunks: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
         let mut lines = Lines::default();
-        let mut given = Vec::new();
+        let mut emitted = Vec::new();
         for chunk in chunks {
-            lines.take(chunk, |line| given.push(line.map(<[u8]>::to_vec)));
-            assert!(lines.begun.len() <= LINE_BYTES_MAX);
+            lines.push(chunk, |line| emitted.push(line.map(<[u8]>::to_vec)));
+            assert!(lines.partial.len() <= LINE_BYTES_MAX);
         }
-        given
+        emitted
     }
 
     #[test]
-    fn a_line_without_end_is_dropped_up_to_its_end() {
+    fn overlong_line_is_dropped() {
         let long = vec![b'x'; LINE_BYTES_MAX];
-        let given = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
-        assert_eq!(given, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
+        let emitted = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
+        assert_eq!(emitted, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
     }
 
     proptest! {
         #[test]
-        fn lines_do_not_depend_on_the_chunks(text in "[ab\n]{0,60}", cut in 1..9_usize) {
+        fn lines_are_independent_of_chunking(text in "[ab\n]{0,60}", cut in 1..9_usize) {
             let whole = lines(&[text.as_bytes()]);
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
             prop_assert_eq!(lines(&chunks), whole);

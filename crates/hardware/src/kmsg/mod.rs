@@ -1,12 +1,14 @@
-//! The kernel log, record by record, as the kernel prints it.
+//! The kernel log, record by record.
 //!
 //! ```text
-//! /dev/kmsg        device ─ one read a record, poll ─┐
-//! a simulated node's  file ─ lines, looked at often ─┴─> record (parsed) ─> cursor (skipped, lost) ─> sink
+//! /dev/kmsg             device ─ one record per read, poll ─┐
+//! simulated node's log    file ─ lines, inotify or polling ─┤
+//!                                                           └─> record (parse)
+//!                                                                 └─> cursor (skip, gaps) ─> sink
 //! ```
 //!
-//! [`run`] blocks; it has a thread of its own. The log is read from the beginning of the ring
-//! buffer, so that what happened before the agent started is seen too. Memory does not grow with it.
+//! [`run`] blocks and needs its own thread. It reads from the start of the ring buffer, so events
+//! from before the agent's start are seen too. Memory use is constant.
 
 mod cursor;
 mod device;
@@ -30,24 +32,24 @@ use crate::root::outcome;
 /// `/dev/kmsg` is device 1:11 (Linux `Documentation/admin-guide/devices.txt`).
 const KMSG: (u32, u32) = (1, 11);
 
-/// Who may read the log changes when somebody changes it by hand; nothing is gained by asking often.
+/// Permissions on the log change only by an administrator's action, so frequent retries gain
+/// nothing.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A GPU that prints more is no better known for it.
+/// Sanity limit: more lines add no information about a GPU.
 const LINES_MAX: usize = 4096;
 
-/// How soon an order to stop is seen.
-const STOP_SEEN: Duration = Duration::from_secs(1);
+/// Maximum delay until a stop request is noticed.
+const STOP_POLL: Duration = Duration::from_secs(1);
 
-/// Where the log is, and where to go on.
 #[derive(Debug, Clone)]
 pub struct KmsgSettings {
-    /// The device, or the file of a simulated node.
+    /// The device, or a simulated node's file.
     pub path: PathBuf,
-    /// The last record that was dealt with in this boot. Records up to it are not given again. Numbers
-    /// start anew with each boot: a cursor of another one must not be given.
+    /// The last record processed in this boot; records up to it are skipped. Sequence numbers
+    /// restart with each boot, so a cursor from another boot must not be used.
     pub after: Option<u64>,
-    /// How long to wait before a log that cannot be read is tried again.
+    /// Retry interval for an unreadable log.
     pub retry: Duration,
 }
 
@@ -58,56 +60,50 @@ impl KmsgSettings {
     }
 }
 
-/// What the log gave.
+/// An event of the kernel log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelLog {
-    /// Something that was printed.
     Record {
-        /// Its number in this boot.
+        /// Sequence number in this boot.
         seq: u64,
-        /// When, on the kernel's clock, in microseconds since the boot.
+        /// The kernel's timestamp, in microseconds since boot.
         since_boot_us: u64,
         /// 0 emergency to 7 debug.
         level: u8,
-        /// What was printed, without the kernel's escapes; may hold newlines, and need not be UTF-8.
+        /// The message with the kernel's escapes decoded; may contain newlines and invalid UTF-8.
         text: Vec<u8>,
     },
     /// Records were overwritten before they were read.
-    Lost {
-        /// How many.
-        lines: u64,
-    },
-    /// The log cannot be read; said once, until it can.
-    Unreadable {
-        /// Why.
-        why: String,
-    },
-    /// Everything that was there has been given; said once after each start of reading, also where the
-    /// log became readable again.
+    Lost { lines: u64 },
+    /// The log cannot be read; sent once until it can.
+    Unreadable { why: String },
+    /// All existing records were delivered; sent once after each start of reading, including when
+    /// the log becomes readable again.
     CaughtUp,
 }
 
-/// Why the log cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum LogError {
     #[error(
-        "the kernel log `{path}` may not be read: it needs root or CAP_SYSLOG while kernel.dmesg_restrict is 1"
+        "permission denied for the kernel log `{path}`: root or CAP_SYSLOG is required while kernel.dmesg_restrict is 1"
     )]
     Forbidden { path: PathBuf },
-    #[error("there is no kernel log at `{path}`")]
+    #[error("no kernel log at `{path}`")]
     Missing { path: PathBuf },
-    #[error("`{path}` is neither the kernel's log nor a file")]
+    #[error("`{path}` is neither the kernel log device nor a regular file")]
     Other { path: PathBuf },
-    #[error("the kernel log `{path}` cannot be read: {err}")]
+    #[error("failed to read the kernel log `{path}`: {err}")]
     Read { path: PathBuf, err: io::Error },
 }
 
-/// Reads the log until `stop` is set. The sink may block; then records wait in the kernel, and may be lost there.
+/// Reads the log until `stop` is set. If the sink blocks, records wait in the kernel's ring buffer
+/// and may be overwritten.
 pub fn run(settings: &KmsgSettings, stop: &AtomicBool, sink: &mut dyn FnMut(KernelLog)) {
     run_with_pulse(settings, stop, &|| (), sink);
 }
 
-/// The same; `pulse` is called at least every second while nothing is stuck, also where the log is quiet or cannot be read.
+/// Like [`run`], calling `pulse` at least every second unless stuck, even if the log is quiet or
+/// unreadable.
 pub fn run_with_pulse(
     settings: &KmsgSettings,
     stop: &AtomicBool,
@@ -115,26 +111,26 @@ pub fn run_with_pulse(
     sink: &mut dyn FnMut(KernelLog),
 ) {
     let mut cursor = Cursor::after(settings.after);
-    let mut blind = false;
+    let mut is_unreadable = false;
     while !stop.load(Ordering::Relaxed) {
-        let mut heard = |said| {
-            blind = false;
-            sink(said);
+        let mut forward = |event| {
+            is_unreadable = false;
+            sink(event);
         };
-        match follow(&settings.path, &mut cursor, stop, pulse, &mut heard) {
+        match follow(&settings.path, &mut cursor, stop, pulse, &mut forward) {
             Ok(()) => {}
             Err(err) => {
-                if !blind {
+                if !is_unreadable {
                     sink(KernelLog::Unreadable { why: err.to_string() });
                 }
-                blind = true;
+                is_unreadable = true;
                 wait(settings.retry, stop, pulse);
             }
         }
     }
 }
 
-/// Reads until `stop` is set, or until the log is another one and has to be opened anew.
+/// Reads until `stop` is set, or until the log was replaced and must be reopened.
 fn follow(
     path: &Path,
     cursor: &mut Cursor,
@@ -149,7 +145,7 @@ fn follow(
     };
     let log = open(path).map_err(failed)?;
     let meta = log.metadata().map_err(failed)?;
-    if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
+    if meta.file_type().is_char_device() && device_number(&meta) == KMSG {
         device::follow(&log, cursor, stop, pulse, sink).map_err(failed)
     } else if meta.is_file() {
         file::follow(path, &log, cursor, stop, pulse, sink).map_err(failed)
@@ -158,13 +154,13 @@ fn follow(
     }
 }
 
-/// What is in the log now, a line a record as `dmesg` prints it: the last records that have at most
-/// `bytes_max` bytes, and how many bytes there were before them.
+/// The current log as `dmesg` prints it, one line per record: the newest records that fit into
+/// `bytes_max`, and the number of bytes dropped before them.
 pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     let log = open(&prefix.join("dev/kmsg"))?;
     let (mut lines, mut bytes, mut dropped) = (VecDeque::new(), 0, 0);
-    read_now(&log, &mut |said| {
-        if let KernelLog::Record { since_boot_us, text, .. } = said {
+    read_now(&log, &mut |event| {
+        if let KernelLog::Record { since_boot_us, text, .. } = event {
             let (s, us) = (since_boot_us / 1_000_000, since_boot_us % 1_000_000);
             let mut line = format!("[{s:5}.{us:06}] ").into_bytes();
             line.extend_from_slice(&text);
@@ -181,12 +177,12 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     Ok((Vec::from(lines).concat(), dropped))
 }
 
-/// The lines that are in the log now and are wanted, the last of them where there are too many.
-pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
+/// The matching lines currently in the log; the newest ones if there are too many.
+pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
-    let mut take = |said| {
-        if let KernelLog::Record { text, .. } = said
-            && wanted(&text)
+    let mut collect = |event| {
+        if let KernelLog::Record { text, .. } = event
+            && matches(&text)
         {
             lines.push_back(String::from_utf8_lossy(&text).into_owned());
             if lines.len() > LINES_MAX {
@@ -194,19 +190,19 @@ pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<S
             }
         }
     };
-    let read = read_now(log, &mut take);
+    let read = read_now(log, &mut collect);
     outcome(read.map(|()| Vec::from(lines)))
 }
 
-/// Gives every record that is in the log now.
-fn read_now(log: &File, take: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
+/// Delivers every record currently in the log.
+fn read_now(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let meta = log.metadata()?;
-    if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
-        device::drain(log, take)
+    if meta.file_type().is_char_device() && device_number(&meta) == KMSG {
+        device::drain(log, sink)
     } else if meta.is_file() {
-        file::drain(log, take)
+        file::drain(log, sink)
     } else {
-        Err(io::Error::other("it is neither the kernel's log nor a file"))
+        Err(io::Error::other("neither the kernel log device nor a regular file"))
     }
 }
 
@@ -214,7 +210,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
 }
 
-fn number_of(meta: &fs::Metadata) -> (u32, u32) {
+fn device_number(meta: &fs::Metadata) -> (u32, u32) {
     (libc::major(meta.rdev()), libc::minor(meta.rdev()))
 }
 
@@ -222,7 +218,7 @@ fn wait(time: Duration, stop: &AtomicBool, pulse: &dyn Fn()) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Relaxed) {
         pulse();
-        let nap = left.min(STOP_SEEN);
+        let nap = left.min(STOP_POLL);
         std::thread::sleep(nap);
         left -= nap;
     }

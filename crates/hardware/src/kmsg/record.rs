@@ -1,28 +1,27 @@
-//! One record: `6,1234,5678,-;text`, and ` KEY=value` lines behind it, which say nothing that is needed.
+//! Parses one record: `6,1234,5678,-;text`, followed by ` KEY=value` lines, which are ignored.
 //! Linux `Documentation/ABI/testing/dev-kmsg`.
 
-/// A record that was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct KmsgRecord {
     pub(super) seq: u64,
     pub(super) since_boot_us: u64,
     pub(super) level: u8,
     pub(super) text: Vec<u8>,
 }
 
-/// Reads a record up to the end of its first line; none where it is not one.
-pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
+/// Parses the first line of a record; `None` if it is not a record.
+pub(super) fn parse(bytes: &[u8]) -> Option<KmsgRecord> {
     let line = bytes.split(|byte| *byte == b'\n').next()?;
     let head_end = memchr::memchr(b';', line)?;
     let (head, text) = (&line[..head_end], &line[head_end + 1..]);
-    // More fields may follow the four that are there since the beginning: `caller=T123`.
+    // More fields may follow the original four: `caller=T123`.
     let mut fields = head.split(|byte| *byte == b',');
     let prefix = number(fields.next()?)?;
     let seq = number(fields.next()?)?;
     let since_boot_us = number(fields.next()?)?;
     fields.next()?;
     let level = u8::try_from(prefix & 7).ok()?;
-    Some(Record { seq, since_boot_us, level, text: unescape(text) })
+    Some(KmsgRecord { seq, since_boot_us, level, text: unescape(text) })
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -32,7 +31,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The kernel writes what is not printable, and the backslash, as `\x1b`.
+/// The kernel escapes non-printable bytes and the backslash as `\x1b`.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -65,14 +64,14 @@ mod tests {
 
     use super::*;
 
-    fn record(seq: u64, since_boot_us: u64, level: u8, text: &[u8]) -> Record {
-        Record { seq, since_boot_us, level, text: text.to_vec() }
+    fn record(seq: u64, since_boot_us: u64, level: u8, text: &[u8]) -> KmsgRecord {
+        KmsgRecord { seq, since_boot_us, level, text: text.to_vec() }
     }
 
     #[test]
-    fn records_of_the_kernel_are_read() {
+    fn kernel_records_are_parsed() {
         for (line, expected) in [
-            // From the kernel's own description of the form.
+            // From the kernel's documentation of the format.
             (
                 &b"7,160,424069,-;pci_root PNP0A03:00: host bridge window [io  0x0000-0x0cf7] (ignored)\n SUBSYSTEM=acpi\n DEVICE=+acpi:PNP0A03:00\n"[..],
                 record(160, 424_069, 7, b"pci_root PNP0A03:00: host bridge window [io  0x0000-0x0cf7] (ignored)"),
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_none() {
+    fn malformed_records_are_rejected() {
         for line in [
             "",
             "\n",
@@ -118,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_kernel_writes_is_read_back(
+        fn escaped_records_round_trip(
             seq: u64, since_boot_us: u64, prefix in 0..192_u64,
             text in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
@@ -126,11 +125,11 @@ mod tests {
             line.extend(escape(&text));
             line.extend(b"\n SUBSYSTEM=pci\n");
             let level = u8::try_from(prefix & 7).unwrap();
-            prop_assert_eq!(parse(&line), Some(Record { seq, since_boot_us, level, text }));
+            prop_assert_eq!(parse(&line), Some(KmsgRecord { seq, since_boot_us, level, text }));
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Some(record) = parse(&bytes) {
                 prop_assert!(record.text.len() <= bytes.len());
             }

@@ -1,4 +1,4 @@
-//! The whole reader, on files and on this machine's own log.
+//! The whole reader, on files and on this machine's kernel log.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,35 +9,35 @@ use std::time::Instant;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-struct Reading {
-    said: Receiver<KernelLog>,
+struct LogReader {
+    events: Receiver<KernelLog>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Of the thread.
+    /// Of the reader thread.
     status: PathBuf,
 }
 
-impl Reading {
+impl LogReader {
     fn start(path: PathBuf, after: Option<u64>) -> Self {
-        let (sender, said) = channel();
+        let (sender, events) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
+        let stop_flag = Arc::clone(&stop);
         let settings = KmsgSettings { path, after, retry: Duration::from_millis(5) };
         let (sender_of_id, id) = channel();
         let thread = std::thread::spawn(move || {
             let _ = sender_of_id.send(fs::read_link("/proc/thread-self").unwrap());
-            run(&settings, &seen, &mut |log| {
+            run(&settings, &stop_flag, &mut |log| {
                 let _ = sender.send(log);
             });
         });
         let status = Path::new("/proc").join(id.recv().unwrap()).join("status");
-        Self { said, stop, thread: Some(thread), status }
+        Self { events, stop, thread: Some(thread), status }
     }
 
     fn next(&self) -> KernelLog {
-        self.said.recv_timeout(PATIENCE).expect("the reader says something")
+        self.events.recv_timeout(TIMEOUT).expect("the reader sends an event")
     }
 
     fn texts(&self, count: usize) -> Vec<String> {
@@ -49,8 +49,8 @@ impl Reading {
     }
 }
 
-impl Reading {
-    /// How often the thread has gone to sleep.
+impl LogReader {
+    /// Voluntary context switches of the reader thread.
     fn sleeps(&self) -> u32 {
         let status = fs::read_to_string(&self.status).unwrap();
         let mut lines = status.lines();
@@ -59,11 +59,11 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for LogReader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("the reader ends");
+            thread.join().expect("the reader stops");
         }
     }
 }
@@ -74,27 +74,27 @@ fn append(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_file_is_followed_and_half_a_line_waits() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+fn file_is_followed_and_partial_line_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n KEY=x\n6,2,20,-;two\n4,3,30,-;thr");
-    let reading = Reading::start(path.clone(), Some(1));
+    let reading = LogReader::start(path.clone(), Some(1));
     assert_eq!(reading.texts(2), ["two", "CaughtUp"]);
     append(&path, "ee\n4,9,40,-;nine\nnonsense\n4,10,40,-;ten\n");
     assert_eq!(reading.texts(4), ["three", "Lost { lines: 5 }", "nine", "ten"]);
 }
 
 #[test]
-fn while_nothing_is_written_nobody_looks() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+fn idle_file_is_not_polled() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
     let (before, start) = (reading.sleeps(), Instant::now());
     std::thread::sleep(Duration::from_millis(900));
     let sleeps = reading.sleeps() - before;
-    // Five a second, however long this thread had to wait for its turn.
+    // Five per second, however long this thread had to wait for the CPU.
     let seconds = start.elapsed().as_secs() + 1;
     assert!(u64::from(sleeps) <= 5 * seconds, "{sleeps} times in {seconds} s");
     append(&path, "6,2,20,-;two\n");
@@ -102,48 +102,48 @@ fn while_nothing_is_written_nobody_looks() {
 }
 
 #[test]
-fn a_file_that_is_emptied_or_replaced_is_read_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+fn truncated_or_replaced_file_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n6,2,20,-;two\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(3), ["one", "two", "CaughtUp"]);
-    let next = folder.path().join("next");
+    let next = dir.path().join("next");
     append(&next, "6,1,10,-;one\n6,2,20,-;two\n6,3,30,-;three\n");
     fs::rename(&next, &path).unwrap();
     assert_eq!(reading.texts(2), ["three", "CaughtUp"]);
     fs::write(&path, "6,0,1,-;new\n").unwrap();
-    // It may be seen empty, before the new line is in it.
+    // It may be observed empty, before the new line is written.
     let mut texts = reading.texts(2);
     texts.sort();
     assert_eq!(texts, ["CaughtUp", "new"]);
 }
 
 #[test]
-fn a_log_that_is_not_there_is_said_once_and_found_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
-    let reading = Reading::start(path.clone(), None);
-    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is not there") };
-    assert_eq!(why, format!("there is no kernel log at `{}`", path.display()));
-    append(&folder.path().join("made"), "6,1,10,-;one\n");
-    fs::rename(folder.path().join("made"), &path).unwrap();
+fn missing_log_is_reported_once_and_found_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
+    let reading = LogReader::start(path.clone(), None);
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("the log is missing") };
+    assert_eq!(why, format!("no kernel log at `{}`", path.display()));
+    append(&dir.path().join("made"), "6,1,10,-;one\n");
+    fs::rename(dir.path().join("made"), &path).unwrap();
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
-    let reading = Reading::start(PathBuf::from("/dev/null"), None);
-    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is no log") };
-    assert_eq!(why, "`/dev/null` is neither the kernel's log nor a file");
+fn other_files_are_rejected() {
+    let reading = LogReader::start(PathBuf::from("/dev/null"), None);
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("not a log") };
+    assert_eq!(why, "`/dev/null` is neither the kernel log device nor a regular file");
 }
 
 #[test]
-fn a_flood_passes_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+fn burst_is_delivered_completely() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,0,0,-;first\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["first", "CaughtUp"]);
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
     for seq in 1..=50_000 {
@@ -151,14 +151,14 @@ fn a_flood_passes_whole() {
             .unwrap();
     }
     for expected in 1..=50_000 {
-        let KernelLog::Record { seq, .. } = reading.next() else { panic!("nothing is lost") };
+        let KernelLog::Record { seq, .. } = reading.next() else { panic!("no record is lost") };
         assert_eq!(seq, expected);
     }
 }
 
 #[test]
-fn this_machines_own_log_is_read_or_said_to_be_unreadable() {
-    let reading = Reading::start(PathBuf::from("/dev/kmsg"), None);
+fn this_machines_log_is_read_or_reported_unreadable() {
+    let reading = LogReader::start(PathBuf::from("/dev/kmsg"), None);
     let mut last = None;
     loop {
         match reading.next() {

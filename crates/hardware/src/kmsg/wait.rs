@@ -1,4 +1,4 @@
-//! Waiting for more without looking again and again.
+//! Waiting for data without busy polling.
 
 use std::ffi::CString;
 use std::io::{self, ErrorKind, Read};
@@ -7,13 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Waits until there is something to read; at most for so long.
+/// Waits up to a limit until there is something to read.
 pub(super) fn readable(from: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
-    let mut wanted = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let most_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `wanted` is one valid pollfd that outlives the call, and the count is 1; the descriptor
-    // stays open for as long as it is borrowed.
-    let result = unsafe { libc::poll(&raw mut wanted, 1, most_ms) };
+    // SAFETY: `poll` is one valid pollfd that outlives the call, and the count is 1; the
+    // descriptor is open while borrowed.
+    let result = unsafe { libc::poll(&raw mut poll, 1, most_ms) };
     if result < 0 {
         let err = io::Error::last_os_error();
         if err.kind() != ErrorKind::Interrupted {
@@ -23,34 +23,36 @@ pub(super) fn readable(from: BorrowedFd<'_>, limit: Duration) -> io::Result<()> 
     Ok(())
 }
 
-/// Word of the kernel that a file was written to, cut, replaced or removed (Linux `inotify(7)`).
-pub(super) struct Changes {
+/// Watches a file for being written, truncated, replaced or removed (Linux `inotify(7)`).
+pub(super) struct FileWatch {
     queue: std::fs::File,
 }
 
-impl Changes {
-    /// Of the file that stands there now. A file that is replaced loses a name, which is a change of its attributes.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+impl FileWatch {
+    /// Watches the file currently at a path. Replacing it unlinks it, which is an attribute change.
+    pub(super) fn watch(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the call takes no pointer.
         let descriptor = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and nobody else has it.
+        // SAFETY: the descriptor was just created and has no other owner.
         let queue = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let kinds = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF | libc::IN_DELETE_SELF;
-        // SAFETY: the descriptor is open, and the path is a C string that outlives the call.
+        // SAFETY: the descriptor is open, and the path is a NUL-terminated string that outlives the
+        // call.
         if unsafe { libc::inotify_add_watch(queue.as_raw_fd(), path.as_ptr(), kinds) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Self { queue: queue.into() })
     }
 
-    /// Waits until something has changed since the last time; at most for so long. Whether it has.
+    /// Waits up to a limit for a change since the last call. Returns whether there was one.
     pub(super) fn wait(&self, limit: Duration) -> io::Result<bool> {
         readable(self.queue.as_fd(), limit)?;
-        // Which change it was shows when one looks. A watch on a file gives no names, so that events are small.
+        // The kind of change does not matter. A watch on a file delivers no names, so events are
+        // small.
         let mut events = [0; 4096];
         let mut any = false;
         loop {
@@ -73,24 +75,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_change_of_a_file_ends_the_wait() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kmsg");
+    fn every_change_of_a_file_ends_the_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kmsg");
         fs::write(&path, "one\n").unwrap();
-        // As the reader holds it: a file that is replaced is not gone.
+        // Keep it open like the reader does, so that a replaced file still exists.
         let _log = fs::File::open(&path).unwrap();
-        let changes = Changes::of(&path).unwrap();
+        let changes = FileWatch::watch(&path).unwrap();
         assert!(!changes.wait(Duration::ZERO).unwrap());
         let long = Duration::from_secs(60);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"two\n").unwrap();
         assert!(changes.wait(long).unwrap());
-        assert!(!changes.wait(Duration::ZERO).unwrap(), "each is told once");
+        assert!(!changes.wait(Duration::ZERO).unwrap(), "each change is reported once");
         OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert!(changes.wait(long).unwrap());
-        fs::write(folder.path().join("next"), "three\n").unwrap();
-        assert!(!changes.wait(Duration::ZERO).unwrap(), "another file is another matter");
-        fs::rename(folder.path().join("next"), &path).unwrap();
+        fs::write(dir.path().join("next"), "three\n").unwrap();
+        assert!(!changes.wait(Duration::ZERO).unwrap(), "other files are not watched");
+        fs::rename(dir.path().join("next"), &path).unwrap();
         assert!(changes.wait(long).unwrap());
-        assert!(Changes::of(&folder.path().join("nothing")).is_err());
+        assert!(FileWatch::watch(&dir.path().join("nothing")).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Calls of NVML. Each is looked up when it is made: an older library lacks some, which is no failure of
-//! the others.
+//! Calls into NVML. Each function is looked up on use: an older library lacks some, which must not
+//! affect the others.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -11,30 +11,29 @@ use libloading::Library;
 
 use super::ffi::{self, Device, Return};
 
-/// Longest text that NVML gives back (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`,
-/// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: 96), with room.
+/// Buffer for the longest text that NVML returns (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`,
+/// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: 96), with headroom.
 pub(super) const TEXT_BYTES: usize = 128;
 
-/// A library that was loaded.
+/// A loaded library.
 pub(super) struct Caller<'a> {
     pub(super) library: Library,
-    pub(super) before: &'a mut dyn FnMut(&str),
+    pub(super) on_call: &'a mut dyn FnMut(&str),
 }
 
-/// The library is too old to have a call.
+/// The library is too old to have a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MissingCall {
-    /// Its name, where it is told.
+    /// `None` if the caller looked it up by a dynamic name.
     pub(super) name: Option<&'static str>,
 }
 
-/// The library was not loaded.
 #[derive(Debug)]
 pub(super) struct LoadError(libloading::Error);
 
 impl fmt::Display for LoadError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The loader's own words are the source; the error itself says only that it failed.
+        // The loader's message is the source; the error itself only says that loading failed.
         match self.0.source() {
             Some(source) => fmt::Display::fmt(source, out),
             None => fmt::Display::fmt(&self.0, out),
@@ -44,8 +43,8 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
-/// A return code, or that the library has no such call.
-pub(super) type Called = Result<Return, MissingCall>;
+/// A return code, or that the library lacks the function.
+pub(super) type CallResult = Result<Return, MissingCall>;
 
 impl From<MissingCall> for ReadError {
     fn from(missing: MissingCall) -> Self {
@@ -59,14 +58,14 @@ impl fmt::Display for MissingCall {
     }
 }
 
-/// Looks a call up and makes it. The result is its return code, or that the library lacks it.
+/// Looks up a function and calls it. Yields the return code, or that the library lacks it.
 macro_rules! call {
     ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
-        ($caller.before)($name);
-        // SAFETY: the name is NVML's and the type is that of its declaration in nvml.h.
+        ($caller.on_call)($name);
+        // SAFETY: the name is an NVML function and the type matches its declaration in nvml.h.
         match unsafe { $caller.library.get::<$type>(concat!($name, "\0").as_bytes()) } {
-            // SAFETY: NVML is initialised (or this is the initialisation), the handle came from it,
-            // and every pointer is to a live local of the declared size.
+            // SAFETY: NVML is initialised (or this call initialises it), the handle came from it,
+            // and every pointer refers to a live local of the declared size.
             Ok(function) => Ok(unsafe { function($($argument),*) }),
             Err(_) => Err($crate::nvml::caller::MissingCall { name: Some($name) }),
         }
@@ -76,17 +75,17 @@ macro_rules! call {
 pub(super) use call;
 
 impl<'a> Caller<'a> {
-    /// Loads the library. `before` hears of each call before it is made.
-    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
-        before("dlopen");
-        // SAFETY: loading runs the library's constructors. It is NVIDIA's library or the one that the
-        // caller named, which is what they ask for; the caller is a process made for nothing else.
+    /// Loads the library. `on_call` runs before each call with the function's name.
+    pub(super) fn load(path: &OsStr, on_call: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
+        on_call("dlopen");
+        // SAFETY: loading runs the library's constructors. It is NVIDIA's library or one that the
+        // user named explicitly, and this process exists only to call it.
         let library = unsafe { Library::new(path) }.map_err(LoadError)?;
-        Ok(Self { library, before })
+        Ok(Self { library, on_call })
     }
 
-    /// Initialises the library; what stands in the way, where something does.
-    pub(super) fn start(&mut self) -> Option<NvmlReading> {
+    /// Initialises the library. Returns the failure, if any.
+    pub(super) fn init(&mut self) -> Option<NvmlReading> {
         match call!(self, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => None,
             Ok(code) => Some(NvmlReading::Refused { error: NvmlStatus(code) }),
@@ -96,35 +95,35 @@ impl<'a> Caller<'a> {
 
     pub(super) fn system_text(&mut self, name: &'static str) -> Reading<String> {
         let mut text = [0; TEXT_BYTES];
-        (self.before)(name);
-        // SAFETY: both texts of the system have this type in nvml.h.
+        (self.on_call)(name);
+        // SAFETY: both system strings have this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::Text>(name.as_bytes()) } {
             // SAFETY: the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(text.as_mut_ptr(), length(&text)) }),
             Err(_) => Err(MissingCall { name: None }),
         };
-        outcome(called, || text_of(&text))
+        outcome(called, || decode_text(&text))
     }
 
     pub(super) fn device_text(&mut self, device: Device, name: &'static str) -> Reading<String> {
         let mut text = [0; TEXT_BYTES];
-        (self.before)(name);
-        // SAFETY: every text of a device that is asked for here has this type in nvml.h.
+        (self.on_call)(name);
+        // SAFETY: every device string requested here has this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::DeviceText>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML; the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(device, text.as_mut_ptr(), length(&text)) }),
             Err(_) => Err(MissingCall { name: None }),
         };
-        outcome(called, || text_of(&text))
+        outcome(called, || decode_text(&text))
     }
 
     pub(super) fn number(&mut self, device: Device, name: &'static str) -> Reading<u32> {
         let mut number: c_uint = 0;
-        (self.before)(name);
-        // SAFETY: every number of a device that is asked for here has this type in nvml.h; its
-        // enumerations are C `unsigned int`s.
+        (self.on_call)(name);
+        // SAFETY: every device number requested here has this type in nvml.h; its enumerations are
+        // C `unsigned int`s.
         let called = match unsafe { self.library.get::<ffi::DeviceNumber>(name.as_bytes()) } {
-            // SAFETY: the handle came from NVML and the pointer is to a live local.
+            // SAFETY: the handle came from NVML and the pointer refers to a live local.
             Ok(function) => Ok(unsafe { function(device, &raw mut number) }),
             Err(_) => Err(MissingCall { name: None }),
         };
@@ -133,10 +132,10 @@ impl<'a> Caller<'a> {
 
     pub(super) fn setting(&mut self, device: Device, name: &'static str) -> Reading<Setting> {
         let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-        (self.before)(name);
-        // SAFETY: ECC and MIG have this type in nvml.h.
+        (self.on_call)(name);
+        // SAFETY: ECC and MIG mode have this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::DevicePair>(name.as_bytes()) } {
-            // SAFETY: the handle came from NVML and the pointers are to live locals.
+            // SAFETY: the handle came from NVML and the pointers refer to live locals.
             Ok(function) => Ok(unsafe { function(device, &raw mut current, &raw mut pending) }),
             Err(_) => Err(MissingCall { name: None }),
         };
@@ -157,8 +156,8 @@ impl<'a> Caller<'a> {
         outcome(called, || pci)
     }
 
-    /// A device's place in the fabric, with what the call came to.
-    pub(super) fn fabric_info(&mut self, device: Device) -> (Called, ffi::FabricInfoV2) {
+    /// The device's NVLink fabric state, with the call's result.
+    pub(super) fn fabric_info(&mut self, device: Device) -> (CallResult, ffi::FabricInfoV2) {
         let mut fabric = ffi::FabricInfoV2 {
             version: ffi::struct_version::<ffi::FabricInfoV2>(2),
             cluster_uuid: [0; 16],
@@ -173,8 +172,8 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// What a call came to. What the device does not support is absent.
-pub(super) fn outcome<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
+/// Converts a call's result. A value that the device does not support is absent.
+pub(super) fn outcome<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::SUCCESS) => Reading::Value(value()),
         Ok(ffi::NOT_SUPPORTED) => Reading::Absent,
@@ -187,8 +186,8 @@ pub(super) fn length(text: &[c_char]) -> c_uint {
     c_uint::try_from(text.len()).unwrap_or(c_uint::MAX)
 }
 
-/// The text up to its NUL; all of it where a library forgot the NUL.
-pub(super) fn text_of(text: &[c_char]) -> String {
+/// The text up to its NUL, or the whole buffer if the library did not terminate it.
+pub(super) fn decode_text(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text.iter().map(|letter| letter.to_ne_bytes()[0]).collect();
     match CStr::from_bytes_until_nul(&bytes) {
         Ok(text) => text.to_string_lossy().into_owned(),

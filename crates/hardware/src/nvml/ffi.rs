@@ -1,5 +1,4 @@
-//! The types and numbers of `nvml.h` that are needed here (NVIDIA/go-nvml gen/nvml/nvml.h, read
-//! 2026-11-15).
+//! The types and constants of `nvml.h` used here (NVIDIA/go-nvml gen/nvml/nvml.h, read 2026-11-15).
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
@@ -27,7 +26,7 @@ pub(super) const GPU_NOT_FOUND: Return = 28;
 /// `nvmlEventTypeXidCriticalError`
 pub(super) const EVENT_XID: u64 = 0x8;
 
-/// `NVML_VALUE_NOT_AVAILABLE`, as the memory of a process that may not be known.
+/// `NVML_VALUE_NOT_AVAILABLE`: the memory of a process that the driver does not disclose.
 pub(super) const NOT_AVAILABLE: u64 = u64::MAX;
 
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`
@@ -46,7 +45,7 @@ pub(super) struct PciInfo {
     pub(super) bus_id: [c_char; 32],
 }
 
-/// `nvmlFieldValue_t`; the value is a union of eight bytes.
+/// `nvmlFieldValue_t`; the value is an eight-byte union.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct FieldValue {
@@ -111,7 +110,7 @@ pub(super) struct ProcessInfo {
 /// `nvmlProcessUtilizationSample_t`
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct ProcessShareSample {
+pub(super) struct ProcessUtilizationSample {
     pub(super) pid: c_uint,
     pub(super) timestamp_us: u64,
     pub(super) sm: c_uint,
@@ -165,8 +164,8 @@ pub(super) struct EccSramErrorStatusV1 {
     pub(super) threshold_exceeded: c_uint,
 }
 
-/// `nvmlUnrepairableMemoryStatus_v1_t`. A driver writes its flag into the first word, where bindings have the
-/// version: room for two is given, and either counts.
+/// `nvmlUnrepairableMemoryStatus_v1_t`. One driver writes the flag into the first word, where
+/// bindings have the version. Two words are passed and either may carry the flag.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct UnrepairableMemory {
@@ -191,7 +190,7 @@ pub(super) struct GpmMetric {
     pub(super) names: [*const c_char; 3],
 }
 
-/// `NVML_GPM_METRIC_MAX` of nvidia-ml-py 13.615.71. A library fills only as many as it is asked for.
+/// `NVML_GPM_METRIC_MAX` of nvidia-ml-py 13.615.71. The library fills only as many as requested.
 pub(super) const GPM_METRICS_MAX: usize = 477;
 
 /// `nvmlGpmSample_t`
@@ -212,7 +211,7 @@ pub(super) type EventSet = *mut c_void;
 
 /// `NVML_STRUCT_VERSION`: the size, with the version in the highest byte.
 pub(super) const fn struct_version<T>(version: c_uint) -> c_uint {
-    #[expect(clippy::cast_possible_truncation, reason = "these structures have some bytes")]
+    #[expect(clippy::cast_possible_truncation, reason = "these structures are small")]
     let size = size_of::<T>() as c_uint;
     size | (version << 24)
 }
@@ -246,8 +245,8 @@ pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilizatio
 pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =
     unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessInfo) -> Return;
-pub(super) type DeviceProcessShares =
-    unsafe extern "C" fn(Device, *mut ProcessShareSample, *mut c_uint, u64) -> Return;
+pub(super) type DeviceProcessUtilization =
+    unsafe extern "C" fn(Device, *mut ProcessUtilizationSample, *mut c_uint, u64) -> Return;
 pub(super) type DeviceMargin = unsafe extern "C" fn(Device, *mut MarginTemperatureV1) -> Return;
 pub(super) type DeviceHistogram = unsafe extern "C" fn(Device, *mut RowRemapperHistogram) -> Return;
 pub(super) type DeviceSram = unsafe extern "C" fn(Device, *mut EccSramErrorStatusV1) -> Return;

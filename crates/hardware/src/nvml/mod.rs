@@ -1,26 +1,29 @@
-//! NVML, asked in a child process.
+//! NVML, called from a child process.
 //!
 //! ```text
-//! farrier check ─ ask ─> farrier probe nvml ─ library ─> libnvidia-ml.so.1 ─> the driver
-//!                  <──── one JSON line before each call, one with the answers
+//! farrier check ─ probe ─> farrier probe nvml ─ snapshot ─> libnvidia-ml.so.1 ─> the driver
+//!                   <──── one JSON line before each call, one with the result
 //! ```
 //!
-//! A call into a wedged driver never returns and its process cannot be killed, so the caller neither
-//! makes the calls nor waits for the one who does. The child ends with its parent, as far as the kernel lets it.
+//! A call into a wedged driver never returns, and its process cannot be killed. So the parent makes
+//! no calls itself and waits for the child only until a deadline. The child exits with its parent
+//! as far as the kernel allows.
 
 mod caller;
 mod control;
+mod current_faults;
 mod ffi;
-mod library;
-mod now;
-mod orphan;
+mod parent_exit;
 mod probe;
+mod snapshot;
 pub mod watch;
 
-pub use control::{ControlError, Controls, Patience, ProbeError, SetError, serve_control};
-pub use library::read;
-pub use orphan::end_with_parent;
-pub use probe::{Line, ask};
+pub use control::{
+    ControlError, ControlTimeouts, GpuControls, GpuSetError, ProbeError, serve_control,
+};
+pub use parent_exit::exit_with_parent;
+pub use probe::{ProbeMessage, probe};
+pub use snapshot::read;
 
-/// The name under which the loader finds the library.
+/// The library's SONAME.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";

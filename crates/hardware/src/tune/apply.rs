@@ -1,4 +1,4 @@
-//! Carries out the changes of a plan.
+//! Executes the changes of a plan.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,16 +7,16 @@ use farrier_facts::node::Reading;
 use farrier_facts::tune::{Applied, Change, Outcome, Step, Target, Value};
 use jiff::Timestamp;
 
-use super::hands::{HandError, Hands};
-use super::interrupt::Point;
-use super::journal::{Journal, JournalError, Note, Open};
+use super::actuator::{SettingActuator, SettingActuatorError};
+use super::failpoint::FailpointSite;
+use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
 
-/// Makes the changes of the steps, in their order. A step that fails keeps no other from being tried; a journal that
-/// cannot be written and an NVML that is lost do.
+/// Makes the changes of the steps, in order. A failed step does not prevent the others; a journal
+/// that cannot be written and a lost NVML do.
 pub fn apply(
     profile: &str,
     steps: &[Step],
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
 ) -> Vec<Applied> {
@@ -28,17 +28,18 @@ pub fn apply(
             Outcome::NotDone(why.clone())
         } else {
             let number = journal.next();
-            match one(profile, change, hands, journal, at) {
+            match one(profile, change, actuator, journal, at) {
                 Ok((outcome, err)) => {
-                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    lost = err.filter(SettingActuatorError::is_lost).map(|err| err.to_string());
                     outcome
                 }
                 Err(err) => {
-                    let why = in_words(&err);
+                    let why = error_chain(&err);
                     lost = Some(why.clone());
-                    // What was begun is in the journal, and can be given back.
-                    let is_it = |open: &Open| open.number >= number && !open.is_beside;
-                    let begun = journal.open_changes().iter().any(is_it);
+                    // A change that was begun is in the journal and can be reverted.
+                    let is_this_change =
+                        |open: &OpenChange| open.number >= number && !open.is_side_effect;
+                    let begun = journal.open_changes().iter().any(is_this_change);
                     if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
                 }
             }
@@ -51,32 +52,31 @@ pub fn apply(
 fn one(
     profile: &str,
     change: &Change,
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
-) -> Result<(Outcome, Option<HandError>), JournalError> {
-    let old = match hands.read(&change.target) {
+) -> Result<(Outcome, Option<SettingActuatorError>), JournalError> {
+    let old = match actuator.read(&change.target) {
         Reading::Value(old) => old,
         Reading::Absent => {
-            return Ok((Outcome::NotDone("it is no longer there".to_owned()), None));
+            return Ok((Outcome::NotDone("it no longer exists".to_owned()), None));
         }
         Reading::Unreadable(why) => {
-            let why =
-                format!("what is there could not be read, so it could not be given back: {why}");
+            let why = format!("failed to read the current value, which a revert would need: {why}");
             return Ok((Outcome::NotDone(why), None));
         }
     };
-    if is_wanted(&old, &change.value) {
+    if is_equivalent(&old, &change.value) {
         return Ok((Outcome::Already, None));
     }
-    if let Some(why) = note_beside(profile, change, hands, journal, at)? {
+    if let Some(why) = record_side_effects(profile, change, actuator, journal, at)? {
         return Ok((Outcome::NotDone(why), None));
     }
     let number = journal.next();
-    let folders = folders_of(&change.target, hands, journal);
+    let folders = cleanup_directories(&change.target, actuator, journal);
     journal.write(
         at,
-        Note::Begun(Open {
+        JournalEntry::Begun(OpenChange {
             number,
             profile: profile.to_owned(),
             target: change.target.clone(),
@@ -84,89 +84,96 @@ fn one(
             new: change.value.clone(),
             folders: folders.clone(),
             made: None,
-            is_beside: false,
+            is_side_effect: false,
         }),
     )?;
-    journal.interrupt().reach(Point::Begun);
-    let written = hands.write(&change.target, &change.value);
-    journal.interrupt().reach(Point::Acted);
-    let now = hands.read(&change.target);
+    journal.failpoint().hit(FailpointSite::Begun);
+    let written = actuator.write(&change.target, &change.value);
+    journal.failpoint().hit(FailpointSite::Acted);
+    let now = actuator.read(&change.target);
     let outcome = match (&written, now) {
-        (Ok(()), Reading::Value(now)) if is_wanted(&now, &change.value) => {
-            journal.write(at, Note::Ended { number })?;
+        (Ok(()), Reading::Value(now)) if is_equivalent(&now, &change.value) => {
+            journal.write(at, JournalEntry::Ended { number })?;
             Outcome::Done
         }
-        // Whether it goes on where nobody waits for it any longer cannot be told from what is there now.
-        (Err(err), _) if err.is_late() => Outcome::Unknown(in_words(err)),
+        // A command that timed out may still be running, so the current value proves nothing.
+        (Err(err), _) if err.is_timed_out() => Outcome::Unknown(error_chain(err)),
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
-                || "it was taken without an error, and nothing changed".to_owned(),
-                |err| in_words(err),
+                || "the write succeeded but changed nothing".to_owned(),
+                |err| error_chain(err),
             );
-            // Nothing was changed, so that there is nothing to give back but folders.
-            if hands.tidy(&change.target, &folders).is_ok() {
-                journal.write(at, Note::Failed { number, why: why.clone() })?;
+            // Nothing was changed, so only directories need to be cleaned up.
+            if actuator.clean_up(&change.target, &folders).is_ok() {
+                journal.write(at, JournalEntry::Failed { number, why: why.clone() })?;
             }
-            let permission = written.as_ref().err().is_some_and(HandError::is_permission);
+            let permission =
+                written.as_ref().err().is_some_and(SettingActuatorError::is_permission);
             Outcome::Failed { why, permission }
         }
         (Ok(()), Reading::Value(now)) => {
             let words = change.target.words(&now);
-            journal.write(at, Note::Made { number, now })?;
+            journal.write(at, JournalEntry::Made { number, now })?;
             Outcome::Otherwise(words)
         }
         (written, now) => Outcome::Unknown(match (written, now) {
-            (Err(err), _) => in_words(err),
+            (Err(err), _) => error_chain(err),
             (Ok(()), Reading::Value(now)) => change.target.words(&now),
-            (Ok(()), Reading::Absent) => "it is no longer there".to_owned(),
+            (Ok(()), Reading::Absent) => "it no longer exists".to_owned(),
             (Ok(()), Reading::Unreadable(why)) => why.to_string(),
         }),
     };
-    journal.interrupt().reach(Point::Ended);
+    journal.failpoint().hit(FailpointSite::Ended);
     Ok((outcome, written.err()))
 }
 
-/// Folders that go when it is given back and nothing else is in them: those that are made for it, and those that were made
-/// for another change, which may be given back before this one.
-fn folders_of(target: &Target, hands: &mut dyn Hands, journal: &Journal) -> Vec<String> {
-    let mut folders = hands.missing_folders(target);
+/// Directories to remove on revert if they are empty: those created for this change, and those
+/// created for other open changes, which may be reverted before this one.
+fn cleanup_directories(
+    target: &Target,
+    actuator: &mut dyn SettingActuator,
+    journal: &Journal,
+) -> Vec<String> {
+    let mut folders = actuator.missing_directories(target);
     if let Target::File { path } = target {
         let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
-        folders.extend(ours.filter(|folder| Path::new(path).starts_with(folder)).cloned());
+        folders.extend(ours.filter(|dir| Path::new(path).starts_with(dir)).cloned());
     }
-    // Outermost first: each begins with the one before.
+    // Outermost first: a parent sorts before its children.
     folders.sort_unstable();
     folders.dedup();
     folders
 }
 
-/// Writes down what a change may change as well: older than the change itself, so that it is given back after it. Why not,
-/// where that cannot be read.
-fn note_beside(
+/// Records the old values of possible side effects, before the change itself, so that they are
+/// reverted after it. Returns a reason if one cannot be read.
+fn record_side_effects(
     profile: &str,
     change: &Change,
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
 ) -> Result<Option<String>, JournalError> {
-    let mut seen = Vec::new();
+    let mut side_effects = Vec::new();
     for target in &change.beside {
-        match hands.read(target) {
-            Reading::Value(old @ Value::Switch(on)) => seen.push((target, old, Value::Switch(!on))),
+        match actuator.read(target) {
+            Reading::Value(old @ Value::Switch(on)) => {
+                side_effects.push((target, old, Value::Switch(!on)))
+            }
             Reading::Value(_) | Reading::Absent => {}
             Reading::Unreadable(why) => {
                 return Ok(Some(format!(
-                    "what it may change as well could not be read, so it could not be given back: {why}"
+                    "failed to read a possible side effect, which a revert would need: {why}"
                 )));
             }
         }
     }
-    for (target, old, new) in seen {
-        // What is noted already is what was there before all changes.
-        if journal.open_changes().iter().any(|open| open.is_beside && open.target == *target) {
+    for (target, old, new) in side_effects {
+        // An existing entry already has the value from before all changes.
+        if journal.open_changes().iter().any(|open| open.is_side_effect && open.target == *target) {
             continue;
         }
-        let change = Open {
+        let change = OpenChange {
             number: journal.next(),
             profile: profile.to_owned(),
             target: target.clone(),
@@ -174,23 +181,25 @@ fn note_beside(
             new,
             folders: Vec::new(),
             made: None,
-            is_beside: true,
+            is_side_effect: true,
         };
-        journal.write(at, Note::Begun(change))?;
+        journal.write(at, JournalEntry::Begun(change))?;
     }
     Ok(None)
 }
 
-/// Who owns a file, and who may read it, is no part of what is wanted.
-fn is_wanted(now: &Value, wanted: &Value) -> bool {
-    match (now, wanted) {
-        (Value::File(now), Value::File(wanted)) => now.content.bytes() == wanted.content.bytes(),
-        _ => now == wanted,
+/// Ownership and mode are not part of what a profile requests.
+fn is_equivalent(now: &Value, requested: &Value) -> bool {
+    match (now, requested) {
+        (Value::File(now), Value::File(requested)) => {
+            now.content.bytes() == requested.content.bytes()
+        }
+        _ => now == requested,
     }
 }
 
-/// An error with all that stands behind it.
-pub(super) fn in_words(err: &dyn Error) -> String {
+/// An error with its chain of sources.
+pub(super) fn error_chain(err: &dyn Error) -> String {
     let mut words = err.to_string();
     let mut cause = err.source();
     while let Some(err) = cause {

@@ -1,4 +1,4 @@
-//! Files below the root: whole ones, and the kernel's, in which a word is chosen.
+//! Files below the root: regular files, and kernel files with a selectable value.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -10,83 +10,83 @@ use farrier_facts::tune::{Choice, Content, FileContent, Value};
 
 use crate::root::{Root, outcome};
 
-/// What a file is called while it is written. Nothing that reads such folders takes a name that ends so.
-const PART: &str = ".farrier-part";
+/// Suffix of a file while it is written. Nothing that reads these directories accepts it.
+const TEMPORARY_SUFFIX: &str = ".farrier-part";
 
-/// As [`Root`] bounds it: dpkg's status file, below another root, is the largest.
+/// The limit of [`Root`]: below another root, dpkg's status file is the largest.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// The file at a path, or that there is none. A link is neither.
+/// Reads a file, or that it does not exist. A symlink is an error.
 pub(super) fn read(root: &Root, path: &str) -> Reading<Value> {
-    let real = match root.place_for(path) {
+    let real = match root.resolve_parent(path) {
         Ok(real) => real,
-        Err(err) => return no_file(outcome(Err(err))),
+        Err(err) => return absent_is_no_file(outcome(Err(err))),
     };
-    no_file(outcome(read_real(&real)))
+    absent_is_no_file(outcome(read_real(&real)))
 }
 
-fn no_file(reading: Reading<Value>) -> Reading<Value> {
+fn absent_is_no_file(reading: Reading<Value>) -> Reading<Value> {
     if reading == Reading::Absent { Reading::Value(Value::NoFile) } else { reading }
 }
 
 fn read_real(real: &Path) -> io::Result<Value> {
     let meta = fs::symlink_metadata(real)?;
     if !meta.is_file() {
-        return Err(io::Error::other("it is a link, a folder or a device"));
+        return Err(io::Error::other("it is a link, a directory or a device"));
     }
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
     }
-    let content = Content::of(fs::read(real)?);
+    let content = Content::from_bytes(fs::read(real)?);
     let mode = meta.permissions().mode() & 0o7777;
     let owner = Some((meta.uid(), meta.gid()));
     Ok(Value::File(FileContent { content, mode, owner }))
 }
 
-/// Folders on the way to a path that are not there, outermost first.
-pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
+/// Missing parent directories of a path, outermost first.
+pub(super) fn missing_directories(root: &Root, path: &str) -> Vec<String> {
     let mut missing: Vec<String> = Path::new(path)
         .ancestors()
         .skip(1)
         .filter_map(Path::to_str)
-        .take_while(|folder| root.exists(folder) == Reading::Value(false))
+        .take_while(|dir| root.exists(dir) == Reading::Value(false))
         .map(str::to_owned)
         .collect();
     missing.reverse();
     missing
 }
 
-/// Puts a file there, whole or not at all, or takes it away.
+/// Replaces or removes a file atomically.
 pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
     match value {
         Value::NoFile => {
-            let Ok(real) = root.place_for(path) else { return Ok(()) };
-            remove(&part_of(&real))?;
+            let Ok(real) = root.resolve_parent(path) else { return Ok(()) };
+            remove(&temporary_path(&real))?;
             remove(&real)?;
             sync_parent(&real)
         }
         Value::File(file) => {
-            for folder in missing_folders(root, path) {
-                let real = root.place_for(&folder)?;
+            for dir in missing_directories(root, path) {
+                let real = root.resolve_parent(&dir)?;
                 fs::create_dir(&real)?;
-                // Whatever the mask of who runs it: jobs have to get through.
+                // Regardless of the umask: jobs must be able to enter.
                 fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
                 sync_parent(&real)?;
             }
-            replace(&root.place_for(path)?, &file.content.bytes(), file.mode, file.owner)
+            replace(&root.resolve_parent(path)?, &file.content.bytes(), file.mode, file.owner)
         }
-        _ => Err(io::Error::other("the value is none of a file")),
+        _ => Err(io::Error::other("the value is not a file's")),
     }
 }
 
-/// Takes away what a write that was cut short has left behind.
-pub(super) fn remove_part(root: &Root, path: &str) -> io::Result<()> {
-    root.place_for(path).map_or(Ok(()), |real| remove(&part_of(&real)))
+/// Removes the temporary file of an interrupted write.
+pub(super) fn remove_temporary(root: &Root, path: &str) -> io::Result<()> {
+    root.resolve_parent(path).map_or(Ok(()), |real| remove(&temporary_path(&real)))
 }
 
-/// Takes a folder away where nothing is in it.
-pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
-    let Ok(real) = root.place_for(path) else { return Ok(()) };
+/// Removes a directory if it is empty.
+pub(super) fn remove_directory(root: &Root, path: &str) -> io::Result<()> {
+    let Ok(real) = root.resolve_parent(path) else { return Ok(()) };
     match fs::remove_dir(&real) {
         Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
             Ok(())
@@ -96,9 +96,9 @@ pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
     }
 }
 
-fn part_of(real: &Path) -> PathBuf {
+fn temporary_path(real: &Path) -> PathBuf {
     let mut name = real.as_os_str().to_owned();
-    name.push(PART);
+    name.push(TEMPORARY_SUFFIX);
     name.into()
 }
 
@@ -110,7 +110,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn replace(real: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let part = part_of(real);
+    let part = temporary_path(real);
     remove(&part)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
     let written = file.write_all(bytes).and_then(|()| {
@@ -130,10 +130,10 @@ fn replace(real: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> i
 }
 
 fn sync_parent(real: &Path) -> io::Result<()> {
-    real.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    real.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The word in force and all words, of a text such as `always [madvise] never`, or of one word.
+/// The selected word and all words of a text such as `always [madvise] never`, or of a single word.
 pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     let strip = |word: &str| word.trim_matches(['[', ']']).to_owned();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -142,16 +142,12 @@ pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     (chosen.or(only), words.into_iter().map(strip).collect())
 }
 
-/// A choice whose words are in the file itself, or in another one.
+/// A choice whose words are listed in the file itself or in another one.
 pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> Reading<Choice> {
     root.text(path).map(|text| {
         let (current, words) = choice(&text);
         let current = current.map_or_else(
-            || {
-                Reading::Unreadable(ReadError::malformed(format!(
-                    "`{path}` names no word as chosen"
-                )))
-            },
+            || Reading::Unreadable(ReadError::malformed(format!("`{path}` has no selected value"))),
             Reading::Value,
         );
         let available = match available {
@@ -164,10 +160,10 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
     })
 }
 
-/// Chooses a word. The kernel takes the word alone; below another root there is no kernel, and what it would show then
-/// is written.
+/// Selects a word. The kernel takes the bare word; below another root there is no kernel, so the
+/// text it would show is written.
 pub(super) fn choose(root: &Root, path: &str, word: &str, is_kernel: bool) -> io::Result<()> {
-    let real = root.real(path)?;
+    let real = root.resolve_existing(path)?;
     if is_kernel {
         return OpenOptions::new().write(true).open(&real)?.write_all(word.as_bytes());
     }

@@ -1,7 +1,7 @@
-//! `journal.jsonl`: what was there before each change is on disk before the change is made.
+//! `journal.jsonl`: records the old value of each change on disk before the change is made.
 //!
-//! A line that does not read may be the one that says what was there: such a file is not gone on with. Only a last line
-//! without its end was never acted on, and is cut.
+//! A malformed line may be the one with the old value, so such a journal is rejected. Only an
+//! unterminated last line was never acted on; it is truncated.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -12,77 +12,57 @@ use farrier_facts::tune::{Target, Value};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::interrupt::{Interrupt, Point};
-use super::trust;
+use super::failpoint::{Failpoint, FailpointSite};
+use super::permissions;
 
-/// The file below the state folder.
+/// Its name in the state directory.
 pub const FILE: &str = "journal.jsonl";
-/// Held by the one who writes it.
+/// Locked by the writer.
 const LOCK: &str = "lock";
-/// The version of the form. The second knows what a card made of a value.
+/// Format version. Version 2 records what a card made of a value.
 const VERSION: u32 = 2;
-/// A change has about a kilobyte; more than this is no such file.
+/// A change is about a kilobyte; a larger file is not a journal.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why there is no journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be used.
     #[error("failed to use `{}`", path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// Somebody else may have written it.
-    #[error("what was there before is not taken from `{}`", path.display())]
+    /// Another user may have written it.
+    #[error("refusing to read old values from `{}`", path.display())]
     Untrusted {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A line is about what no profile can name.
-    #[error("line {line} of `{}` is about what no profile can name: {target:?}", path.display())]
-    Target {
-        /// Which.
-        path: PathBuf,
-        /// Where.
-        line: usize,
-        /// What it is about.
-        target: Target,
-    },
-    /// Somebody else changes settings.
-    #[error("another `farrier tune` works with `{}`", path.display())]
+    /// A line targets something that no profile can name.
+    #[error("line {line} of `{}` has a target that no profile can name: {target:?}", path.display())]
+    Target { path: PathBuf, line: usize, target: Target },
+    /// Another process is changing settings.
+    #[error("another `farrier tune` is using `{}`", path.display())]
     InUse {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
     },
-    /// What was there cannot be known.
-    #[error("line {line} of `{}` does not read: what was there before a change is not known", path.display())]
-    Damaged {
-        /// Which.
-        path: PathBuf,
-        /// Where.
-        line: usize,
-    },
-    /// A newer farrier wrote it.
-    #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
+    /// Old values are unknown.
+    #[error("line {line} of `{}` is malformed: the value before a change is unknown", path.display())]
+    Damaged { path: PathBuf, line: usize },
+    #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
     Newer {
-        /// Which.
         path: PathBuf,
-        /// Of the form.
+        /// The journal's format version.
         version: u32,
     },
 }
 
 impl JournalError {
-    fn of(path: &Path, err: io::Error) -> Self {
+    fn from_io(path: &Path, err: io::Error) -> Self {
         let path = path.to_owned();
-        if trust::is_untrusted(&err) {
+        if permissions::is_untrusted(&err) {
             Self::Untrusted { path, err }
         } else {
             Self::File { path, err }
@@ -90,236 +70,235 @@ impl JournalError {
     }
 }
 
-/// A line.
+/// One line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct JournalLine {
     v: u32,
     at: Timestamp,
-    note: Note,
+    #[serde(rename = "note")]
+    entry: JournalEntry,
 }
 
-/// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Note {
+pub(super) enum JournalEntry {
     /// A change is about to be made.
-    Begun(Open),
-    /// It was made, as it was asked for.
+    Begun(OpenChange),
+    /// The change was made as requested.
     Ended { number: u64 },
-    /// It was taken, and something else came of it: a card rounds.
+    /// The change was accepted, but the resulting value differs: cards round.
     Made { number: u64, now: Value },
-    /// It was not made, which was looked at.
+    /// The change was not made, which was verified.
     Failed { number: u64, why: String },
-    /// What was there before is there again, or what was changed is no longer there and somebody said to forget it.
+    /// The old value is restored; or the target no longer exists and the user asked to drop the
+    /// entry.
     Reverted { number: u64 },
 }
 
-/// A change that was begun and not given back.
+/// A change that was begun and not reverted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Open {
-    /// Its place in the order of all.
+pub struct OpenChange {
+    /// Sequence number.
     pub number: u64,
-    /// For which profile.
     pub profile: String,
-    /// What.
     pub target: Target,
-    /// What was there.
     pub old: Value,
-    /// What shall be there.
     pub new: Value,
-    /// Folders that are made for it, or for another change that was open then, outermost first.
+    /// Directories created for this change, or for another change that was open at the time,
+    /// outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
-    /// What came of it; none where that could not be looked at, also after a crash.
+    /// The resulting value; `None` if it could not be read, including after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Value>,
-    /// Nobody asked for it: another change may make it on the side.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_beside: bool,
+    /// A possible side effect of another change rather than a requested one.
+    #[serde(rename = "is_beside", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_side_effect: bool,
 }
 
-impl Open {
-    /// Whether a profile can have led to it.
+impl OpenChange {
+    /// Whether a profile could have produced it.
     fn is_nameable(&self) -> bool {
-        let leads = |folder: &String| match &self.target {
-            Target::File { path } => Path::new(path).starts_with(folder),
+        let leads = |dir: &String| match &self.target {
+            Target::File { path } => Path::new(path).starts_with(dir),
             _ => false,
         };
-        self.target.is_nameable() && self.folders.iter().all(leads)
+        self.target.is_allowed() && self.folders.iter().all(leads)
     }
 }
 
-/// The file, and the lock of who writes it.
+/// The file and its writer lock.
 #[derive(Debug)]
 struct Writer {
     file: File,
     _lock: File,
 }
 
-/// The file and what its lines come to.
+/// The journal and its open changes.
 #[derive(Debug)]
 pub struct Journal {
-    folder: PathBuf,
+    dir: PathBuf,
     path: PathBuf,
-    /// None where it is only looked at.
+    /// `None` if opened read-only.
     writer: Option<Writer>,
-    /// Bytes that are whole lines on disk.
+    /// Length of the complete lines on disk.
     bytes: u64,
-    open: Vec<Open>,
+    open: Vec<OpenChange>,
     next: u64,
-    interrupt: Interrupt,
+    failpoint: Failpoint,
 }
 
 impl Journal {
-    /// Opens it to write, and makes it where it is not there.
-    pub fn open(folder: &Path, interrupt: Interrupt) -> Result<Self, JournalError> {
-        let path = folder.join(FILE);
-        let failed = |err| JournalError::of(&path, err);
-        trust::folder(folder).and_then(|()| make_folder(folder)).map_err(failed)?;
-        let lock_path = folder.join(LOCK);
+    /// Opens the journal for writing; creates it if necessary.
+    pub fn open(dir: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
+        let path = dir.join(FILE);
+        let failed = |err| JournalError::from_io(&path, err);
+        permissions::check_directory(dir).and_then(|()| create_directory(dir)).map_err(failed)?;
+        let lock_path = dir.join(LOCK);
         let mut how = OpenOptions::new();
-        let lock = trust::open(&lock_path, how.write(true).create(true).mode(0o600));
+        let lock = permissions::open(&lock_path, how.write(true).create(true).mode(0o600));
         let lock = lock.map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: lock_path }),
             Err(TryLockError::Error(err)) => return Err(failed(err)),
         }
-        let mut journal = Self::read(folder)?;
+        let mut journal = Self::read(dir)?;
         let mut how = OpenOptions::new();
-        let file = trust::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
-        // What a write that was cut short has left behind.
+        let file =
+            permissions::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
+        // Truncate the remains of an interrupted write.
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
-        sync_folder(folder).map_err(failed)?;
+        sync_directory(dir).map_err(failed)?;
         journal.writer = Some(Writer { file, _lock: lock });
-        journal.interrupt = interrupt;
+        journal.failpoint = failpoint;
         Ok(journal)
     }
 
-    /// Reads it and changes nothing; one that is not there has no changes.
-    pub fn read(folder: &Path) -> Result<Self, JournalError> {
+    /// Reads the journal without changing it. A missing file has no changes.
+    pub fn read(dir: &Path) -> Result<Self, JournalError> {
         #[derive(Deserialize)]
-        struct OnlyVersion {
+        struct VersionOnly {
             v: u32,
         }
-        let path = folder.join(FILE);
-        let bytes = trust::folder(folder)
-            .and_then(|()| all_of(&path))
-            .map_err(|err| JournalError::of(&path, err))?;
+        let path = dir.join(FILE);
+        let bytes = permissions::check_directory(dir)
+            .and_then(|()| read_all(&path))
+            .map_err(|err| JournalError::from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
-            folder: folder.to_owned(),
+            dir: dir.to_owned(),
             path: path.clone(),
             writer: None,
             bytes: whole as u64,
             open: Vec::new(),
             next: 1,
-            interrupt: Interrupt::default(),
+            failpoint: Failpoint::default(),
         };
         for (place, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let version = serde_json::from_slice::<OnlyVersion>(line).ok().map(|it| it.v);
+            let version = serde_json::from_slice::<VersionOnly>(line).ok().map(|header| header.v);
             if let Some(version) = version.filter(|version| *version > VERSION) {
                 return Err(JournalError::Newer { path, version });
             }
-            let Ok(line) = serde_json::from_slice::<Line>(line) else {
+            let Ok(line) = serde_json::from_slice::<JournalLine>(line) else {
                 return Err(JournalError::Damaged { path, line: place + 1 });
             };
-            if let Note::Begun(change) = &line.note
+            if let JournalEntry::Begun(change) = &line.entry
                 && !change.is_nameable()
             {
                 let target = change.target.clone();
                 return Err(JournalError::Target { path, line: place + 1, target });
             }
-            journal.take(line.note);
+            journal.apply_entry(line.entry);
         }
         Ok(journal)
     }
 
-    /// Changes that were begun and not given back, oldest first.
-    pub fn open_changes(&self) -> &[Open] {
+    /// Changes that were begun and not reverted, oldest first.
+    pub fn open_changes(&self) -> &[OpenChange] {
         &self.open
     }
 
-    /// The number of the next change.
+    /// Sequence number of the next change.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    pub(super) fn interrupt(&self) -> &Interrupt {
-        &self.interrupt
+    pub(super) fn failpoint(&self) -> &Failpoint {
+        &self.failpoint
     }
 
-    fn take(&mut self, note: Note) {
-        match note {
-            Note::Begun(change) => {
+    fn apply_entry(&mut self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::Begun(change) => {
                 self.next = self.next.max(change.number + 1);
                 self.open.push(change);
             }
-            Note::Ended { number } => {
-                if let Some(change) = self.opened(number) {
+            JournalEntry::Ended { number } => {
+                if let Some(change) = self.open_change(number) {
                     change.made = Some(change.new.clone());
                 }
             }
-            Note::Made { number, now } => {
-                if let Some(change) = self.opened(number) {
+            JournalEntry::Made { number, now } => {
+                if let Some(change) = self.open_change(number) {
                     change.made = Some(now);
                 }
             }
-            Note::Failed { number, .. } | Note::Reverted { number } => {
+            JournalEntry::Failed { number, .. } | JournalEntry::Reverted { number } => {
                 self.open.retain(|change| change.number != number);
             }
         }
     }
 
-    fn opened(&mut self, number: u64) -> Option<&mut Open> {
+    fn open_change(&mut self, number: u64) -> Option<&mut OpenChange> {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
-    /// Writes a line; it is on disk when this returns.
-    pub(super) fn write(&mut self, at: Timestamp, note: Note) -> Result<(), JournalError> {
-        self.append(at, &note)
+    /// Appends an entry; it is on disk when this returns.
+    pub(super) fn write(&mut self, at: Timestamp, entry: JournalEntry) -> Result<(), JournalError> {
+        self.append(at, &entry)
             .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
-        self.take(note);
+        self.apply_entry(entry);
         Ok(())
     }
 
-    fn append(&mut self, at: Timestamp, note: &Note) -> io::Result<()> {
+    fn append(&mut self, at: Timestamp, entry: &JournalEntry) -> io::Result<()> {
         let Some(Writer { file, .. }) = &mut self.writer else {
-            return Err(io::Error::other("it is open to be read only"));
+            return Err(io::Error::other("the journal is open read-only"));
         };
-        // A write that failed may have left half a line.
+        // A failed write may have left a partial line.
         if file.metadata()?.len() > self.bytes {
             file.set_len(self.bytes)?;
         }
-        let mut bytes = serde_json::to_vec(&Line { v: VERSION, at, note: note.clone() })?;
+        let mut bytes = serde_json::to_vec(&JournalLine { v: VERSION, at, entry: entry.clone() })?;
         bytes.push(b'\n');
-        if self.interrupt.is_due(Point::HalfWritten) {
+        if self.failpoint.is_due(FailpointSite::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            self.interrupt.die();
+            self.failpoint.trigger();
         }
         file.write_all(&bytes)?;
-        self.interrupt.reach(Point::Written);
+        self.failpoint.hit(FailpointSite::Written);
         file.sync_data()?;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Lets every write fail as on a full disk, or no longer.
+    /// Makes every write fail as on a full disk, or ends that.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
-        let file = OpenOptions::new().append(true).open(path).expect("both are there");
+        let file = OpenOptions::new().append(true).open(path).expect("both files exist");
         if let Some(writer) = &mut self.writer {
             writer.file = file;
         }
     }
 
-    /// Begins it anew where nothing is left to give back, so that it does not grow for ever.
-    pub(super) fn fold(&mut self) -> Result<(), JournalError> {
+    /// Truncates the journal once no change is open, so that it does not grow forever.
+    pub(super) fn compact(&mut self) -> Result<(), JournalError> {
         let failed = |err| JournalError::File { path: self.path.clone(), err };
         if !self.open.is_empty() || self.bytes == 0 {
             return Ok(());
@@ -328,13 +307,13 @@ impl Journal {
             file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
             self.bytes = 0;
         }
-        sync_folder(&self.folder).map_err(failed)
+        sync_directory(&self.dir).map_err(failed)
     }
 }
 
-/// A file's bytes; none where it is not there.
-fn all_of(path: &Path) -> io::Result<Vec<u8>> {
-    let file = match trust::open(path, OpenOptions::new().read(true)) {
+/// A file's bytes; empty if it does not exist.
+fn read_all(path: &Path) -> io::Result<Vec<u8>> {
+    let file = match permissions::open(path, OpenOptions::new().read(true)) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened?,
     };
@@ -346,22 +325,21 @@ fn all_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a folder, and brings it to disk with those on the way to it: a journal that is gone
-/// after the power went would be none.
-fn make_folder(folder: &Path) -> io::Result<()> {
+/// Creates a directory and syncs it and its ancestors, so that the journal survives a power loss.
+fn create_directory(dir: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
-        folder.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.exists()).collect();
+        dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
     for made in missing.iter().rev() {
         match fs::DirBuilder::new().mode(0o755).create(made) {
             Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
             _ => {}
         }
         let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_folder(parent.unwrap_or(Path::new(".")))?;
+        sync_directory(parent.unwrap_or(Path::new(".")))?;
     }
     Ok(())
 }
 
-pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }

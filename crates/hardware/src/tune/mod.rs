@@ -1,36 +1,37 @@
-//! Settings of this node: read, changed with a journal, given back.
+//! Node settings: read, changed under a journal, reverted.
 //!
 //! ```text
-//! look ─> Readings ─ farrier_facts::tune::plan ─> [Step]
-//! apply: each change ─ old value read ─ Begun (fsync) ─ Hands::write ─ read back ─ Ended (fsync)
-//! revert: newest first ─ is it still ours? ─ Hands::write(old) ─ Reverted (fsync)
+//! read_settings ─> Readings ─ farrier_facts::tune::plan ─> [Step]
+//! apply: per change ─ read old value ─ Begun (fsync) ─ write ─ read back ─ Ended (fsync)
+//! revert: newest first ─ still ours? ─ write old value ─ Reverted (fsync)
 //! ```
 //!
-//! A change that was begun and not ended may have been made or not: revert looks at what is there. [`Hands`] is the seam:
-//! [`NodeHands`] works on a node, real or below another root.
+//! A change that was begun and not ended may or may not have been made; revert checks the actual
+//! value. [`SettingActuator`] is the test seam; [`NodeSettingActuator`] works on a real node or below
+//! another root.
 
+mod actuator;
+mod applied_profile;
 mod apply;
+mod failpoint;
 mod files;
-mod hands;
-mod holds;
-mod interrupt;
 mod journal;
-mod kept;
-mod look;
-mod machine;
+mod package_holds;
+mod permissions;
+mod read_settings;
 mod revert;
 mod service;
-mod trust;
+mod system_commands;
 
+pub use actuator::{CommandFailure, NodeSettingActuator, SettingActuator, SettingActuatorError};
+pub use applied_profile::{AppliedProfile, AppliedProfileError, STATE_DIR};
 pub use apply::apply;
-pub use hands::{CommandFailure, HandError, Hands, NodeHands};
-pub use interrupt::{Interrupt, Point};
-pub use journal::{FILE, Journal, JournalError, Open};
-pub use kept::{Kept, KeptError, STATE};
-pub use look::look;
-pub use revert::{Reverted, revert};
+pub use failpoint::{Failpoint, FailpointSite};
+pub use journal::{FILE, Journal, JournalError, OpenChange};
+pub use read_settings::read_settings;
+pub use revert::{RevertedChange, revert};
 
 #[cfg(test)]
-mod live;
+mod actuator_tests;
 #[cfg(test)]
 mod tests;

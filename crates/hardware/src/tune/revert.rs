@@ -1,127 +1,129 @@
-//! Gives back what was there, newest first.
+//! Restores old values, newest change first.
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Given, GpuControl, Need, Target, Value};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::apply::in_words;
-use super::hands::{HandError, Hands};
-use super::interrupt::Point;
-use super::journal::{Journal, JournalError, Note, Open};
+use super::actuator::{SettingActuator, SettingActuatorError};
+use super::apply::error_chain;
+use super::failpoint::FailpointSite;
+use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
 
-/// One change and what came of it.
+/// A change and the outcome of reverting it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reverted {
-    /// The change.
-    pub change: Open,
-    /// What came of it.
+pub struct RevertedChange {
+    pub change: OpenChange,
     pub given: Given,
 }
 
-/// Gives back all changes that are open. What somebody else has changed since is left alone, unless `force`.
+/// Reverts all open changes. A value that was changed by someone else since is left alone, unless
+/// `force`.
 pub fn revert(
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     force: bool,
     at: Timestamp,
-) -> Vec<Reverted> {
-    let changes: Vec<Open> = journal.open_changes().iter().rev().cloned().collect();
-    let mut reverted: Vec<Reverted> = Vec::new();
+) -> Vec<RevertedChange> {
+    let changes: Vec<OpenChange> = journal.open_changes().iter().rev().cloned().collect();
+    let mut reverted: Vec<RevertedChange> = Vec::new();
     let mut lost: Option<String> = None;
     for change in changes {
-        // An older change of the same thing gives back what was there before both: after one that was left alone it
-        // would be the wrong thing to do.
+        // An older change of the same target restores the value from before both. Skip it if the
+        // newer one was left alone.
         let newer = reverted
             .iter()
             .any(|newer| newer.change.target == change.target && !newer.given.is_back());
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),
-            None if newer => Given::NotDone("a newer change of it is not given back".to_owned()),
-            None => match one(&change, hands, journal, force, at) {
+            None if newer => {
+                Given::NotDone("a newer change of the same target is not reverted".to_owned())
+            }
+            None => match one(&change, actuator, journal, force, at) {
                 Ok((given, err)) => {
-                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    lost = err.filter(SettingActuatorError::is_lost).map(|err| err.to_string());
                     given
                 }
                 Err(err) => {
-                    let why = in_words(&err);
+                    let why = error_chain(&err);
                     lost = Some(why.clone());
                     Given::Failed { why, permission: false }
                 }
             },
         };
-        reverted.push(Reverted { change, given });
+        reverted.push(RevertedChange { change, given });
     }
-    // Nothing is lost where that fails: the file only stays as long as it is.
-    let _ = journal.fold();
+    // Not fatal: the file merely keeps its size.
+    let _ = journal.compact();
     reverted
 }
 
 fn one(
-    change: &Open,
-    hands: &mut dyn Hands,
+    change: &OpenChange,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     force: bool,
     at: Timestamp,
-) -> Result<(Given, Option<HandError>), JournalError> {
-    let failed = |err: HandError| {
-        let given = Given::Failed { why: in_words(&err), permission: err.is_permission() };
+) -> Result<(Given, Option<SettingActuatorError>), JournalError> {
+    let failed = |err: SettingActuatorError| {
+        let given = Given::Failed { why: error_chain(&err), permission: err.is_permission() };
         (given, Some(err))
     };
     let failure = |why: String| (Given::Failed { why, permission: false }, None);
-    let unread = |why: &ReadError| failure(format!("what is there could not be read: {why}"));
-    let now = match hands.read(&change.target) {
+    let unread = |why: &ReadError| failure(format!("failed to read the current value: {why}"));
+    let now = match actuator.read(&change.target) {
         Reading::Value(now) => now,
         Reading::Absent if force => {
-            journal.write(at, Note::Reverted { number: change.number })?;
+            journal.write(at, JournalEntry::Reverted { number: change.number })?;
             return Ok((Given::Forgotten, None));
         }
         Reading::Absent => {
-            let why = "it is no longer there; --force takes it out of the journal";
+            let why = "it no longer exists; --force drops it from the journal";
             return Ok(failure(why.to_owned()));
         }
         Reading::Unreadable(why) => return Ok(unread(&why)),
     };
     let mut given = Given::Already;
-    if !is_exactly(&now, &change.old) {
+    if !is_identical(&now, &change.old) {
         if !is_ours(&now, change) && !force {
             return Ok((Given::Foreign(change.target.words(&now)), None));
         }
-        if let Err(err) = hands.write(&change.target, &change.old) {
+        if let Err(err) = actuator.write(&change.target, &change.old) {
             return Ok(failed(err));
         }
-        match hands.read(&change.target) {
-            Reading::Value(now) if is_exactly(&now, &change.old) => given = Given::Back,
+        match actuator.read(&change.target) {
+            Reading::Value(now) if is_identical(&now, &change.old) => given = Given::Back,
             Reading::Value(now) => {
                 let now = change.target.words(&now);
-                return Ok(failure(format!("it was taken without an error, and now it is {now}")));
+                return Ok(failure(format!("the write succeeded, but the value is {now}")));
             }
-            Reading::Absent => return Ok(failure("it is no longer there".to_owned())),
+            Reading::Absent => return Ok(failure("it no longer exists".to_owned())),
             Reading::Unreadable(why) => return Ok(unread(&why)),
         }
     }
-    if let Err(err) = hands.tidy(&change.target, &change.folders) {
+    if let Err(err) = actuator.clean_up(&change.target, &change.folders) {
         return Ok(failed(err));
     }
-    match hands.in_force(&change.target) {
+    match actuator.in_force(&change.target) {
         Reading::Unreadable(why) => {
             return Ok(failure(format!(
-                "it is set back, and whether it counts is not known: {why}"
+                "it is restored, but whether it is in force is unknown: {why}"
             )));
         }
-        Reading::Value(counts) if !is_exactly(&counts, &change.old) => {
+        Reading::Value(counts) if !is_identical(&counts, &change.old) => {
             given = Given::Waits(vec![Need::Reset]);
         }
         Reading::Value(_) | Reading::Absent => {}
     }
-    journal.interrupt().reach(Point::GivenBack);
-    journal.write(at, Note::Reverted { number: change.number })?;
-    journal.interrupt().reach(Point::Ended);
+    journal.failpoint().hit(FailpointSite::GivenBack);
+    journal.write(at, JournalEntry::Reverted { number: change.number })?;
+    journal.failpoint().hit(FailpointSite::Ended);
     Ok((given, None))
 }
 
-/// Whether it is what the change made of it, would have made, or did in part: a service is changed in two steps.
-fn is_ours(now: &Value, change: &Open) -> bool {
+/// Whether the value is what the change produced, would have produced, or produced in part: a
+/// service is changed in two steps.
+fn is_ours(now: &Value, change: &OpenChange) -> bool {
     match (now, &change.old, &change.new) {
         (
             Value::Service { enabled, running },
@@ -133,19 +135,22 @@ fn is_ours(now: &Value, change: &Open) -> bool {
         }
         _ => {
             now.is_same(&change.new)
-                || change.made.as_ref().map_or_else(|| is_rounded(change), |made| now.is_same(made))
+                || change
+                    .made
+                    .as_ref()
+                    .map_or_else(|| may_be_rounded(change), |made| now.is_same(made))
         }
     }
 }
 
-/// Whether a card may have made something else of what was asked for, and nobody came to write down what.
-fn is_rounded(change: &Open) -> bool {
+/// Whether a card may have rounded the value and the result was not recorded.
+fn may_be_rounded(change: &OpenChange) -> bool {
     let rounding = [GpuControl::PowerLimit, GpuControl::ApplicationClocks];
     matches!(&change.target, Target::Gpu { control, .. } if rounding.contains(control))
 }
 
-/// With everything that a file has besides its content.
-fn is_exactly(now: &Value, old: &Value) -> bool {
+/// Compares with mode and owner of a file as well.
+fn is_identical(now: &Value, old: &Value) -> bool {
     match (now, old) {
         (Value::File(now), Value::File(old)) => {
             now.content.bytes() == old.content.bytes()

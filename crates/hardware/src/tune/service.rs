@@ -7,28 +7,28 @@ use std::os::unix::fs::symlink;
 use farrier_facts::node::Reading;
 use farrier_facts::tune::ServiceState;
 
-use super::hands::HandError;
-use super::machine::Machine;
+use super::actuator::SettingActuatorError;
+use super::system_commands::SystemCommands;
 use crate::root::Root;
 use crate::services;
 
 const WANTS: &str = "/etc/systemd/system/multi-user.target.wants";
-/// Its state; absent where it is not installed.
+/// Its state; absent if it is not installed.
 pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<ServiceState> {
-    let Some(seen) = services::read(root).remove(unit) else { return Reading::Absent };
-    match seen.unit {
+    let Some(service) = services::read(root).remove(unit) else { return Reading::Absent };
+    match service.unit {
         Reading::Value(true) => {}
         Reading::Unreadable(why) => return Reading::Unreadable(why),
         Reading::Value(false) | Reading::Absent => return Reading::Absent,
     }
-    let enabled = match seen.enabled {
+    let enabled = match service.enabled {
         Reading::Value(enabled) => enabled,
         Reading::Absent => false,
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     };
-    let running = match seen.running {
+    let running = match service.running {
         Reading::Value(running) => running,
-        // Below another root nothing is started or stopped, whatever it is.
+        // Below another root nothing is started or stopped, so the state does not matter.
         _ if !is_machine => false,
         Reading::Absent => false,
         Reading::Unreadable(why) => return Reading::Unreadable(why),
@@ -36,52 +36,53 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
     is_static(root, unit).map(|is_static| ServiceState { enabled, running, is_static })
 }
 
-/// Whether nothing can want it: `systemctl enable` does nothing for a unit without `[Install]` (systemctl(1), `static`).
+/// Whether the unit is static: `systemctl enable` does nothing for a unit without `[Install]`
+/// (systemctl(1)).
 fn is_static(root: &Root, unit: &str) -> Reading<bool> {
-    let Some(folder) = folder_of(root, unit) else { return Reading::Value(false) };
-    let text = root.text(&format!("{folder}/{unit}.service"));
+    let Some(dir) = unit_directory(root, unit) else { return Reading::Value(false) };
+    let text = root.text(&format!("{dir}/{unit}.service"));
     text.map(|text| !text.lines().any(|line| line.trim() == "[Install]"))
 }
 
-/// Where its file is, in the order in which systemd looks.
-fn folder_of(root: &Root, unit: &str) -> Option<&'static str> {
-    let has =
-        |folder: &&&str| root.exists(&format!("{folder}/{unit}.service")) == Reading::Value(true);
-    services::UNIT_FOLDERS.iter().find(has).copied()
+/// The directory of its unit file, in systemd's lookup order.
+fn unit_directory(root: &Root, unit: &str) -> Option<&'static str> {
+    let has = |dir: &&&str| root.exists(&format!("{dir}/{unit}.service")) == Reading::Value(true);
+    services::UNIT_DIRS.iter().find(has).copied()
 }
 
 pub(super) fn write(
     root: &Root,
-    machine: Option<&Machine>,
+    commands: Option<&SystemCommands>,
     unit: &str,
     enabled: bool,
     running: bool,
-) -> Result<(), HandError> {
+) -> Result<(), SettingActuatorError> {
     let path = format!("{WANTS}/{unit}.service");
-    let Some(machine) = machine else {
-        return link(root, unit, enabled).map_err(|err| HandError::io(&path, err));
+    let Some(commands) = commands else {
+        return link(root, unit, enabled).map_err(|err| SettingActuatorError::from_io(&path, err));
     };
     let name = format!("{unit}.service");
-    // A unit that cannot be enabled must not be asked to be where nothing of that is to change.
+    // Do not enable or disable a unit whose state would not change: a static unit cannot be
+    // enabled.
     let now = read(root, unit, true).value().copied();
     if now.is_none_or(|now| now.enabled != enabled) {
-        machine.systemctl(&[if enabled { "enable" } else { "disable" }, &name])?;
+        commands.systemctl(&[if enabled { "enable" } else { "disable" }, &name])?;
     }
-    machine.systemctl(&[if running { "start" } else { "stop" }, &name])
+    commands.systemctl(&[if running { "start" } else { "stop" }, &name])
 }
 
-/// What `systemctl enable` does for a unit that the target of a server wants.
+/// What `systemctl enable` does for a unit wanted by `multi-user.target`.
 fn link(root: &Root, unit: &str, enabled: bool) -> io::Result<()> {
     let name = format!("{unit}.service");
-    let place = root.real(WANTS)?.join(&name);
+    let place = root.resolve_existing(WANTS)?.join(&name);
     if !enabled {
         return match fs::remove_file(place) {
             Err(err) if err.kind() != ErrorKind::NotFound => Err(err),
             _ => Ok(()),
         };
     }
-    let folder = folder_of(root, unit).ok_or(ErrorKind::NotFound)?;
-    match symlink(format!("{folder}/{name}"), place) {
+    let dir = unit_directory(root, unit).ok_or(ErrorKind::NotFound)?;
+    match symlink(format!("{dir}/{name}"), place) {
         Err(err) if err.kind() != ErrorKind::AlreadyExists => Err(err),
         _ => Ok(()),
     }

@@ -1,42 +1,42 @@
-//! Waiting for what happens.
+//! Event sets.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::time::{Duration, Instant};
 
-use crate::abi::{Device, Out, Token};
-use crate::code::{Answer, Code};
-use crate::library::{Registry, handle_of, on_device, on_node};
+use crate::abi::{DeviceHandle, OpaqueHandle, OutPtr};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::{Registry, handle_for, on_device, on_node};
 use crate::structs::{EventData, EventDataV1};
 
-/// Event types of a data-centre part: all but the change of the MIG configuration's neighbours 0x20 and 0x40.
+/// Event types of a data-centre GPU: all but 0x20 and 0x40.
 const SUPPORTED: u64 = 0xff9f;
-/// How often the files are looked at while a client waits.
-const POLL: Duration = Duration::from_millis(10);
+/// How often the files are polled while a client waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 static SETS: Registry<EventSet> = Registry::new();
 
-/// What one client waits for: by index of the device.
+/// The subscriptions of one event set, by device index.
 #[derive(Default)]
 struct EventSet {
-    devices: BTreeMap<usize, Watch>,
+    devices: BTreeMap<usize, Subscription>,
 }
 
-struct Watch {
+struct Subscription {
     types: u64,
-    /// The last event that this set has seen.
+    /// Last event delivered to this set.
     sequence: u64,
 }
 
 device_calls! {
-    nvmlDeviceGetSupportedEventTypes(types: Out<u64>) |_gpu| types.put(SUPPORTED);
+    nvmlDeviceGetSupportedEventTypes(types: OutPtr<u64>) |_gpu| types.put(SUPPORTED);
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlEventSetCreate(set: Out<Token>) -> c_int {
+pub(crate) extern "C" fn nvmlEventSetCreate(set: OutPtr<OpaqueHandle>) -> c_int {
     on_node("nvmlEventSetCreate", |_| {
         if set.is_null() {
-            Err(Code::INVALID_ARGUMENT)
+            Err(ErrorCode::INVALID_ARGUMENT)
         } else {
             set.put(SETS.add(EventSet::default()))
         }
@@ -44,33 +44,38 @@ pub(crate) extern "C" fn nvmlEventSetCreate(set: Out<Token>) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlEventSetFree(set: Token) -> c_int {
+pub(crate) extern "C" fn nvmlEventSetFree(set: OpaqueHandle) -> c_int {
     on_node("nvmlEventSetFree", |_| SETS.remove(set))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlDeviceRegisterEvents(device: Device, types: u64, set: Token) -> c_int {
+pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
+    device: DeviceHandle,
+    types: u64,
+    set: OpaqueHandle,
+) -> c_int {
     on_device("nvmlDeviceRegisterEvents", device, |gpu| {
         if types & !SUPPORTED != 0 {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(ErrorCode::NOT_SUPPORTED);
         }
-        // What happened before is not told.
+        // Earlier events are not delivered.
         let sequence = gpu.events.last().map_or(0, |event| event.sequence);
         SETS.with(set, |set| {
-            let watch = set.devices.entry(gpu.index).or_insert(Watch { types: 0, sequence });
-            watch.types |= types;
+            let subscription =
+                set.devices.entry(gpu.index).or_insert(Subscription { types: 0, sequence });
+            subscription.types |= types;
         })
     })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlEventSetWait_v2(
-    set: Token,
-    data: Out<EventData>,
+    set: OpaqueHandle,
+    data: OutPtr<EventData>,
     timeout_ms: c_uint,
 ) -> c_int {
     wait("nvmlEventSetWait_v2", set, timeout_ms, |event| {
-        // Instances are said only of a GPU that has some.
+        // Instance IDs exist only with MIG.
         data.put(EventData {
             device: event.device,
             kind: event.kind,
@@ -83,59 +88,58 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlEventSetWait(
-    set: Token,
-    data: Out<EventDataV1>,
+    set: OpaqueHandle,
+    data: OutPtr<EventDataV1>,
     timeout_ms: c_uint,
 ) -> c_int {
     wait("nvmlEventSetWait", set, timeout_ms, |event| data.put(event))
 }
 
-/// Looks until there is an event or the time is over. No lock is held in between.
+/// Polls until an event arrives or the timeout expires. Holds no lock in between.
 fn wait(
     name: &str,
-    set: Token,
+    set: OpaqueHandle,
     timeout_ms: u32,
-    deliver: impl FnOnce(EventDataV1) -> Answer,
+    deliver: impl FnOnce(EventDataV1) -> NvmlResult,
 ) -> c_int {
     on_node(name, |session| {
         let start = Instant::now();
         let timeout = Duration::from_millis(u64::from(timeout_ms));
         loop {
             let gpus = session.gpus();
-            let event = SETS.with(set, |set| next(set, &gpus))?;
+            let event = SETS.with(set, |set| next_event(set, &gpus))?;
             if let Some(event) = event {
                 return deliver(event);
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                return Err(Code::TIMEOUT);
+                return Err(ErrorCode::TIMEOUT);
             }
-            std::thread::sleep(left.min(POLL));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     })
 }
 
-/// The next event of any device in the set, which is then seen.
-fn next(
+/// Takes the next event of any device in the set.
+fn next_event(
     set: &mut EventSet,
     gpus: &[(usize, std::sync::Arc<farrier_sim::Gpu>)],
 ) -> Option<EventDataV1> {
     for (index, gpu) in gpus {
-        let Some(watch) = set.devices.get_mut(index) else {
+        let Some(subscription) = set.devices.get_mut(index) else {
             continue;
         };
-        // A file that was made anew begins to count anew.
-        if gpu.events.last().map_or(0, |event| event.sequence) < watch.sequence {
-            watch.sequence = 0;
+        // A recreated file restarts the sequence.
+        if gpu.events.last().map_or(0, |event| event.sequence) < subscription.sequence {
+            subscription.sequence = 0;
         }
-        let wanted = gpu
-            .events
-            .iter()
-            .find(|event| event.sequence > watch.sequence && event.kind & watch.types != 0);
-        if let Some(event) = wanted {
-            watch.sequence = event.sequence;
+        let event = gpu.events.iter().find(|event| {
+            event.sequence > subscription.sequence && event.kind & subscription.types != 0
+        });
+        if let Some(event) = event {
+            subscription.sequence = event.sequence;
             return Some(EventDataV1 {
-                device: handle_of(*index),
+                device: handle_for(*index),
                 kind: event.kind,
                 data: event.data,
             });

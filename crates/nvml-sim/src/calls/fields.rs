@@ -1,4 +1,4 @@
-//! Field values: the numbers that have no call of their own, and many that have one.
+//! Field values.
 
 use std::ffi::c_int;
 
@@ -7,49 +7,53 @@ use farrier_sim::gpu::Link;
 use crate::abi::OutArray;
 use crate::calls::clocks::violation_ns;
 use crate::calls::links::version_number;
-use crate::calls::memory::{remapper, total};
-use crate::code::{Answer, Code};
-use crate::library::View;
+use crate::calls::memory::{remapper, total_errors};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::GpuView;
 use crate::structs::FieldValue;
 
-/// The most that one call may ask for: more is a length that went astray.
+/// Limit per call; a larger count is a caller's bug.
 const FIELDS_MAX: usize = 4096;
 
 device_calls! {
     nvmlDeviceGetFieldValues(count: c_int, values: OutArray<FieldValue>) |gpu| {
-        each(count, values, |asked| {
-            let answer = match gpu.error_of_field(asked.field) {
-                Some(code) => Err(Refusal { kind: 0, code }),
-                None => value_of(gpu, canonical(gpu.node.driver_numbers(), asked.field), asked.scope),
+        for_each_field(count, values, |entry| {
+            let result = match gpu.injected_field_error(entry.field) {
+                Some(code) => Err(FieldError { kind: 0, code }),
+                None => read_field(gpu, canonical(gpu.node.driver_numbers(), entry.field), entry.scope),
             };
-            let (kind, code, value) = match answer {
-                Ok(found) => (found.kind(), 0, found.bits()),
-                Err(Refusal { kind, code }) => (kind, code.0, 0),
+            let (kind, code, value) = match result {
+                Ok(value) => (value.kind(), 0, value.bits()),
+                Err(FieldError { kind, code }) => (kind, code.0, 0),
             };
-            (asked.kind, asked.code, asked.value) = (kind, code, value);
-            asked.timestamp_us = i64::try_from(gpu.now_unix_us()).unwrap_or(i64::MAX);
-            asked.latency_us = 0;
+            (entry.kind, entry.code, entry.value) = (kind, code, value);
+            entry.timestamp_us = i64::try_from(gpu.now_unix_us()).unwrap_or(i64::MAX);
+            entry.latency_us = 0;
         })
     };
     nvmlDeviceClearFieldValues(count: c_int, values: OutArray<FieldValue>) |gpu| {
         gpu.session.may_write()?;
-        each(count, values, |asked| asked.code = Code::NOT_SUPPORTED.0)
+        for_each_field(count, values, |entry| entry.code = ErrorCode::NOT_SUPPORTED.0)
     };
 }
 
-fn each(count: c_int, values: OutArray<FieldValue>, fill: impl Fn(&mut FieldValue)) -> Answer {
+fn for_each_field(
+    count: c_int,
+    values: OutArray<FieldValue>,
+    fill: impl Fn(&mut FieldValue),
+) -> NvmlResult {
     let count = usize::try_from(count)
         .ok()
         .filter(|count| (1..=FIELDS_MAX).contains(count))
-        .ok_or(Code::INVALID_ARGUMENT)?;
+        .ok_or(ErrorCode::INVALID_ARGUMENT)?;
     for index in 0..count {
         values.at(index)?.change(&fill)?;
     }
     Ok(())
 }
 
-/// The number of a field as drivers from 580.82 on have it. Before, 251 to 255 were the clock event counters,
-/// which are 269 to 273 now, and power smoothing came after them.
+/// Maps a field number to the numbering since driver 580.82. Before, 251 to 255 were the clock
+/// event counters, which are 269 to 273 now, and power smoothing followed them.
 fn canonical(driver: [u32; 3], field: u32) -> u32 {
     if driver >= [580, 82, 0] {
         return field;
@@ -61,16 +65,16 @@ fn canonical(driver: [u32; 3], field: u32) -> u32 {
     }
 }
 
-/// A value with its type.
-enum Value {
+/// A field value with its type.
+enum TypedValue {
     Unsigned(u32),
     Long(u64),
     Signed(i32),
     Nothing,
 }
 
-impl Value {
-    /// NVML's number of the type.
+impl TypedValue {
+    /// NVML's type number.
     fn kind(&self) -> u32 {
         match self {
             Self::Nothing => 0,
@@ -80,7 +84,7 @@ impl Value {
         }
     }
 
-    /// The union's bytes.
+    /// Content of the value union.
     fn bits(&self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -91,90 +95,92 @@ impl Value {
     }
 }
 
-/// Why there is no value, and the type that the entry is marked with nevertheless.
-struct Refusal {
+/// Why a field has no value, and the type that NVML reports anyway.
+struct FieldError {
     kind: u32,
-    code: Code,
+    code: ErrorCode,
 }
 
-fn not_supported(kind: u32) -> Refusal {
-    Refusal { kind, code: Code::NOT_SUPPORTED }
+fn not_supported(kind: u32) -> FieldError {
+    FieldError { kind, code: ErrorCode::NOT_SUPPORTED }
 }
 
-fn flag(on: bool) -> Value {
-    Value::Unsigned(u32::from(on))
+fn flag(on: bool) -> TypedValue {
+    TypedValue::Unsigned(u32::from(on))
 }
 
-/// A count of which the driver gives the lower half.
-fn wrapped(count: u64) -> Value {
-    Value::Unsigned(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX))
+/// The driver reports only the low half of this counter.
+fn low_32_bits(count: u64) -> TypedValue {
+    TypedValue::Unsigned(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX))
 }
 
-fn value_of(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+fn read_field(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     Ok(match field {
-        1 => Value::Long(u64::from(gpu.ecc.enabled)),
-        2 => Value::Long(u64::from(gpu.ecc.pending)),
+        1 => TypedValue::Long(u64::from(gpu.ecc.enabled)),
+        2 => TypedValue::Long(u64::from(gpu.ecc.pending)),
         3 => ecc(gpu, 0, 0)?,
         4 => ecc(gpu, 1, 0)?,
         5 => ecc(gpu, 0, 1)?,
         6 => ecc(gpu, 1, 1)?,
         29..=31 => retired(gpu, field)?,
         74..=81 => policy(gpu, field - 74),
-        82 => Value::Unsigned(
+        82 => TypedValue::Unsigned(
             u32::try_from(gpu.temperature.memory_c.ok_or(not_supported(1))?).unwrap_or(0),
         ),
-        83 => Value::Long(gpu.power.energy_at(gpu.now_unix_ms())),
-        94 => Value::Unsigned(gpu.pcie.replays),
-        95 => Value::Unsigned(gpu.pcie.replay_rollovers),
+        83 => TypedValue::Long(gpu.power.energy_at(gpu.now_unix_ms())),
+        94 => TypedValue::Unsigned(gpu.pcie.replays),
+        95 => TypedValue::Unsigned(gpu.pcie.replay_rollovers),
         142..=145 | 301 | 302 => remap(gpu, field)?,
         169 | 173..=183 => pcie(gpu, field),
-        184 | 199 => {
-            Value::Unsigned(u32::from(gpu.board.compute_capability[0] >= 9 && gpu.mig.is_some()))
-        }
+        184 | 199 => TypedValue::Unsigned(u32::from(
+            gpu.board.compute_capability[0] >= 9 && gpu.mig.is_some(),
+        )),
         185..=192 => power(gpu, field, scope)?,
-        193 => Value::Signed(gpu.temperature.shutdown_margin_c),
-        194 => Value::Signed(gpu.temperature.slowdown_margin_c),
-        195 | 196 => Value::Signed(0),
-        197 => wrapped(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).0),
-        198 => wrapped(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).1),
+        193 => TypedValue::Signed(gpu.temperature.shutdown_margin_c),
+        194 => TypedValue::Signed(gpu.temperature.slowdown_margin_c),
+        195 | 196 => TypedValue::Signed(0),
+        197 => low_32_bits(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).0),
+        198 => low_32_bits(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).1),
         226 => flag(matches!(gpu.recovery_action, 1 | 4)),
         227 => flag(gpu.recovery_action == 4),
-        228 | 229 => Value::Unsigned(0),
-        230 => Value::Unsigned(gpu.recovery_action),
-        269..=271 => held(gpu, field),
+        228 | 229 => TypedValue::Unsigned(0),
+        230 => TypedValue::Unsigned(gpu.recovery_action),
+        269..=271 => throttled(gpu, field),
         294 | 295 if gpu.nvlink.generation >= 5 => nvlink(gpu, field, scope)?,
         32..=73 | 84..=91 | 96..=141 | 146..=168 | 200..=225 | 235..=250 => {
             nvlink(gpu, field, scope)?
         }
         0 | 274 | 289..=293 | 296..=300 | 303.. => {
-            return Err(Refusal { kind: 0, code: Code::INVALID_ARGUMENT });
+            return Err(FieldError { kind: 0, code: ErrorCode::INVALID_ARGUMENT });
         }
-        _ => return Err(not_supported(type_of(field))),
+        _ => return Err(not_supported(default_type(field))),
     })
 }
 
-fn ecc(gpu: &View, kind: u32, counter: u32) -> Result<Value, Refusal> {
-    total(gpu, kind, counter).map(Value::Long).map_err(|code| Refusal { kind: 3, code })
+fn ecc(gpu: &GpuView, kind: u32, counter: u32) -> Result<TypedValue, FieldError> {
+    total_errors(gpu, kind, counter)
+        .map(TypedValue::Long)
+        .map_err(|code| FieldError { kind: 3, code })
 }
 
-fn retired(gpu: &View, field: u32) -> Result<Value, Refusal> {
+fn retired(gpu: &GpuView, field: u32) -> Result<TypedValue, FieldError> {
     let pages = gpu.retired_pages.as_ref().ok_or(not_supported(3))?;
-    Ok(Value::Long(match field {
+    Ok(TypedValue::Long(match field {
         29 => pages.single_bit.len() as u64,
         30 => pages.double_bit.len() as u64,
         _ => u64::from(pages.pending),
     }))
 }
 
-/// The policies of fields 74 to 81, whose numbers leave a gap.
-fn policy(gpu: &View, place: u32) -> Value {
-    let policy = if place < 6 { place } else { place + 4 };
-    Value::Long(violation_ns(gpu, policy).unwrap_or(0))
+/// The policies of fields 74 to 81, whose numbering has a gap.
+fn policy(gpu: &GpuView, offset: u32) -> TypedValue {
+    let policy = if offset < 6 { offset } else { offset + 4 };
+    TypedValue::Long(violation_ns(gpu, policy).unwrap_or(0))
 }
 
-fn remap(gpu: &View, field: u32) -> Result<Value, Refusal> {
-    let remap = remapper(gpu).map_err(|code| Refusal { kind: 3, code })?;
-    Ok(Value::Long(match field {
+fn remap(gpu: &GpuView, field: u32) -> Result<TypedValue, FieldError> {
+    let remap = remapper(gpu).map_err(|code| FieldError { kind: 3, code })?;
+    Ok(TypedValue::Long(match field {
         142 => u64::from(remap.corrected_rows),
         143 => u64::from(remap.uncorrected_rows),
         144 => u64::from(remap.pending),
@@ -183,9 +189,9 @@ fn remap(gpu: &View, field: u32) -> Result<Value, Refusal> {
     }))
 }
 
-fn pcie(gpu: &View, field: u32) -> Value {
+fn pcie(gpu: &GpuView, field: u32) -> TypedValue {
     let errors = gpu.pcie.errors;
-    Value::Unsigned(match field {
+    TypedValue::Unsigned(match field {
         169 => errors.recoveries,
         173 => errors.correctable,
         176 => errors.bad_tlp,
@@ -196,56 +202,57 @@ fn pcie(gpu: &View, field: u32) -> Value {
     })
 }
 
-/// Scope 0 is the GPU, 1 the module, 2 the memory, as a real H200 answers for them.
-fn power(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+/// Scope 0 is the GPU, 1 the module, 2 the memory. Modelled on a real H200.
+fn power(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let power = &gpu.power;
     match (scope, field) {
-        (0, 185) => Ok(Value::Unsigned(power.average_mw)),
-        (0, 186) => Ok(Value::Unsigned(power.instant_mw)),
-        (0, 187) => Ok(Value::Unsigned(power.min_limit_mw)),
-        (0, 188) => Ok(Value::Unsigned(power.max_limit_mw)),
-        (0, 189) => Ok(Value::Unsigned(power.default_limit_mw)),
-        (0, 190 | 192) => Ok(Value::Unsigned(power.limit_mw)),
-        (0, _) => Ok(Value::Long(power.energy_at(gpu.now_unix_ms()))),
-        (2, 185) => power.memory_average_mw.map(Value::Unsigned).ok_or(not_supported(1)),
+        (0, 185) => Ok(TypedValue::Unsigned(power.average_mw)),
+        (0, 186) => Ok(TypedValue::Unsigned(power.instant_mw)),
+        (0, 187) => Ok(TypedValue::Unsigned(power.min_limit_mw)),
+        (0, 188) => Ok(TypedValue::Unsigned(power.max_limit_mw)),
+        (0, 189) => Ok(TypedValue::Unsigned(power.default_limit_mw)),
+        (0, 190 | 192) => Ok(TypedValue::Unsigned(power.limit_mw)),
+        (0, _) => Ok(TypedValue::Long(power.energy_at(gpu.now_unix_ms()))),
+        (2, 185) => power.memory_average_mw.map(TypedValue::Unsigned).ok_or(not_supported(1)),
         (1, _) | (_, 191) => Err(not_supported(1)),
         (2, 186) => Err(not_supported(0)),
-        _ => Err(Refusal { kind: 0, code: Code::INVALID_ARGUMENT }),
+        _ => Err(FieldError { kind: 0, code: ErrorCode::INVALID_ARGUMENT }),
     }
 }
 
-/// Time that a reason has held, in nanoseconds.
-fn held(gpu: &View, field: u32) -> Value {
-    let held = gpu.clock_events.held_at(gpu.now_unix_ms());
-    let held_us = match field {
-        269 => held.sw_thermal,
-        270 => held.hw_thermal,
-        _ => held.hw_power_brake,
+/// Throttled time of a reason, in nanoseconds.
+fn throttled(gpu: &GpuView, field: u32) -> TypedValue {
+    let throttled = gpu.clock_events.throttled_at(gpu.now_unix_ms());
+    let throttled_us = match field {
+        269 => throttled.sw_thermal,
+        270 => throttled.hw_thermal,
+        _ => throttled.hw_power_brake,
     };
-    Value::Long(held_us.saturating_mul(1000))
+    TypedValue::Long(throttled_us.saturating_mul(1000))
 }
 
-/// Fields of `NVLink`: some name the link by their own number, some by the scope, some are of all links.
-fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+/// NVLink fields. The link is given by the field number or by the scope, or the field covers all
+/// links.
+fn nvlink(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let links = &gpu.nvlink.links;
     if field == 147 {
         return Ok(if links.is_empty() {
-            Value::Nothing
+            TypedValue::Nothing
         } else {
-            Value::Unsigned(
+            TypedValue::Unsigned(
                 u32::try_from(links.iter().filter(|link| link.active).count()).unwrap_or(0),
             )
         });
     }
     if links.is_empty() {
-        return Err(not_supported(type_of(field)));
+        return Err(not_supported(default_type(field)));
     }
-    let refused = Refusal { kind: type_of(field), code: Code::INVALID_ARGUMENT };
+    let invalid = FieldError { kind: default_type(field), code: ErrorCode::INVALID_ARGUMENT };
     let count = |number: usize, counter: fn(&Link) -> u64| {
-        links.get(number).map(|link| Value::Long(counter(link)))
+        links.get(number).map(|link| TypedValue::Long(counter(link)))
     };
     let sum = |counter: fn(&Link) -> u64| {
-        Value::Long(links.iter().map(counter).fold(0, u64::saturating_add))
+        TypedValue::Long(links.iter().map(counter).fold(0, u64::saturating_add))
     };
     let (number, counter): (usize, fn(&Link) -> u64) = match field {
         38 => return Ok(sum(|link| link.crc_flit_errors)),
@@ -260,63 +267,63 @@ fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         108..=113 => (field as usize - 108 + 6, |link| link.replay_errors),
         53..=58 => (field as usize - 53, |link| link.recovery_errors),
         114..=119 => (field as usize - 114 + 6, |link| link.recovery_errors),
-        84..=91 | 132..=137 | 146 | 164..=168 => return rate(gpu, field, scope).ok_or(refused),
-        138..=141 => return traffic(gpu, field, scope).ok_or(refused),
+        84..=91 | 132..=137 | 146 | 164..=168 => return rate(gpu, field, scope).ok_or(invalid),
+        138..=141 => return traffic(gpu, field, scope).ok_or(invalid),
         161 => (scope as usize, |link| link.replay_errors),
         162 => (scope as usize, |link| link.recovery_errors),
         163 => (scope as usize, |link| link.crc_data_errors),
         201..=222 | 294 | 295 if gpu.nvlink.generation >= 5 => {
-            return fifth(gpu, field, scope).ok_or(refused);
+            return nvlink5_counter(gpu, field, scope).ok_or(invalid);
         }
-        _ => return Err(not_supported(type_of(field))),
+        _ => return Err(not_supported(default_type(field))),
     };
-    count(number, counter).ok_or(refused)
+    count(number, counter).ok_or(invalid)
 }
 
-/// Speeds, states and counts.
-fn rate(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+/// Link speeds, states and counts.
+fn rate(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let speed = |number: usize| {
         let link = gpu.nvlink.links.get(number)?;
         let speed = link.speed_mb_per_s.unwrap_or(gpu.nvlink.link_mb_per_s);
-        Some(Value::Unsigned(if link.active { speed } else { 0 }))
+        Some(TypedValue::Unsigned(if link.active { speed } else { 0 }))
     };
     let link = gpu.nvlink.links.get(scope as usize);
     match field {
         84..=89 => speed(field as usize - 84),
         132..=137 => speed(field as usize - 132 + 6),
-        90 => Some(Value::Unsigned(gpu.nvlink.link_mb_per_s)),
-        91 => Some(Value::Unsigned(u32::try_from(gpu.nvlink.links.len()).unwrap_or(0))),
-        146 => link.map(|_| Value::Unsigned(scope)),
+        90 => Some(TypedValue::Unsigned(gpu.nvlink.link_mb_per_s)),
+        91 => Some(TypedValue::Unsigned(u32::try_from(gpu.nvlink.links.len()).unwrap_or(0))),
+        146 => link.map(|_| TypedValue::Unsigned(scope)),
         164 => speed(scope as usize),
         165 => link.map(|link| flag(link.active)),
-        166 => link.map(|_| Value::Unsigned(version_number(gpu.nvlink.generation))),
-        167 => link.map(|_| Value::Unsigned(0)),
-        168 => Some(Value::Unsigned(0)),
+        166 => link.map(|_| TypedValue::Unsigned(version_number(gpu.nvlink.generation))),
+        167 => link.map(|_| TypedValue::Unsigned(0)),
+        168 => Some(TypedValue::Unsigned(0)),
         _ => None,
     }
 }
 
-/// Kibibytes sent (even fields) or received, on one link or on all.
-fn traffic(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+/// KiB sent (even fields) or received (odd fields), for one link or for all.
+fn traffic(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let now = gpu.now_unix_ms();
     let count = |link: &Link| {
         let (sent, received) = gpu.nvlink.traffic_kib_at(link, now);
         if field.is_multiple_of(2) { sent } else { received }
     };
     let links = &gpu.nvlink.links;
-    Some(Value::Long(if scope == u32::MAX {
+    Some(TypedValue::Long(if scope == u32::MAX {
         links.iter().map(count).fold(0, u64::saturating_add)
     } else {
         count(links.get(scope as usize)?)
     }))
 }
 
-/// The counters that came with the fifth generation.
-fn fifth(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+/// Counters introduced with NVLink 5.
+fn nvlink5_counter(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let link = gpu.nvlink.links.get(scope as usize)?;
     let (sent_kib, received_kib) = gpu.nvlink.traffic_kib_at(link, gpu.now_unix_ms());
     let counters = &link.fifth;
-    Some(Value::Long(match field {
+    Some(TypedValue::Long(match field {
         202 => sent_kib.saturating_mul(1024),
         204 => received_kib.saturating_mul(1024),
         206 => counters.malformed_packets,
@@ -336,8 +343,8 @@ fn fifth(gpu: &View, field: u32, scope: u32) -> Option<Value> {
     }))
 }
 
-/// The type that a field is marked with where it has no value, as a real H200 without links marks it.
-fn type_of(field: u32) -> u32 {
+/// The type reported for a field without a value, as on a real H200 without NVLink links.
+fn default_type(field: u32) -> u32 {
     match field {
         7..=31 | 92 | 93 | 138..=145 | 161..=163 | 272 | 273 => 3,
         82

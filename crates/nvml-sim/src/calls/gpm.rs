@@ -1,4 +1,4 @@
-//! GPU performance monitoring: two samples, and metrics of the time between them.
+//! GPU performance monitoring (GPM): metrics over the time between two samples.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -6,21 +6,21 @@ use std::sync::LazyLock;
 
 use farrier_sim::Gpu;
 
-use crate::abi::{Device, Out, OutArray, Token};
-use crate::code::{Answer, Code};
-use crate::library::{Registry, View, on_device, on_node};
+use crate::abi::{DeviceHandle, OpaqueHandle, OutArray, OutPtr};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::{GpuView, Registry, on_device, on_node};
 use crate::structs::{GpmMetric, GpmMetricsHead, GpmSupport};
 
-static SAMPLES: Registry<Option<Reading>> = Registry::new();
+static SAMPLES: Registry<Option<GpmSample>> = Registry::new();
 
-/// Metrics have numbers below this.
+/// Exclusive upper bound of the metric IDs.
 const METRICS_END: u32 = 332;
-/// More metrics than any header has room for.
-const METRICS_ASKED_MAX: u32 = 1024;
+/// More than the capacity in any header version.
+const METRICS_REQUESTED_MAX: u32 = 1024;
 
-/// What a sample holds: the rates that last until the next.
+/// A sample: the rates in effect until the next one.
 #[derive(Clone)]
-struct Reading {
+struct GpmSample {
     gpu_percent: f64,
     sm_percent: f64,
     occupancy_percent: f64,
@@ -35,7 +35,7 @@ struct Reading {
     optical_flow_percent: f64,
     pcie_transmit_mib_per_s: f64,
     pcie_receive_mib_per_s: f64,
-    /// Received and sent by each link, in mebibytes a second.
+    /// Receive and transmit rate of each link, in MiB/s.
     links: Vec<(f64, f64)>,
 }
 
@@ -44,8 +44,8 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0
 }
 
-impl Reading {
-    fn of(gpu: &Gpu) -> Self {
+impl GpmSample {
+    fn capture(gpu: &Gpu) -> Self {
         let busy = &gpu.utilisation;
         let (sent, received) = gpu.nvlink.link_bytes_per_s();
         let link = |active: bool| {
@@ -71,14 +71,14 @@ impl Reading {
         }
     }
 
-    /// The value of a metric; those that nothing is known of are nought, as on an idle card.
+    /// Value of a metric. Metrics without simulated data are 0, as on an idle GPU.
     fn metric(&self, id: u32) -> f64 {
         match id {
             1 => self.gpu_percent,
             2 => self.sm_percent,
             3 => self.occupancy_percent,
             4 => self.integer_percent,
-            // Half-precision products are all that the tensor cores do here.
+            // All tensor core activity counts as HMMA.
             5 | 7 => self.tensor_percent,
             10 => self.dram_percent,
             11 => self.fp64_percent,
@@ -91,7 +91,7 @@ impl Reading {
             50 | 51 => self.optical_flow_percent,
             60 => self.links.iter().map(|link| link.0).sum(),
             61 => self.links.iter().map(|link| link.1).sum(),
-            // Two for each link: received, then sent.
+            // Two metrics per link: receive, then transmit.
             62..=97 => self
                 .links
                 .get((id as usize - 62) / 2)
@@ -102,10 +102,10 @@ impl Reading {
 }
 
 device_calls! {
-    nvmlGpmQueryDeviceSupport(support: Out<GpmSupport>) |gpu| support.change(|support| {
+    nvmlGpmQueryDeviceSupport(support: OutPtr<GpmSupport>) |gpu| support.change(|support| {
         support.supported = u32::from(is_supported(gpu));
     });
-    nvmlGpmQueryIfStreamingEnabled(state: Out<u32>) |gpu| if is_supported(gpu) { state.put(0) } else { Err(Code::NOT_SUPPORTED) };
+    nvmlGpmQueryIfStreamingEnabled(state: OutPtr<u32>) |gpu| if is_supported(gpu) { state.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) };
 }
 
 fn is_supported(gpu: &Gpu) -> bool {
@@ -113,77 +113,83 @@ fn is_supported(gpu: &Gpu) -> bool {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlGpmSampleAlloc(sample: Out<Token>) -> c_int {
+pub(crate) extern "C" fn nvmlGpmSampleAlloc(sample: OutPtr<OpaqueHandle>) -> c_int {
     on_node("nvmlGpmSampleAlloc", |_| {
-        if sample.is_null() { Err(Code::INVALID_ARGUMENT) } else { sample.put(SAMPLES.add(None)) }
+        if sample.is_null() {
+            Err(ErrorCode::INVALID_ARGUMENT)
+        } else {
+            sample.put(SAMPLES.add(None))
+        }
     })
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlGpmSampleFree(sample: Token) -> c_int {
+pub(crate) extern "C" fn nvmlGpmSampleFree(sample: OpaqueHandle) -> c_int {
     on_node("nvmlGpmSampleFree", |_| SAMPLES.remove(sample))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlGpmSampleGet(device: Device, sample: Token) -> c_int {
-    on_device("nvmlGpmSampleGet", device, |gpu: &View| {
+pub(crate) extern "C" fn nvmlGpmSampleGet(device: DeviceHandle, sample: OpaqueHandle) -> c_int {
+    on_device("nvmlGpmSampleGet", device, |gpu: &GpuView| {
         if !is_supported(gpu) {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(ErrorCode::NOT_SUPPORTED);
         }
-        SAMPLES.with(sample, |kept| *kept = Some(Reading::of(gpu)))
+        SAMPLES.with(sample, |stored| *stored = Some(GpmSample::capture(gpu)))
     })
 }
 
-/// The metrics follow the head; how many there are is in it, as headers differ in how many there is room for.
+/// The metrics array follows the head, which holds the count. Header versions differ in capacity.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlGpmMetricsGet(request: Out<GpmMetricsHead>) -> c_int {
+pub(crate) extern "C" fn nvmlGpmMetricsGet(request: OutPtr<GpmMetricsHead>) -> c_int {
     on_node("nvmlGpmMetricsGet", |_| {
         let head = request.get()?;
         if head.version != 1 {
-            return Err(Code::VERSION_MISMATCH);
+            return Err(ErrorCode::VERSION_MISMATCH);
         }
-        if head.count == 0 || head.count > METRICS_ASKED_MAX {
-            return Err(Code::INVALID_ARGUMENT);
+        if head.count == 0 || head.count > METRICS_REQUESTED_MAX {
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        let reading =
-            |sample| SAMPLES.with(sample, |kept| kept.clone())?.ok_or(Code::INVALID_ARGUMENT);
-        reading(head.first)?;
-        let second = reading(head.second)?;
+        let read_sample = |sample| {
+            SAMPLES.with(sample, |stored| stored.clone())?.ok_or(ErrorCode::INVALID_ARGUMENT)
+        };
+        read_sample(head.first)?;
+        let second = read_sample(head.second)?;
         put_metrics(&second, head.count, request.after())
     })
 }
 
-fn put_metrics(reading: &Reading, count: u32, metrics: OutArray<GpmMetric>) -> Answer {
-    for place in 0..count as usize {
-        metrics.at(place)?.change(|metric| {
-            let known = (1..METRICS_END).contains(&metric.id);
-            metric.code = if known { 0 } else { Code::INVALID_ARGUMENT.0 };
-            metric.value = if known { reading.metric(metric.id) } else { 0.0 };
-            let words = NAMES.get(metric.id as usize).filter(|_| known);
-            metric.short_name = words
-                .and_then(|words| words.short.as_deref())
+fn put_metrics(sample: &GpmSample, count: u32, metrics: OutArray<GpmMetric>) -> NvmlResult {
+    for index in 0..count as usize {
+        metrics.at(index)?.change(|metric| {
+            let valid = (1..METRICS_END).contains(&metric.id);
+            metric.code = if valid { 0 } else { ErrorCode::INVALID_ARGUMENT.0 };
+            metric.value = if valid { sample.metric(metric.id) } else { 0.0 };
+            let names = NAMES.get(metric.id as usize).filter(|_| valid);
+            metric.short_name = names
+                .and_then(|names| names.short.as_deref())
                 .map_or(ptr::null(), std::ffi::CStr::as_ptr);
-            metric.long_name = words
-                .and_then(|words| words.long.as_deref())
+            metric.long_name = names
+                .and_then(|names| names.long.as_deref())
                 .map_or(ptr::null(), std::ffi::CStr::as_ptr);
-            metric.unit = words.map_or(ptr::null::<c_char>(), |words| words.unit.as_ptr());
+            metric.unit = names.map_or(ptr::null::<c_char>(), |names| names.unit.as_ptr());
         })?;
     }
     Ok(())
 }
 
-/// What the driver calls a metric.
-struct Words {
+/// Names and unit of a metric, as the driver reports them.
+struct MetricNames {
     short: Option<CString>,
     long: Option<CString>,
     unit: CString,
 }
 
-/// By number. Kept for the life of the library: clients hold on to the pointers.
-static NAMES: LazyLock<Vec<Words>> = LazyLock::new(|| (0..METRICS_END).map(words_of).collect());
+/// By metric ID. Static, since clients keep the pointers.
+static NAMES: LazyLock<Vec<MetricNames>> =
+    LazyLock::new(|| (0..METRICS_END).map(metric_names).collect());
 
-fn words_of(id: u32) -> Words {
-    let words = match id {
+fn metric_names(id: u32) -> MetricNames {
+    let names = match id {
         1 => Some(("gract".to_owned(), "GRAPHICS_UTIL".to_owned())),
         2 => Some(("smutil".to_owned(), "SM_UTIL".to_owned())),
         3 => Some(("smocc".to_owned(), "SM_OCCUPANCY".to_owned())),
@@ -204,13 +210,13 @@ fn words_of(id: u32) -> Words {
         60 => Some(("nvlrx".to_owned(), "NVLINK_TOTAL_RX_PER_SEC".to_owned())),
         61 => Some(("nvltx".to_owned(), "NVLINK_TOTAL_TX_PER_SEC".to_owned())),
         62..=97 => {
-            let (link, way) = ((id - 62) / 2, if id.is_multiple_of(2) { "rx" } else { "tx" });
+            let (link, direction) = ((id - 62) / 2, if id.is_multiple_of(2) { "rx" } else { "tx" });
             Some((
-                format!("nvl{link}{way}"),
-                format!("NVLINK_L{link}_{}_PER_SEC", way.to_uppercase()),
+                format!("nvl{link}{direction}"),
+                format!("NVLINK_L{link}_{}_PER_SEC", direction.to_uppercase()),
             ))
         }
-        // Of the counters of context switches the one that was seen on a card.
+        // The only context switch counter observed on a real GPU.
         200 => Some(("cs6elp".to_owned(), "GR6_CTXSW_CYCLES_ELAPSED".to_owned())),
         _ => None,
     };
@@ -219,7 +225,7 @@ fn words_of(id: u32) -> Words {
         200 => c"#",
         _ => c"%",
     };
-    let (short, long) = words.unzip();
+    let (short, long) = names.unzip();
     let text = |text: Option<String>| text.and_then(|text| CString::new(text).ok());
-    Words { short: text(short), long: text(long), unit: unit.to_owned() }
+    MetricNames { short: text(short), long: text(long), unit: unit.to_owned() }
 }

@@ -1,79 +1,84 @@
-//! Finding devices.
+//! Device enumeration and lookup.
 
 use std::ffi::{c_int, c_uint};
 
-use crate::abi::{Device, Out, Text, version_of};
-use crate::code::{Answer, Code};
-use crate::library::{Session, open};
+use crate::abi::{DeviceHandle, OutPtr, TextArg, struct_version};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::{Session, open_device};
 use crate::structs::Uuid;
 
 node_calls! {
-    nvmlDeviceGetCount(count: Out<c_uint>) |session| put_count(session, count);
-    nvmlDeviceGetCount_v2(count: Out<c_uint>) |session| put_count(session, count);
-    nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Device>) |session| {
-        device.put(open(session, "nvmlDeviceGetHandleByIndex", index as usize)?)
+    nvmlDeviceGetCount(count: OutPtr<c_uint>) |session| put_count(session, count);
+    nvmlDeviceGetCount_v2(count: OutPtr<c_uint>) |session| put_count(session, count);
+    nvmlDeviceGetHandleByIndex(index: c_uint, device: OutPtr<DeviceHandle>) |session| {
+        device.put(open_device(session, "nvmlDeviceGetHandleByIndex", index as usize)?)
     };
-    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Device>) |session| {
-        device.put(open(session, "nvmlDeviceGetHandleByIndex_v2", index as usize)?)
+    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: OutPtr<DeviceHandle>) |session| {
+        device.put(open_device(session, "nvmlDeviceGetHandleByIndex_v2", index as usize)?)
     };
-    nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Device>) |session| {
+    nvmlDeviceGetHandleByUUID(uuid: TextArg, device: OutPtr<DeviceHandle>) |session| {
         let uuid = uuid.get()?;
         find(session, "nvmlDeviceGetHandleByUUID", device, |gpu| gpu.uuid == uuid)
     };
-    nvmlDeviceGetHandleByUUIDV(uuid: Out<Uuid>, device: Out<Device>) |session| {
-        if uuid.version()? != version_of::<Uuid>(1) {
-            return Err(Code::VERSION_MISMATCH);
+    nvmlDeviceGetHandleByUUIDV(uuid: OutPtr<Uuid>, device: OutPtr<DeviceHandle>) |session| {
+        if uuid.version()? != struct_version::<Uuid>(1) {
+            return Err(ErrorCode::VERSION_MISMATCH);
         }
-        let wanted = uuid.get()?;
-        let text = match wanted.kind {
-            1 => String::from_utf8_lossy(wanted.value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned(),
-            2 => bytes_as_uuid(&wanted.value[..16]),
-            _ => return Err(Code::INVALID_ARGUMENT),
+        let request = uuid.get()?;
+        let text = match request.kind {
+            1 => String::from_utf8_lossy(request.value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned(),
+            2 => bytes_as_uuid(&request.value[..16]),
+            _ => return Err(ErrorCode::INVALID_ARGUMENT),
         };
         find(session, "nvmlDeviceGetHandleByUUIDV", device, |gpu| gpu.uuid == text)
     };
-    nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Device>) |session| {
+    nvmlDeviceGetHandleBySerial(serial: TextArg, device: OutPtr<DeviceHandle>) |session| {
         let serial = serial.get()?;
         find(session, "nvmlDeviceGetHandleBySerial", device, |gpu| gpu.serial == serial)
     };
-    nvmlDeviceGetHandleByPciBusId(bus: Text, device: Out<Device>) |session| {
+    nvmlDeviceGetHandleByPciBusId(bus: TextArg, device: OutPtr<DeviceHandle>) |session| {
         find_by_bus(session, "nvmlDeviceGetHandleByPciBusId", bus, device)
     };
-    nvmlDeviceGetHandleByPciBusId_v2(bus: Text, device: Out<Device>) |session| {
+    nvmlDeviceGetHandleByPciBusId_v2(bus: TextArg, device: OutPtr<DeviceHandle>) |session| {
         find_by_bus(session, "nvmlDeviceGetHandleByPciBusId_v2", bus, device)
     };
 }
 
 device_calls! {
-    nvmlDeviceGetIndex(index: Out<c_uint>) |gpu| index.put(u32::try_from(gpu.index).map_err(|_| Code::UNKNOWN)?);
-    nvmlDeviceOnSameBoard(other: Device, same: Out<c_int>) |gpu| same.put(c_int::from(gpu.other(other)?.0 == gpu.index));
+    nvmlDeviceGetIndex(index: OutPtr<c_uint>) |gpu| index.put(u32::try_from(gpu.index).map_err(|_| ErrorCode::UNKNOWN)?);
+    nvmlDeviceOnSameBoard(other: DeviceHandle, same: OutPtr<c_int>) |gpu| same.put(c_int::from(gpu.other(other)?.0 == gpu.index));
 }
 
-fn put_count(session: &Session, count: Out<c_uint>) -> Answer {
-    count.put(u32::try_from(session.count()).map_err(|_| Code::UNKNOWN)?)
+fn put_count(session: &Session, count: OutPtr<c_uint>) -> NvmlResult {
+    count.put(u32::try_from(session.count()).map_err(|_| ErrorCode::UNKNOWN)?)
 }
 
 fn find(
     session: &Session,
     name: &str,
-    device: Out<Device>,
-    is_it: impl Fn(&farrier_sim::Gpu) -> bool,
-) -> Answer {
-    let found = session.gpus().into_iter().find(|(_, gpu)| is_it(gpu)).map(|(index, _)| index);
-    device.put(open(session, name, found.ok_or(Code::NOT_FOUND)?)?)
+    device: OutPtr<DeviceHandle>,
+    matches: impl Fn(&farrier_sim::Gpu) -> bool,
+) -> NvmlResult {
+    let found = session.gpus().into_iter().find(|(_, gpu)| matches(gpu)).map(|(index, _)| index);
+    device.put(open_device(session, name, found.ok_or(ErrorCode::NOT_FOUND)?)?)
 }
 
-/// A bus id in any of the forms that are about: `00000000:1B:00.0`, `0000:1b:00.0`, `1b:00.0`.
-fn find_by_bus(session: &Session, name: &str, bus: Text, device: Out<Device>) -> Answer {
+/// Finds a device by bus ID in any common form: `00000000:1B:00.0`, `0000:1b:00.0`, `1b:00.0`.
+fn find_by_bus(
+    session: &Session,
+    name: &str,
+    bus: TextArg,
+    device: OutPtr<DeviceHandle>,
+) -> NvmlResult {
     let bus = bus.get()?.to_ascii_lowercase();
-    let place = bus.strip_suffix(".0").ok_or(Code::INVALID_ARGUMENT)?;
+    let place = bus.strip_suffix(".0").ok_or(ErrorCode::INVALID_ARGUMENT)?;
     let parts: Vec<&str> = place.split(':').collect();
     let numbers: Result<Vec<u32>, _> =
         parts.iter().map(|part| u32::from_str_radix(part, 16)).collect();
-    let (domain, bus, slot) = match numbers.map_err(|_| Code::INVALID_ARGUMENT)?.as_slice() {
+    let (domain, bus, slot) = match numbers.map_err(|_| ErrorCode::INVALID_ARGUMENT)?.as_slice() {
         [domain, bus, slot] => (*domain, *bus, *slot),
         [bus, slot] => (0, *bus, *slot),
-        _ => return Err(Code::INVALID_ARGUMENT),
+        _ => return Err(ErrorCode::INVALID_ARGUMENT),
     };
     find(session, name, device, |gpu| {
         (gpu.pci.domain, gpu.pci.bus, gpu.pci.device) == (domain, bus, slot)

@@ -1,63 +1,63 @@
-//! `NVLink`, `PCIe`, the fabric, and which device is near which.
+//! NVLink, PCIe, fabric and topology.
 
 use std::ffi::{c_uint, c_ulong};
 
 use farrier_sim::Gpu;
 use farrier_sim::gpu::{Fabric, Link, Remote};
 
-use crate::abi::{Device, Out, OutArray, characters, version_of};
+use crate::abi::{DeviceHandle, OutArray, OutPtr, fixed_text, struct_version};
 use crate::calls::system::{cpu_list, put_devices};
-use crate::code::{Answer, Code};
-use crate::library::{View, handle_of};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::{GpuView, handle_for};
 use crate::structs::{FabricInfo, FabricInfoV2, FabricInfoV3, PciInfo, VersionOnly};
 
 device_calls! {
-    nvmlDeviceGetNvLinkState(number: c_uint, active: Out<c_uint>) |gpu| active.put(u32::from(link(gpu, number)?.active));
-    nvmlDeviceGetNvLinkVersion(number: c_uint, version: Out<c_uint>) |gpu| {
+    nvmlDeviceGetNvLinkState(number: c_uint, active: OutPtr<c_uint>) |gpu| active.put(u32::from(link(gpu, number)?.active));
+    nvmlDeviceGetNvLinkVersion(number: c_uint, version: OutPtr<c_uint>) |gpu| {
         link(gpu, number)?;
         version.put(version_number(gpu.nvlink.generation))
     };
-    nvmlDeviceGetNvLinkCapability(number: c_uint, capability: c_uint, has: Out<c_uint>) |gpu| {
+    nvmlDeviceGetNvLinkCapability(number: c_uint, capability: c_uint, has: OutPtr<c_uint>) |gpu| {
         if number >= LINKS_MAX {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         link(gpu, number)?;
         match capability {
-            // Peer-to-peer, system memory, atomics to both; not a bridge of graphics cards; valid.
+            // P2P, system memory access, atomics for both, valid. Not an SLI bridge.
             0..=3 | 5 => has.put(1),
             4 => has.put(0),
-            _ => Err(Code::INVALID_ARGUMENT),
+            _ => Err(ErrorCode::INVALID_ARGUMENT),
         }
     };
-    nvmlDeviceGetNvLinkRemoteDeviceType(number: c_uint, kind: Out<c_uint>) |gpu| kind.put(match link(gpu, number)?.remote {
+    nvmlDeviceGetNvLinkRemoteDeviceType(number: c_uint, kind: OutPtr<c_uint>) |gpu| kind.put(match link(gpu, number)?.remote {
         Remote::Gpu => 0,
         Remote::Switch => 2,
         Remote::Unknown => 0xff,
     });
-    nvmlDeviceGetNvLinkRemotePciInfo(number: c_uint, info: Out<PciInfo>) |gpu| remote(link(gpu, number)?, info);
-    nvmlDeviceGetNvLinkRemotePciInfo_v2(number: c_uint, info: Out<PciInfo>) |gpu| remote(link(gpu, number)?, info);
-    nvmlDeviceGetNvLinkErrorCounter(number: c_uint, counter: c_uint, count: Out<u64>) |gpu| {
+    nvmlDeviceGetNvLinkRemotePciInfo(number: c_uint, info: OutPtr<PciInfo>) |gpu| remote(link(gpu, number)?, info);
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(number: c_uint, info: OutPtr<PciInfo>) |gpu| remote(link(gpu, number)?, info);
+    nvmlDeviceGetNvLinkErrorCounter(number: c_uint, counter: c_uint, count: OutPtr<u64>) |gpu| {
         let link = link(gpu, number)?;
         count.put(match counter {
             0 => link.replay_errors,
             1 => link.recovery_errors,
             2 => link.crc_flit_errors,
             3 => link.crc_data_errors,
-            4 => return Err(Code::NOT_SUPPORTED),
-            _ => return Err(Code::INVALID_ARGUMENT),
+            4 => return Err(ErrorCode::NOT_SUPPORTED),
+            _ => return Err(ErrorCode::INVALID_ARGUMENT),
         })
     };
-    nvmlDeviceGetNvLinkInfo(info: Out<VersionOnly>) |_gpu| match info.version()? {
-        0x100_0008 | 0x200_064c => Err(Code::NOT_SUPPORTED),
-        _ => Err(Code::VERSION_MISMATCH),
+    nvmlDeviceGetNvLinkInfo(info: OutPtr<VersionOnly>) |_gpu| match info.version()? {
+        0x100_0008 | 0x200_064c => Err(ErrorCode::NOT_SUPPORTED),
+        _ => Err(ErrorCode::VERSION_MISMATCH),
     };
-    nvmlDeviceGetCurrPcieLinkGeneration(generation: Out<c_uint>) |gpu| generation.put(gpu.pcie.generation);
-    nvmlDeviceGetMaxPcieLinkGeneration(generation: Out<c_uint>) |gpu| generation.put(gpu.pcie.max_generation);
-    nvmlDeviceGetGpuMaxPcieLinkGeneration(generation: Out<c_uint>) |gpu| generation.put(gpu.pcie.max_generation);
-    nvmlDeviceGetCurrPcieLinkWidth(width: Out<c_uint>) |gpu| width.put(gpu.pcie.width);
-    nvmlDeviceGetMaxPcieLinkWidth(width: Out<c_uint>) |gpu| width.put(gpu.pcie.max_width);
-    nvmlDeviceGetPcieLinkMaxSpeed(speed: Out<c_uint>) |gpu| speed.put(gpu.pcie.max_generation);
-    nvmlDeviceGetPcieSpeed(speed: Out<c_uint>) |gpu| speed.put(match gpu.pcie.generation {
+    nvmlDeviceGetCurrPcieLinkGeneration(generation: OutPtr<c_uint>) |gpu| generation.put(gpu.pcie.generation);
+    nvmlDeviceGetMaxPcieLinkGeneration(generation: OutPtr<c_uint>) |gpu| generation.put(gpu.pcie.max_generation);
+    nvmlDeviceGetGpuMaxPcieLinkGeneration(generation: OutPtr<c_uint>) |gpu| generation.put(gpu.pcie.max_generation);
+    nvmlDeviceGetCurrPcieLinkWidth(width: OutPtr<c_uint>) |gpu| width.put(gpu.pcie.width);
+    nvmlDeviceGetMaxPcieLinkWidth(width: OutPtr<c_uint>) |gpu| width.put(gpu.pcie.max_width);
+    nvmlDeviceGetPcieLinkMaxSpeed(speed: OutPtr<c_uint>) |gpu| speed.put(gpu.pcie.max_generation);
+    nvmlDeviceGetPcieSpeed(speed: OutPtr<c_uint>) |gpu| speed.put(match gpu.pcie.generation {
         1 => 2500,
         2 => 5000,
         3 => 8000,
@@ -65,51 +65,51 @@ device_calls! {
         5 => 32_000,
         _ => 64_000,
     });
-    nvmlDeviceGetPcieReplayCounter(count: Out<c_uint>) |gpu| count.put(gpu.pcie.replays);
-    nvmlDeviceGetPcieThroughput(counter: c_uint, rate: Out<c_uint>) |gpu| match counter {
+    nvmlDeviceGetPcieReplayCounter(count: OutPtr<c_uint>) |gpu| count.put(gpu.pcie.replays);
+    nvmlDeviceGetPcieThroughput(counter: c_uint, rate: OutPtr<c_uint>) |gpu| match counter {
         0 => rate.put(gpu.pcie.transmit_kb_per_s),
         1 => rate.put(gpu.pcie.receive_kb_per_s),
-        _ => Err(Code::INVALID_ARGUMENT),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     };
-    nvmlDeviceGetGpuFabricInfo(info: Out<FabricInfo>) |gpu| {
+    nvmlDeviceGetGpuFabricInfo(info: OutPtr<FabricInfo>) |gpu| {
         let (fabric, cluster_uuid) = fabric(gpu);
         info.put(FabricInfo { cluster_uuid, status: fabric.status, clique: fabric.clique, state: fabric.state })
     };
-    nvmlDeviceGetGpuFabricInfoV(info: Out<FabricInfoV2>) |gpu| fabric_versions(gpu, info);
-    nvmlDeviceGetP2PStatus(other: Device, index: c_uint, status: Out<c_uint>) |gpu| {
-        let (place, peer) = gpu.other(other)?;
-        status.put(peer_status(gpu, place, &peer, index))
+    nvmlDeviceGetGpuFabricInfoV(info: OutPtr<FabricInfoV2>) |gpu| fabric_versions(gpu, info);
+    nvmlDeviceGetP2PStatus(other: DeviceHandle, index: c_uint, status: OutPtr<c_uint>) |gpu| {
+        let (peer_index, peer) = gpu.other(other)?;
+        status.put(peer_status(gpu, peer_index, &peer, index))
     };
-    nvmlDeviceGetTopologyCommonAncestor(other: Device, level: Out<c_uint>) |gpu| {
-        let (place, peer) = gpu.other(other)?;
-        if place == gpu.index { Err(Code::NOT_SUPPORTED) } else { level.put(ancestor(gpu, &peer)) }
+    nvmlDeviceGetTopologyCommonAncestor(other: DeviceHandle, level: OutPtr<c_uint>) |gpu| {
+        let (peer_index, peer) = gpu.other(other)?;
+        if peer_index == gpu.index { Err(ErrorCode::NOT_SUPPORTED) } else { level.put(ancestor(gpu, &peer)) }
     };
-    nvmlDeviceGetTopologyNearestGpus(level: c_uint, count: Out<c_uint>, devices: OutArray<Device>) |gpu| {
-        let others = gpu.session.gpus().into_iter().filter(|(place, _)| *place != gpu.index);
-        let near: Vec<Device> = others.filter(|(_, peer)| ancestor(gpu, peer) == level).map(|(place, _)| handle_of(place)).collect();
-        put_devices(&near, count, devices)
+    nvmlDeviceGetTopologyNearestGpus(level: c_uint, count: OutPtr<c_uint>, devices: OutArray<DeviceHandle>) |gpu| {
+        let others = gpu.session.gpus().into_iter().filter(|(index, _)| *index != gpu.index);
+        let nearest: Vec<DeviceHandle> = others.filter(|(_, peer)| ancestor(gpu, peer) == level).map(|(index, _)| handle_for(index)).collect();
+        put_devices(&nearest, count, devices)
     };
-    nvmlDeviceGetCpuAffinity(size: c_uint, set: OutArray<c_ulong>) |gpu| put_set(&cpu_list(&gpu.pci.cpus), size, set);
+    nvmlDeviceGetCpuAffinity(size: c_uint, set: OutArray<c_ulong>) |gpu| put_bit_set(&cpu_list(&gpu.pci.cpus), size, set);
     nvmlDeviceGetCpuAffinityWithinScope(size: c_uint, set: OutArray<c_ulong>, scope: c_uint) |gpu| {
-        if scope > 1 { Err(Code::INVALID_ARGUMENT) } else { put_set(&cpu_list(&gpu.pci.cpus), size, set) }
+        if scope > 1 { Err(ErrorCode::INVALID_ARGUMENT) } else { put_bit_set(&cpu_list(&gpu.pci.cpus), size, set) }
     };
     nvmlDeviceGetMemoryAffinity(size: c_uint, set: OutArray<c_ulong>, scope: c_uint) |gpu| {
-        if scope > 1 { Err(Code::INVALID_ARGUMENT) } else { put_set(&[gpu.pci.numa_node], size, set) }
+        if scope > 1 { Err(ErrorCode::INVALID_ARGUMENT) } else { put_bit_set(&[gpu.pci.numa_node], size, set) }
     };
 }
 
-/// The most links that NVML knows of one GPU.
+/// NVML's maximum number of links per GPU.
 const LINKS_MAX: u32 = 18;
 
-/// A link; a GPU without any does not support the question.
-fn link(gpu: &View, number: u32) -> Result<&Link, Code> {
+/// A link. On a GPU without NVLink links the call is not supported.
+fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     if gpu.nvlink.links.is_empty() {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(ErrorCode::NOT_SUPPORTED);
     }
-    gpu.nvlink.links.get(number as usize).ok_or(Code::INVALID_ARGUMENT)
+    gpu.nvlink.links.get(number as usize).ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// NVML's number of a generation of `NVLink`.
+/// NVML's version number of an NVLink generation.
 pub(crate) fn version_number(generation: u32) -> u32 {
     match generation {
         1 => 1,
@@ -122,36 +122,36 @@ pub(crate) fn version_number(generation: u32) -> u32 {
     }
 }
 
-/// The device at the other end: a switch of NVIDIA's, as far as is known.
-fn remote(link: &Link, info: Out<PciInfo>) -> Answer {
+/// PCI info of the remote device, which is assumed to be an NVSwitch.
+fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
     let parts: Vec<u32> = link
         .remote_address
         .split([':', '.'])
         .filter_map(|part| u32::from_str_radix(part, 16).ok())
         .collect();
     let [domain, bus, device, _] = parts.as_slice() else {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(ErrorCode::NOT_SUPPORTED);
     };
     info.put(PciInfo {
-        bus_id_legacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        bus_id_legacy: fixed_text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
         domain: *domain,
         bus: *bus,
         device: *device,
         device_id: 0x22a3_10de,
         subsystem_id: 0,
-        bus_id: characters(&link.remote_address),
+        bus_id: fixed_text(&link.remote_address),
     })
 }
 
-/// Outside of a fabric every value is nought, which is no error.
+/// Outside of a fabric all values are 0 and the call succeeds.
 fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
     let none =
         || Fabric { state: 0, status: 0, clique: 0, cluster_uuid: String::new(), health_mask: 0 };
     let fabric = gpu.fabric.clone().unwrap_or_else(none);
     let digits: Vec<u8> = fabric.cluster_uuid.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut uuid = [0; 16];
-    for (place, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
-        *place = std::str::from_utf8(pair)
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = std::str::from_utf8(pair)
             .ok()
             .and_then(|pair| u8::from_str_radix(pair, 16).ok())
             .unwrap_or(0);
@@ -159,16 +159,16 @@ fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
     (fabric, uuid)
 }
 
-fn fabric_versions(gpu: &View, info: Out<FabricInfoV2>) -> Answer {
+fn fabric_versions(gpu: &GpuView, info: OutPtr<FabricInfoV2>) -> NvmlResult {
     let (fabric, cluster_uuid) = fabric(gpu);
     let version = info.version()?;
     let Fabric { state, status, clique, health_mask, .. } = fabric;
     let two = FabricInfoV2 { version, cluster_uuid, status, clique, state, health_mask };
-    if version == version_of::<FabricInfoV2>(2) {
+    if version == struct_version::<FabricInfoV2>(2) {
         info.put(two)
-    } else if version == version_of::<FabricInfoV3>(3) {
+    } else if version == struct_version::<FabricInfoV3>(3) {
         info.put(two)?;
-        // Healthy, unhealthy or limited; 0 where there is no fabric.
+        // 1 healthy, 2 unhealthy, 3 limited capacity; 0 without a fabric.
         let limited = health_mask & 0x3 == 1;
         let unhealthy = health_mask >> 4 & 0x3 == 1 || health_mask >> 8 & 0xf > 1;
         let summary = match (state, unhealthy, limited) {
@@ -179,7 +179,7 @@ fn fabric_versions(gpu: &View, info: Out<FabricInfoV2>) -> Answer {
         };
         info.extended::<FabricInfoV3>().change(|info| info.health_summary = summary)
     } else {
-        Err(Code::VERSION_MISMATCH)
+        Err(ErrorCode::VERSION_MISMATCH)
     }
 }
 
@@ -187,14 +187,14 @@ fn ancestor(gpu: &Gpu, peer: &Gpu) -> u32 {
     if gpu.pci.numa_node == peer.pci.numa_node { 40 } else { 50 }
 }
 
-/// Peers with links to the same switches, or to each other, can do everything; others nothing.
-fn peer_status(gpu: &View, place: usize, peer: &Gpu, index: u32) -> u32 {
+/// GPUs with active NVLink links have full peer-to-peer access, others none.
+fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 {
     const OK: u32 = 0;
     const CHIPSET_NOT_SUPPORTED: u32 = 1;
     const NOT_SUPPORTED: u32 = 5;
     let linked = |gpu: &Gpu| gpu.nvlink.links.iter().any(|link| link.active);
     match index {
-        0..=4 if place == gpu.index => NOT_SUPPORTED,
+        0..=4 if peer_index == gpu.index => NOT_SUPPORTED,
         0..=4 if linked(gpu) && linked(peer) => OK,
         0 | 1 | 3 | 4 => CHIPSET_NOT_SUPPORTED,
         2 => NOT_SUPPORTED,
@@ -202,10 +202,10 @@ fn peer_status(gpu: &View, place: usize, peer: &Gpu, index: u32) -> u32 {
     }
 }
 
-/// A set of numbers as bits, in `size` words.
-fn put_set(numbers: &[u32], size: u32, set: OutArray<c_ulong>) -> Answer {
+/// Writes a set of numbers as a bit set of `size` words.
+fn put_bit_set(numbers: &[u32], size: u32, set: OutArray<c_ulong>) -> NvmlResult {
     if size == 0 {
-        return Err(Code::INVALID_ARGUMENT);
+        return Err(ErrorCode::INVALID_ARGUMENT);
     }
     let mut words = vec![0 as c_ulong; (size as usize).min(1024)];
     for number in numbers {

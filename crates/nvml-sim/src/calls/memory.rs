@@ -1,28 +1,28 @@
-//! Frame buffer, errors in it, and what was taken out of service.
+//! Frame buffer, ECC errors, row remapping and page retirement.
 
 use std::ffi::c_uint;
 
 use farrier_sim::Gpu;
 use farrier_sim::gpu::{EccCounts, RetiredPages};
 
-use crate::abi::{Out, OutArray, version_of};
-use crate::code::Code;
-use crate::library::View;
+use crate::abi::{OutArray, OutPtr, struct_version};
+use crate::error_code::ErrorCode;
+use crate::library::GpuView;
 use crate::structs::{
     Bar1Memory, EccErrorCounts, EccSramErrorStatus, Memory, MemoryV2, RemappedRowsV2, RepairStatus,
     RowRemapperHistogram, UnrepairableMemory, VersionOnly,
 };
 
 device_calls! {
-    // The old call counts what is reserved as used.
-    nvmlDeviceGetMemoryInfo(memory: Out<Memory>) |gpu| {
+    // Version 1 counts reserved memory as used.
+    nvmlDeviceGetMemoryInfo(memory: OutPtr<Memory>) |gpu| {
         let (total, used) = (gpu.memory.total_bytes, gpu.used_bytes().saturating_add(gpu.memory.reserved_bytes));
         memory.put(Memory { total, free: total.saturating_sub(used), used })
     };
-    nvmlDeviceGetMemoryInfo_v2(memory: Out<MemoryV2>) |gpu| {
-        // A card answers a version that it does not know as if it did not know the function.
-        if memory.version()? != version_of::<MemoryV2>(2) {
-            return Err(Code::FUNCTION_NOT_FOUND);
+    nvmlDeviceGetMemoryInfo_v2(memory: OutPtr<MemoryV2>) |gpu| {
+        // A real GPU returns FUNCTION_NOT_FOUND for an unknown version.
+        if memory.version()? != struct_version::<MemoryV2>(2) {
+            return Err(ErrorCode::FUNCTION_NOT_FOUND);
         }
         memory.change(|memory| {
             let (total, reserved, used) = (gpu.memory.total_bytes, gpu.memory.reserved_bytes, gpu.used_bytes());
@@ -30,33 +30,33 @@ device_calls! {
             memory.free = total.saturating_sub(reserved).saturating_sub(used);
         })
     };
-    nvmlDeviceGetBAR1MemoryInfo(memory: Out<Bar1Memory>) |gpu| {
+    nvmlDeviceGetBAR1MemoryInfo(memory: OutPtr<Bar1Memory>) |gpu| {
         let (total, used) = (gpu.memory.bar1_total_bytes, gpu.memory.bar1_used_bytes);
         memory.put(Bar1Memory { total, free: total.saturating_sub(used), used })
     };
-    nvmlDeviceGetMemoryBusWidth(width: Out<c_uint>) |gpu| width.put(gpu.memory.bus_width_bits);
-    nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |gpu| {
+    nvmlDeviceGetMemoryBusWidth(width: OutPtr<c_uint>) |gpu| width.put(gpu.memory.bus_width_bits);
+    nvmlDeviceGetEccMode(current: OutPtr<c_uint>, pending: OutPtr<c_uint>) |gpu| {
         current.put(u32::from(gpu.ecc.enabled))?;
         pending.put(u32::from(gpu.ecc.pending))
     };
-    nvmlDeviceGetDefaultEccMode(mode: Out<c_uint>) |_gpu| mode.put(1);
-    nvmlDeviceGetTotalEccErrors(kind: c_uint, counter: c_uint, count: Out<u64>) |gpu| count.put(total(gpu, kind, counter)?);
-    nvmlDeviceGetDetailedEccErrors(kind: c_uint, counter: c_uint, counts: Out<EccErrorCounts>) |gpu| {
-        let device_memory = by_place(gpu, kind, counter, DRAM)?;
+    nvmlDeviceGetDefaultEccMode(mode: OutPtr<c_uint>) |_gpu| mode.put(1);
+    nvmlDeviceGetTotalEccErrors(kind: c_uint, counter: c_uint, count: OutPtr<u64>) |gpu| count.put(total_errors(gpu, kind, counter)?);
+    nvmlDeviceGetDetailedEccErrors(kind: c_uint, counter: c_uint, counts: OutPtr<EccErrorCounts>) |gpu| {
+        let device_memory = count_at(gpu, kind, counter, DRAM)?;
         counts.put(EccErrorCounts { l1: 0, l2: 0, device_memory, register_file: 0 })
     };
-    nvmlDeviceGetMemoryErrorCounter(kind: c_uint, counter: c_uint, place: c_uint, count: Out<u64>) |gpu| {
-        count.put(by_place(gpu, kind, counter, place)?)
+    nvmlDeviceGetMemoryErrorCounter(kind: c_uint, counter: c_uint, location: c_uint, count: OutPtr<u64>) |gpu| {
+        count.put(count_at(gpu, kind, counter, location)?)
     };
-    nvmlDeviceGetRemappedRows(corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>) |gpu| {
+    nvmlDeviceGetRemappedRows(corrected: OutPtr<c_uint>, uncorrected: OutPtr<c_uint>, pending: OutPtr<c_uint>, failed: OutPtr<c_uint>) |gpu| {
         let remap = remapper(gpu)?;
         corrected.put(remap.corrected_rows)?;
         uncorrected.put(remap.uncorrected_rows)?;
         pending.put(u32::from(remap.pending))?;
         failed.put(u32::from(remap.failed))
     };
-    // Its struct has no version.
-    nvmlDeviceGetRemappedRows_v2(rows: Out<RemappedRowsV2>) |gpu| {
+    // This struct has no version member.
+    nvmlDeviceGetRemappedRows_v2(rows: OutPtr<RemappedRowsV2>) |gpu| {
         let remap = remapper(gpu)?;
         rows.put(RemappedRowsV2 {
             corrected: remap.corrected_rows,
@@ -67,22 +67,22 @@ device_calls! {
             failed: u32::from(remap.failed),
         })
     };
-    nvmlDeviceGetRowRemapperHistogram(histogram: Out<RowRemapperHistogram>) |gpu| {
+    nvmlDeviceGetRowRemapperHistogram(histogram: OutPtr<RowRemapperHistogram>) |gpu| {
         let banks = remapper(gpu)?.banks;
         histogram.put(RowRemapperHistogram { max: banks.max, high: banks.high, partial: banks.partial, low: banks.low, none: banks.none })
     };
-    nvmlDeviceGetRetiredPages(cause: c_uint, count: Out<c_uint>, addresses: OutArray<u64>) |gpu| {
+    nvmlDeviceGetRetiredPages(cause: c_uint, count: OutPtr<c_uint>, addresses: OutArray<u64>) |gpu| {
         addresses.fill(count, retired(gpu, cause)?)
     };
-    nvmlDeviceGetRetiredPages_v2(cause: c_uint, count: Out<c_uint>, addresses: OutArray<u64>, times: OutArray<u64>) |gpu| {
+    nvmlDeviceGetRetiredPages_v2(cause: c_uint, count: OutPtr<c_uint>, addresses: OutArray<u64>, times: OutArray<u64>) |gpu| {
         let pages = retired(gpu, cause)?;
         addresses.fill(count, pages)?;
         times.put(&vec![0; pages.len()])
     };
-    nvmlDeviceGetRetiredPagesPendingStatus(pending: Out<c_uint>) |gpu| {
-        pending.put(u32::from(gpu.retired_pages.as_ref().ok_or(Code::NOT_SUPPORTED)?.pending))
+    nvmlDeviceGetRetiredPagesPendingStatus(pending: OutPtr<c_uint>) |gpu| {
+        pending.put(u32::from(gpu.retired_pages.as_ref().ok_or(ErrorCode::NOT_SUPPORTED)?.pending))
     };
-    nvmlDeviceGetSramEccErrorStatus(status: Out<EccSramErrorStatus>) |gpu| status.change_version(1, |status| {
+    nvmlDeviceGetSramEccErrorStatus(status: OutPtr<EccSramErrorStatus>) |gpu| status.change_version(1, |status| {
         let (volatile, aggregate) = (gpu.ecc.volatile, gpu.ecc.aggregate);
         status.aggregate_parity = aggregate.sram_uncorrected_parity;
         status.aggregate_secded = aggregate.sram_uncorrected_secded;
@@ -94,65 +94,65 @@ device_calls! {
         (status.sm, status.pcie, status.microcontroller, status.other) = (0, 0, 0, 0);
         status.threshold_exceeded = u32::from(gpu.ecc.sram_threshold_exceeded);
     });
-    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(counts: Out<[u64; 2]>) |_gpu| {
-        if counts.version()? == version_of::<[u64; 2]>(1) { Err(Code::NOT_SUPPORTED) } else { Err(Code::VERSION_MISMATCH) }
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(counts: OutPtr<[u64; 2]>) |_gpu| {
+        if counts.version()? == struct_version::<[u64; 2]>(1) { Err(ErrorCode::NOT_SUPPORTED) } else { Err(ErrorCode::VERSION_MISMATCH) }
     };
-    nvmlDeviceGetRepairStatus(status: Out<RepairStatus>) |gpu| status.change_version(1, |status| {
+    nvmlDeviceGetRepairStatus(status: OutPtr<RepairStatus>) |gpu| status.change_version(1, |status| {
         status.channel = u32::from(gpu.ecc.channel_repair_pending);
         status.tpc = u32::from(gpu.ecc.tpc_repair_pending);
     });
-    nvmlDeviceGetUnrepairableMemoryFlag_v1(flag: Out<UnrepairableMemory>) |gpu| {
+    nvmlDeviceGetUnrepairableMemoryFlag_v1(flag: OutPtr<UnrepairableMemory>) |gpu| {
         flag.put(UnrepairableMemory { unrepairable: u32::from(gpu.ecc.unrepairable_memory) })
     };
-    nvmlDeviceGetDramEncryptionMode(_current: Out<VersionOnly>, _pending: Out<VersionOnly>) |_gpu| Err(Code::NOT_SUPPORTED);
+    nvmlDeviceGetDramEncryptionMode(_current: OutPtr<VersionOnly>, _pending: OutPtr<VersionOnly>) |_gpu| Err(ErrorCode::NOT_SUPPORTED);
 }
 
-/// Where memory errors are counted on a card of today.
+/// Error locations in use on current GPUs.
 const DRAM: u32 = 2;
 const SRAM: u32 = 7;
 
-fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, Code> {
+fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, ErrorCode> {
     if !gpu.ecc.enabled {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(ErrorCode::NOT_SUPPORTED);
     }
     match counter {
         0 => Ok(&gpu.ecc.volatile),
         1 => Ok(&gpu.ecc.aggregate),
-        _ => Err(Code::INVALID_ARGUMENT),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     }
 }
 
-/// All errors: kind 0 put right, 1 not; counter 0 since the driver was loaded, 1 in the card's life.
-pub(crate) fn total(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, Code> {
+/// Error total. `kind`: 0 corrected, 1 uncorrected. `counter`: 0 volatile, 1 aggregate.
+pub(crate) fn total_errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, ErrorCode> {
     let counts = counts(gpu, counter)?;
     match kind {
         0 => Ok(counts.corrected()),
         1 => Ok(counts.uncorrected()),
-        _ => Err(Code::INVALID_ARGUMENT),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     }
 }
 
-fn by_place(gpu: &Gpu, kind: u32, counter: u32, place: u32) -> Result<u64, Code> {
+fn count_at(gpu: &Gpu, kind: u32, counter: u32, location: u32) -> Result<u64, ErrorCode> {
     let counts = counts(gpu, counter)?;
-    match (kind, place) {
+    match (kind, location) {
         (0, DRAM) => Ok(counts.dram_corrected),
         (1, DRAM) => Ok(counts.dram_uncorrected),
         (0, SRAM) => Ok(counts.sram_corrected),
         (1, SRAM) => Ok(counts.sram_uncorrected()),
-        (0 | 1, 0..=6) => Err(Code::NOT_SUPPORTED),
-        _ => Err(Code::INVALID_ARGUMENT),
+        (0 | 1, 0..=6) => Err(ErrorCode::NOT_SUPPORTED),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     }
 }
 
-pub(crate) fn remapper(gpu: &View) -> Result<&farrier_sim::gpu::Remap, Code> {
-    if gpu.remap.supported { Ok(&gpu.remap) } else { Err(Code::NOT_SUPPORTED) }
+pub(crate) fn remapper(gpu: &GpuView) -> Result<&farrier_sim::gpu::Remap, ErrorCode> {
+    if gpu.remap.supported { Ok(&gpu.remap) } else { Err(ErrorCode::NOT_SUPPORTED) }
 }
 
-fn retired(gpu: &View, cause: u32) -> Result<&[u64], Code> {
+fn retired(gpu: &GpuView, cause: u32) -> Result<&[u64], ErrorCode> {
     let pages: fn(&RetiredPages) -> &[u64] = match cause {
         0 => |pages| &pages.single_bit,
         1 => |pages| &pages.double_bit,
-        _ => return Err(Code::INVALID_ARGUMENT),
+        _ => return Err(ErrorCode::INVALID_ARGUMENT),
     };
-    gpu.retired_pages.as_ref().map(pages).ok_or(Code::NOT_SUPPORTED)
+    gpu.retired_pages.as_ref().map(pages).ok_or(ErrorCode::NOT_SUPPORTED)
 }

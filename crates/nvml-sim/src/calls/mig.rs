@@ -1,90 +1,94 @@
-//! Partitioning: the mode, and that there are no instances.
+//! MIG mode and profiles. Instances are not simulated.
 
 use std::ffi::{c_uint, c_void};
 
-use crate::abi::{Device, Out, OutArray, characters, version_of};
-use crate::code::{Answer, Code};
-use crate::library::View;
+use crate::abi::{DeviceHandle, OutArray, OutPtr, fixed_text, struct_version};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::GpuView;
 use crate::structs::{GpuInstanceProfile, GpuInstanceProfileV2};
 
 device_calls! {
-    nvmlDeviceGetMigMode(current: Out<c_uint>, pending: Out<c_uint>) |gpu| {
-        let mig = gpu.mig.as_ref().ok_or(Code::NOT_SUPPORTED)?;
+    nvmlDeviceGetMigMode(current: OutPtr<c_uint>, pending: OutPtr<c_uint>) |gpu| {
+        let mig = gpu.mig.as_ref().ok_or(ErrorCode::NOT_SUPPORTED)?;
         current.put(u32::from(mig.enabled))?;
         pending.put(u32::from(mig.pending))
     };
-    nvmlDeviceGetMaxMigDeviceCount(count: Out<c_uint>) |gpu| {
+    nvmlDeviceGetMaxMigDeviceCount(count: OutPtr<c_uint>) |gpu| {
         count.put(gpu.mig.as_ref().filter(|mig| mig.enabled).map_or(0, |mig| mig.instances_max))
     };
-    nvmlDeviceIsMigDeviceHandle(is_mig: Out<c_uint>) |_gpu| is_mig.put(0);
-    nvmlDeviceGetMigDeviceHandleByIndex(_index: c_uint, _device: Out<Device>) |_gpu| Err(Code::NOT_FOUND);
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(_device: Out<Device>) |_gpu| Err(Code::INVALID_ARGUMENT);
-    nvmlDeviceGetGpuInstanceId(_id: Out<c_uint>) |_gpu| Err(Code::INVALID_ARGUMENT);
-    nvmlDeviceGetComputeInstanceId(_id: Out<c_uint>) |_gpu| Err(Code::INVALID_ARGUMENT);
-    nvmlDeviceGetGpuInstanceById(_id: c_uint, _instance: Out<*const c_void>) |_gpu| Err(Code::NOT_FOUND);
-    nvmlDeviceGetGpuInstances(_profile: c_uint, _instances: OutArray<*const c_void>, count: Out<c_uint>) |gpu| {
-        if gpu.mig.is_some() { count.put(0) } else { Err(Code::NOT_SUPPORTED) }
+    nvmlDeviceIsMigDeviceHandle(is_mig: OutPtr<c_uint>) |_gpu| is_mig.put(0);
+    nvmlDeviceGetMigDeviceHandleByIndex(_index: c_uint, _device: OutPtr<DeviceHandle>) |_gpu| Err(ErrorCode::NOT_FOUND);
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(_device: OutPtr<DeviceHandle>) |_gpu| Err(ErrorCode::INVALID_ARGUMENT);
+    nvmlDeviceGetGpuInstanceId(_id: OutPtr<c_uint>) |_gpu| Err(ErrorCode::INVALID_ARGUMENT);
+    nvmlDeviceGetComputeInstanceId(_id: OutPtr<c_uint>) |_gpu| Err(ErrorCode::INVALID_ARGUMENT);
+    nvmlDeviceGetGpuInstanceById(_id: c_uint, _instance: OutPtr<*const c_void>) |_gpu| Err(ErrorCode::NOT_FOUND);
+    nvmlDeviceGetGpuInstances(_profile: c_uint, _instances: OutArray<*const c_void>, count: OutPtr<c_uint>) |gpu| {
+        if gpu.mig.is_some() { count.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) }
     };
-    nvmlDeviceGetGpuInstanceRemainingCapacity(id: c_uint, count: Out<c_uint>) |gpu| count.put(by_id(gpu, id)?.instances);
-    // The first version wants room from the start.
-    nvmlDeviceGetGpuInstancePossiblePlacements(_id: c_uint, _placements: OutArray<[u32; 2]>, _count: Out<c_uint>) |_gpu| {
-        Err(Code::INVALID_ARGUMENT)
+    nvmlDeviceGetGpuInstanceRemainingCapacity(id: c_uint, count: OutPtr<c_uint>) |gpu| count.put(layout_by_id(gpu, id)?.instances);
+    // Version 1 requires a buffer from the start.
+    nvmlDeviceGetGpuInstancePossiblePlacements(_id: c_uint, _placements: OutArray<[u32; 2]>, _count: OutPtr<c_uint>) |_gpu| {
+        Err(ErrorCode::INVALID_ARGUMENT)
     };
-    nvmlDeviceGetGpuInstancePossiblePlacements_v2(id: c_uint, placements: OutArray<[u32; 2]>, count: Out<c_uint>) |gpu| {
-        let shape = by_id(gpu, id)?;
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2(id: c_uint, placements: OutArray<[u32; 2]>, count: OutPtr<c_uint>) |gpu| {
+        let layout = layout_by_id(gpu, id)?;
         if placements.is_null() {
-            return count.put(shape.placements);
+            return count.put(layout.placements);
         }
-        // Placements start at every place that is a multiple of their size.
-        let size = shape.memory_eighths;
-        let all: Vec<[u32; 2]> = (0..shape.placements).map(|place| [place * size, size]).collect();
+        // Placements start at multiples of their size.
+        let size = layout.eighths;
+        let all: Vec<[u32; 2]> = (0..layout.placements).map(|index| [index * size, size]).collect();
         placements.fill(count, &all)
     };
-    nvmlDeviceGetGpuInstanceProfileInfo(number: c_uint, info: Out<GpuInstanceProfile>) |gpu| {
+    nvmlDeviceGetGpuInstanceProfileInfo(number: c_uint, info: OutPtr<GpuInstanceProfile>) |gpu| {
         info.put(profile(gpu, number)?.1)
     };
-    nvmlDeviceGetGpuInstanceProfileInfoV(number: c_uint, info: Out<GpuInstanceProfileV2>) |gpu| profile_v2(gpu, number, info);
+    nvmlDeviceGetGpuInstanceProfileInfoV(number: c_uint, info: OutPtr<GpuInstanceProfileV2>) |gpu| profile_v2(gpu, number, info);
 }
 
-/// A way to cut the GPU, as a real H200 lists it.
-struct Shape {
+/// A MIG profile, as listed by a real H200.
+struct ProfileLayout {
     slices: u32,
-    /// Of the memory, in eighths.
-    memory_eighths: u32,
-    /// What other calls know it by.
+    /// Share of the memory in eighths.
+    eighths: u32,
+    /// Profile ID that other calls use.
     id: u32,
     instances: u32,
     placements: u32,
-    /// Whether it has the media engines that small instances do without.
+    /// Whether the profile includes the media engines.
     media: bool,
 }
 
-/// By NVML's number of the profile.
-const SHAPES: [(u32, Shape); 7] = [
-    (0, Shape { slices: 1, memory_eighths: 1, id: 19, instances: 7, placements: 7, media: false }),
-    (1, Shape { slices: 2, memory_eighths: 2, id: 14, instances: 3, placements: 3, media: false }),
-    (2, Shape { slices: 3, memory_eighths: 4, id: 9, instances: 2, placements: 2, media: false }),
-    (3, Shape { slices: 4, memory_eighths: 4, id: 5, instances: 1, placements: 1, media: false }),
-    (4, Shape { slices: 7, memory_eighths: 8, id: 0, instances: 1, placements: 1, media: true }),
-    (7, Shape { slices: 1, memory_eighths: 1, id: 20, instances: 1, placements: 7, media: true }),
-    (9, Shape { slices: 1, memory_eighths: 2, id: 15, instances: 4, placements: 4, media: false }),
+/// By NVML profile number.
+const LAYOUTS: [(u32, ProfileLayout); 7] = [
+    (0, ProfileLayout { slices: 1, eighths: 1, id: 19, instances: 7, placements: 7, media: false }),
+    (1, ProfileLayout { slices: 2, eighths: 2, id: 14, instances: 3, placements: 3, media: false }),
+    (2, ProfileLayout { slices: 3, eighths: 4, id: 9, instances: 2, placements: 2, media: false }),
+    (3, ProfileLayout { slices: 4, eighths: 4, id: 5, instances: 1, placements: 1, media: false }),
+    (4, ProfileLayout { slices: 7, eighths: 8, id: 0, instances: 1, placements: 1, media: true }),
+    (7, ProfileLayout { slices: 1, eighths: 1, id: 20, instances: 1, placements: 7, media: true }),
+    (9, ProfileLayout { slices: 1, eighths: 2, id: 15, instances: 4, placements: 4, media: false }),
 ];
 
-/// Ids of profiles that other parts have.
-const FOREIGN_IDS: [u32; 2] = [6, 10];
+/// Profile IDs of other GPU models.
+const OTHER_GPU_IDS: [u32; 2] = [6, 10];
 
-fn by_id(gpu: &View, id: u32) -> Result<&'static Shape, Code> {
-    if gpu.mig.is_none() || FOREIGN_IDS.contains(&id) {
-        return Err(Code::NOT_SUPPORTED);
+fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorCode> {
+    if gpu.mig.is_none() || OTHER_GPU_IDS.contains(&id) {
+        return Err(ErrorCode::NOT_SUPPORTED);
     }
-    SHAPES.iter().map(|(_, shape)| shape).find(|shape| shape.id == id).ok_or(Code::INVALID_ARGUMENT)
+    LAYOUTS
+        .iter()
+        .map(|(_, layout)| layout)
+        .find(|layout| layout.id == id)
+        .ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// Multiprocessors of a shape: a slice is an eighth of them, and a shape with more memory than slices gets what is
-/// then left over.
-fn multiprocessors(all: u32, shape: &Shape) -> u32 {
+/// Multiprocessors of a profile. A slice is an eighth; profiles with more memory than slices also
+/// get part of the remainder.
+fn multiprocessors(all: u32, layout: &ProfileLayout) -> u32 {
     let slice = all / 8;
-    match (shape.slices, shape.memory_eighths) {
+    match (layout.slices, layout.eighths) {
         (7, _) => all,
         (3, _) => 4 * slice - 4,
         (1, 2) => 2 * slice - 6,
@@ -92,36 +96,36 @@ fn multiprocessors(all: u32, shape: &Shape) -> u32 {
     }
 }
 
-fn profile(gpu: &View, number: u32) -> Result<(String, GpuInstanceProfile), Code> {
-    let mig = gpu.mig.as_ref().ok_or(Code::NOT_SUPPORTED)?;
-    let (_, shape) =
-        SHAPES.iter().find(|(known, _)| *known == number).ok_or(Code::NOT_SUPPORTED)?;
-    let memory = mig.memory.iter().find(|memory| memory.eighths == shape.memory_eighths);
-    let memory = memory.ok_or(Code::NOT_SUPPORTED)?;
-    let media = if shape.media && shape.slices == 1 { "+me" } else { "" };
+fn profile(gpu: &GpuView, number: u32) -> Result<(String, GpuInstanceProfile), ErrorCode> {
+    let mig = gpu.mig.as_ref().ok_or(ErrorCode::NOT_SUPPORTED)?;
+    let (_, layout) =
+        LAYOUTS.iter().find(|(profile, _)| *profile == number).ok_or(ErrorCode::NOT_SUPPORTED)?;
+    let memory = mig.memory.iter().find(|memory| memory.eighths == layout.eighths);
+    let memory = memory.ok_or(ErrorCode::NOT_SUPPORTED)?;
+    let media = if layout.media && layout.slices == 1 { "+me" } else { "" };
     let info = GpuInstanceProfile {
-        id: shape.id,
+        id: layout.id,
         p2p: 0,
-        slices: shape.slices,
-        instances: shape.instances,
-        multiprocessors: multiprocessors(gpu.board.multiprocessors.max(8), shape),
-        copy_engines: if shape.slices == 7 { 8 } else { shape.slices },
-        decoders: shape.slices,
+        slices: layout.slices,
+        instances: layout.instances,
+        multiprocessors: multiprocessors(gpu.board.multiprocessors.max(8), layout),
+        copy_engines: if layout.slices == 7 { 8 } else { layout.slices },
+        decoders: layout.slices,
         encoders: 0,
-        jpeg: shape.slices,
-        optical_flow: u32::from(shape.media),
+        jpeg: layout.slices,
+        optical_flow: u32::from(layout.media),
         memory_mb: memory.mib,
     };
-    Ok((format!("MIG {}g.{}gb{media}", shape.slices, memory.sold_gb), info))
+    Ok((format!("MIG {}g.{}gb{media}", layout.slices, memory.sold_gb), info))
 }
 
-fn profile_v2(gpu: &View, number: u32, out: Out<GpuInstanceProfileV2>) -> Answer {
+fn profile_v2(gpu: &GpuView, number: u32, out: OutPtr<GpuInstanceProfileV2>) -> NvmlResult {
     let (name, info) = profile(gpu, number)?;
-    if out.version()? != version_of::<GpuInstanceProfileV2>(2) {
-        return Err(Code::VERSION_MISMATCH);
+    if out.version()? != struct_version::<GpuInstanceProfileV2>(2) {
+        return Err(ErrorCode::VERSION_MISMATCH);
     }
     out.put(GpuInstanceProfileV2 {
-        // A card writes nought here.
+        // A real GPU writes 0 here.
         version: 0,
         id: info.id,
         p2p: info.p2p,
@@ -134,6 +138,6 @@ fn profile_v2(gpu: &View, number: u32, out: Out<GpuInstanceProfileV2>) -> Answer
         jpeg: info.jpeg,
         optical_flow: info.optical_flow,
         memory_mb: info.memory_mb,
-        name: characters(&name),
+        name: fixed_text(&name),
     })
 }

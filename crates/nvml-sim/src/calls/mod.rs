@@ -1,16 +1,16 @@
-//! The exported functions, one file a subject.
+//! The exported functions, one file per subject.
 
-/// Exports functions about a device: each gets the GPU as it is now.
+/// Exports functions about a device. The body gets the current state of the GPU.
 macro_rules! device_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$gpu:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name(handle: crate::abi::Device, $($argument: $type),*) -> std::ffi::c_int {
+        pub(crate) extern "C" fn $name(handle: crate::abi::DeviceHandle, $($argument: $type),*) -> std::ffi::c_int {
             crate::library::on_device(stringify!($name), handle, |$gpu| $body)
         }
     )*};
 }
 
-/// Exports functions about the node: each gets the session.
+/// Exports functions about the node. The body gets the session.
 macro_rules! node_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$session:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]

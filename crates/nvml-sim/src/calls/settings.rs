@@ -1,21 +1,21 @@
-//! What a client may change. The change is written to the GPU's file; without the right nothing is.
+//! Setters. A change is written to the GPU's file, if the caller has permission.
 
 use std::ffi::{c_int, c_uint};
 
-use farrier_sim::gpu::{EccCounts, Range};
+use farrier_sim::gpu::{ClockRange, EccCounts};
 
-use crate::abi::{Out, version_of};
-use crate::code::{Answer, Code};
-use crate::library::View;
+use crate::abi::{OutPtr, struct_version};
+use crate::error_code::{ErrorCode, NvmlResult};
+use crate::library::GpuView;
 use crate::structs::PowerValue;
 
 device_calls! {
-    nvmlDeviceGetPersistenceMode(mode: Out<c_uint>) |gpu| mode.put(u32::from(gpu.modes.persistence));
-    nvmlDeviceGetComputeMode(mode: Out<c_uint>) |gpu| mode.put(gpu.modes.compute);
-    nvmlDeviceGetAPIRestriction(api: c_uint, restricted: Out<c_uint>) |_gpu| match api {
-        0 => Err(Code::NOT_SUPPORTED),
+    nvmlDeviceGetPersistenceMode(mode: OutPtr<c_uint>) |gpu| mode.put(u32::from(gpu.modes.persistence));
+    nvmlDeviceGetComputeMode(mode: OutPtr<c_uint>) |gpu| mode.put(gpu.modes.compute);
+    nvmlDeviceGetAPIRestriction(api: c_uint, restricted: OutPtr<c_uint>) |_gpu| match api {
+        0 => Err(ErrorCode::NOT_SUPPORTED),
         1 => restricted.put(0),
-        _ => Err(Code::INVALID_ARGUMENT),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     };
     nvmlDeviceSetPersistenceMode(mode: c_uint) |gpu| {
         let on = switch(mode)?;
@@ -25,9 +25,9 @@ device_calls! {
         })
     };
     nvmlDeviceSetComputeMode(mode: c_uint) |gpu| {
-        // 1, exclusive thread, was taken out long ago.
+        // 1, exclusive thread, has been removed from NVML.
         if !matches!(mode, 0 | 2 | 3) {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         gpu.set(|gpu| {
             gpu.modes.compute = mode;
@@ -45,24 +45,24 @@ device_calls! {
         match counter {
             0 => gpu.ecc.volatile = EccCounts::default(),
             1 => gpu.ecc.aggregate = EccCounts::default(),
-            _ => return Err(Code::INVALID_ARGUMENT),
+            _ => return Err(ErrorCode::INVALID_ARGUMENT),
         }
         Ok(())
     });
     nvmlDeviceSetPowerManagementLimit(limit: c_uint) |gpu| set_power_limit(gpu, limit);
-    nvmlDeviceSetPowerManagementLimit_v2(value: Out<PowerValue>) |gpu| {
+    nvmlDeviceSetPowerManagementLimit_v2(value: OutPtr<PowerValue>) |gpu| {
         let value = value.get()?;
-        if value.version != version_of::<PowerValue>(2) {
-            return Err(Code::VERSION_MISMATCH);
+        if value.version != struct_version::<PowerValue>(2) {
+            return Err(ErrorCode::VERSION_MISMATCH);
         }
-        if value.scope == 0 { set_power_limit(gpu, value.milliwatts) } else { Err(Code::NOT_SUPPORTED) }
+        if value.scope == 0 { set_power_limit(gpu, value.milliwatts) } else { Err(ErrorCode::NOT_SUPPORTED) }
     };
     nvmlDeviceSetGpuLockedClocks(min: c_uint, max: c_uint) |gpu| {
         if min > max {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         gpu.set(|gpu| {
-            gpu.clocks.locked_graphics_mhz = Some(Range { min, max });
+            gpu.clocks.locked_graphics_mhz = Some(ClockRange { min, max });
             let (floor, top) = (gpu.clocks.graphics_floor_mhz, gpu.clocks.max_mhz.graphics);
             let rate = gpu.clocks.current_mhz.graphics.max(min).min(max).max(floor).min(top.max(floor));
             (gpu.clocks.current_mhz.graphics, gpu.clocks.current_mhz.sm) = (rate, rate);
@@ -75,10 +75,10 @@ device_calls! {
     });
     nvmlDeviceSetMemoryLockedClocks(min: c_uint, max: c_uint) |gpu| {
         if min > max {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         gpu.set(|gpu| {
-            gpu.clocks.locked_memory_mhz = Some(Range { min, max });
+            gpu.clocks.locked_memory_mhz = Some(ClockRange { min, max });
             Ok(())
         })
     };
@@ -87,9 +87,9 @@ device_calls! {
         Ok(())
     });
     nvmlDeviceSetApplicationsClocks(memory: c_uint, graphics: c_uint) |gpu| {
-        let known = gpu.clocks.supported_memory_mhz.contains(&memory) && gpu.clocks.supported_graphics_mhz().contains(&graphics);
-        if !known {
-            return Err(Code::INVALID_ARGUMENT);
+        let is_supported = gpu.clocks.supported_memory_mhz.contains(&memory) && gpu.clocks.supported_graphics_mhz().contains(&graphics);
+        if !is_supported {
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         gpu.set(|gpu| {
             gpu.clocks.application_memory_mhz = memory;
@@ -102,7 +102,7 @@ device_calls! {
         gpu.clocks.application_graphics_mhz = gpu.clocks.default_graphics_mhz;
         Ok(())
     });
-    nvmlDeviceSetMigMode(mode: c_uint, activation: Out<c_int>) |gpu| set_mig(gpu, mode, activation);
+    nvmlDeviceSetMigMode(mode: c_uint, activation: OutPtr<c_int>) |gpu| set_mig(gpu, mode, activation);
     nvmlDeviceSetAccountingMode(mode: c_uint) |gpu| {
         let on = switch(mode)?;
         gpu.set(|gpu| {
@@ -113,18 +113,18 @@ device_calls! {
     nvmlDeviceClearAccountingPids() |gpu| gpu.session.may_write();
 }
 
-fn switch(mode: u32) -> Result<bool, Code> {
+fn switch(mode: u32) -> Result<bool, ErrorCode> {
     match mode {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(Code::INVALID_ARGUMENT),
+        _ => Err(ErrorCode::INVALID_ARGUMENT),
     }
 }
 
-fn set_power_limit(gpu: &View, limit_mw: u32) -> Answer {
+fn set_power_limit(gpu: &GpuView, limit_mw: u32) -> NvmlResult {
     gpu.session.may_write()?;
     if limit_mw < gpu.power.min_limit_mw || limit_mw > gpu.power.max_limit_mw {
-        return Err(Code::INVALID_ARGUMENT);
+        return Err(ErrorCode::INVALID_ARGUMENT);
     }
     gpu.set(|gpu| {
         gpu.power.limit_mw = limit_mw;
@@ -132,25 +132,25 @@ fn set_power_limit(gpu: &View, limit_mw: u32) -> Answer {
     })
 }
 
-/// From Hopper on the mode changes at once while nothing runs; before, a reset is needed. What is pending is
-/// kept in both cases, and the call succeeds.
-fn set_mig(gpu: &View, mode: u32, activation: Out<c_int>) -> Answer {
+/// Since Hopper the mode changes at once while the GPU is idle; older GPUs need a reset. The
+/// pending mode is stored and the call succeeds in either case.
+fn set_mig(gpu: &GpuView, mode: u32, activation: OutPtr<c_int>) -> NvmlResult {
     let on = switch(mode)?;
     gpu.session.may_write()?;
     if gpu.mig.is_none() {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(ErrorCode::NOT_SUPPORTED);
     }
     let outcome = if !gpu.processes.is_empty() {
-        Code::IN_USE.number()
+        ErrorCode::IN_USE.number()
     } else if gpu.board.compute_capability[0] >= 9 {
-        Code::SUCCESS
+        ErrorCode::SUCCESS
     } else {
-        Code::RESET_REQUIRED.number()
+        ErrorCode::RESET_REQUIRED.number()
     };
     gpu.set(|gpu| {
-        let mig = gpu.mig.as_mut().ok_or(Code::NOT_SUPPORTED)?;
+        let mig = gpu.mig.as_mut().ok_or(ErrorCode::NOT_SUPPORTED)?;
         mig.pending = on;
-        if outcome == Code::SUCCESS {
+        if outcome == ErrorCode::SUCCESS {
             mig.enabled = on;
         }
         Ok(())

@@ -1,23 +1,23 @@
-//! Functions that the library exports and a data-centre card does not support, or that are not simulated: virtual
-//! GPUs, cards with fans and displays, making instances, and what newer parts have.
+//! Exported functions that data-centre GPUs do not support or that are not simulated: vGPU, fans
+//! and displays, MIG instance creation, and newer hardware.
 
-/// Exports functions that say "not supported". Under C's calling convention the caller cleans up its arguments,
-/// so that one with fewer parameters may be called with any.
+/// Exports functions that return `NOT_SUPPORTED`. In the C calling convention the caller cleans up
+/// the arguments, so a function without parameters may be called with any.
 macro_rules! unsupported {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> std::ffi::c_int {
-            crate::library::on_node(stringify!($name), |_| Err(crate::code::Code::NOT_SUPPORTED))
+            crate::library::on_node(stringify!($name), |_| Err(crate::error_code::ErrorCode::NOT_SUPPORTED))
         }
     )*};
 }
 
-/// The same for functions whose first parameter is a device, which may be lost.
+/// Likewise for functions whose first parameter is a device, which may be lost.
 macro_rules! unsupported_on_device {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: crate::abi::Device) -> std::ffi::c_int {
-            crate::library::on_device(stringify!($name), device, |_| Err(crate::code::Code::NOT_SUPPORTED))
+        extern "C" fn $name(device: crate::abi::DeviceHandle) -> std::ffi::c_int {
+            crate::library::on_device(stringify!($name), device, |_| Err(crate::error_code::ErrorCode::NOT_SUPPORTED))
         }
     )*};
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use farrier_facts::FactSet;
-use farrier_facts::check::{NoticeCode, Query, Report, Request, Verdict, check};
+use farrier_facts::check::{CheckReport, NoticeCode, Query, Request, Verdict, check};
 use farrier_wire::rest::Exposure;
 use jiff::civil::Date;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -93,7 +93,7 @@ impl Judgements {
 fn judgement(facts: &FactSet, on: Date, asked: &Combination) -> Option<Judgement> {
     let Combination { gpu, driver, framework } = asked.clone();
     let request = Request { gpu, driver, framework, ..Request::default() };
-    let report = check(facts, &Query::read(facts, &request, on).ok()?);
+    let report = check(facts, &Query::parse(facts, &request, on).ok()?);
     let exposure = exposure(&report);
     let reasons = report.reasons.into_iter().filter(|it| it.verdict > Verdict::Ok);
     Some(Judgement {
@@ -104,7 +104,7 @@ fn judgement(facts: &FactSet, on: Date, asked: &Combination) -> Option<Judgement
     })
 }
 
-fn exposure(report: &Report) -> Exposure {
+fn exposure(report: &CheckReport) -> Exposure {
     let exposed = || report.notices.iter().filter(|it| it.code == NoticeCode::Exposed);
     let score = |score: Option<f64>| score.unwrap_or_default();
     let worst = exposed().max_by(|a, b| score(a.score).total_cmp(&score(b.score)));

@@ -10,7 +10,7 @@ use farrier_fleet::fleet::{Event, NodeId, Order, Reason, Standing};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
-use farrier_sim::fleet::{Fleet, Plan};
+use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a person takes to come with a spare part.
@@ -21,7 +21,7 @@ const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
 struct World {
     core: Core,
-    fleet: Fleet,
+    fleet: SimFleet,
     now: Timestamp,
     /// Orders that were given; each once.
     ordered: BTreeSet<(NodeId, u64)>,
@@ -38,9 +38,9 @@ struct World {
 }
 
 impl World {
-    fn new(plan: Plan, log: Box<dyn Log + Send>) -> Self {
+    fn new(plan: FleetSpec, log: Box<dyn Log + Send>) -> Self {
         let now: Timestamp = "2026-11-01T00:00:00Z".parse().unwrap();
-        let fleet = Fleet::new(plan, now);
+        let fleet = SimFleet::new(plan, now);
         let mut world = Self {
             core: Core::open(log).unwrap(),
             fleet,
@@ -55,7 +55,7 @@ impl World {
         let join = |(node, place): (&NodeId, &_)| {
             (Actor::Server, Event::Enrolled { node: node.clone(), place: Clone::clone(place) })
         };
-        let joined = world.fleet.places().map(join).collect();
+        let joined = world.fleet.locations().map(join).collect();
         world.commit(joined);
         world
     }
@@ -73,7 +73,7 @@ impl World {
         for order in orders {
             let name = (order.node.clone(), order.generation);
             assert!(self.ordered.insert(name), "an order is given twice: {order:?}");
-            self.fleet.order(&order, self.now);
+            self.fleet.deliver_order(&order, self.now);
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
     /// What the server notices by itself: who is not heard, and who is again.
     fn silence(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
-        for (id, _) in self.fleet.places() {
+        for (id, _) in self.fleet.locations() {
             let up = self.fleet.node(id).unwrap().is_up();
             match self.gone.get_mut(id) {
                 None if !up => {
@@ -143,7 +143,7 @@ impl World {
         for id in here {
             self.called.remove(&id);
             let now = self.now;
-            self.fleet.change(&id, |node| node.repair(now));
+            self.fleet.update_node(&id, |node| node.repair(now));
             let what = Ask::Repaired { node: id, what: "a new board".to_owned() };
             events.push((Actor::Person("tech".to_owned()), Event::Asked { what }));
         }
@@ -171,7 +171,7 @@ impl World {
             }
         }
         for (id, node) in &state.nodes {
-            let ill = self.fleet.node(id).unwrap().is_ill();
+            let ill = self.fleet.node(id).unwrap().is_faulty();
             if ill
                 && node.standing() == Standing::InService
                 && node.liveness.heartbeat_loss().is_none()
@@ -188,7 +188,7 @@ impl World {
     }
 }
 
-fn run(plan: &Plan, days: i64, folder: &std::path::Path) -> World {
+fn run(plan: &FleetSpec, days: i64, folder: &std::path::Path) -> World {
     let log = SqliteLog::open(&folder.join("log")).unwrap();
     let mut world = World::new(plan.clone(), Box::new(log));
     let end = world.now + SignedDuration::from_hours(24 * days);
@@ -201,12 +201,12 @@ fn run(plan: &Plan, days: i64, folder: &std::path::Path) -> World {
 #[test]
 fn a_month_of_faults_is_found_mended_and_proven() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = FleetSpec {
         seed: 7,
         nodes: 48,
-        trouble_every_s: 14 * 86_400,
-        switch_every_s: 10 * 86_400,
-        ..Plan::default()
+        mean_fault_interval_s: 14 * 86_400,
+        mean_switch_failure_interval_s: 10 * 86_400,
+        ..FleetSpec::default()
     };
     let world = run(&plan, 30, folder.path());
     let state = world.core.state();
@@ -252,7 +252,8 @@ fn replayed(log: &SqliteLog, world: &World) -> usize {
 
 #[test]
 fn a_seed_decides_everything() {
-    let plan = Plan { seed: 3, nodes: 24, trouble_every_s: 5 * 86_400, ..Plan::default() };
+    let plan =
+        FleetSpec { seed: 3, nodes: 24, mean_fault_interval_s: 5 * 86_400, ..FleetSpec::default() };
     let head = |_: u32| {
         let folder = tempfile::tempdir().unwrap();
         run(&plan, 5, folder.path()).core.head()

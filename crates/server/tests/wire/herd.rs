@@ -9,8 +9,8 @@ use farrier_fleet::fleet::{Event, NodeId, Reason, Standing};
 use farrier_server::log::Log;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{Running, log_path};
-use farrier_sim::fleet::wire::Herd;
-use farrier_sim::fleet::{Fleet, Plan, Trouble};
+use farrier_sim::fleet::wire::ConnectedFleet;
+use farrier_sim::fleet::{FleetSpec, NodeFault, SimFleet};
 use jiff::Timestamp;
 
 use crate::world::{PATIENCE, Site};
@@ -38,14 +38,15 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, Standi
 async fn simulated_nodes_join_fall_ill_and_come_back() {
     let mut site = Site::plain().await;
     let running = site.running.take().unwrap();
-    let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
-    let fleet = Fleet::new(plan, Timestamp::now());
-    for (node, place) in fleet.places() {
+    let plan =
+        FleetSpec { nodes: 24, mean_fault_interval_s: 0, time_scale: 600, ..FleetSpec::default() };
+    let fleet = SimFleet::new(plan, Timestamp::now());
+    for (node, place) in fleet.locations() {
         let joined = Event::Enrolled { node: node.clone(), place: place.clone() };
         running.brain().take(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
-    let herd = Herd::start(fleet, &url, 2).await.unwrap();
+    let herd = ConnectedFleet::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all join", |_, it| it == Standing::InService).await;
 
     // One that a reset mends, and one for which nothing but a reboot does.
@@ -53,7 +54,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
     let (mut tail, mut seen) = (running.tail(), running.tail().end());
     for (node, (code, detail)) in ill.iter().zip(names) {
-        herd.befall(node.clone(), Trouble::named(code, detail).unwrap()).await;
+        herd.inject_fault(node.clone(), NodeFault::by_code(code, detail).unwrap()).await;
     }
     let mut out = BTreeSet::new();
     while out.len() < ill.len() {
@@ -70,7 +71,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     }
     assert!(out.iter().eq(&ill));
     until_all(&running, "they are back", |_, it| it == Standing::InService).await;
-    assert!(herd.ill().await.is_empty());
+    assert!(herd.faulty_nodes().await.is_empty());
     drop(herd);
     running.stop().await.unwrap();
 

@@ -1,4 +1,5 @@
-//! One agent as the server sees it: it says who it is, reports, resumes after what was acknowledged, and does what it is told at once.
+//! A minimal agent: it introduces itself, reports, resumes after the last acknowledged record and
+//! completes orders at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use anyhow::Context;
 use farrier_fleet::fleet::{Answer, NodeId, OrderKind};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid};
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{Agents, ServerUrl, connect};
 use farrier_wire::form;
 use farrier_wire::proto::{self, Down, Up, down, report, up};
@@ -18,48 +19,47 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 
-use crate::board::{Ask, Board, Sent};
+use crate::coordinator::{Coordinator, NodeCommand, SentFinding};
 
-const OUT_MAX: usize = 64;
-/// GPUs of each node.
+const OUTBOUND_MAX: usize = 64;
+/// GPUs per node.
 const GPUS: u64 = 8;
-/// As much longer an agent may wait until it tries again, by its number: not all at the same instant.
-const AGAIN_MS: u64 = 250;
+/// Spread of the reconnect delay, so that the agents do not reconnect at the same instant.
+const RECONNECT_SPREAD_MS: u64 = 250;
 
-/// What an agent says every interval.
+/// What an agent sends each heartbeat interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// What a real agent says while nothing changes: that it lives.
+pub(crate) enum ReportMode {
+    /// A heartbeat, as real agents do while nothing changes.
     Heartbeat,
-    /// All that its node is made of, each time.
-    Makeup,
+    /// The full inventory.
+    Inventory,
 }
 
-/// How an agent comes to the server.
-pub(crate) enum Link {
-    /// On a connection with others, without TLS.
+/// Connection of an agent.
+pub(crate) enum ServerLink {
+    /// Shared with other agents, without TLS.
     Shared(Agents),
-    /// On a connection of its own, with its certificate.
-    Own(ServerUrl, Arc<ClientConfig>),
+    /// Its own, with mutual TLS.
+    Dedicated(ServerUrl, Arc<ClientConfig>),
 }
 
-pub(crate) struct Agent {
+pub(crate) struct LoadAgent {
     index: usize,
     name: NodeId,
-    makeup: proto::Makeup,
+    inventory: proto::Makeup,
     record: u64,
     findings: u64,
     open: BTreeMap<u64, Finding>,
-    /// Records that are not acknowledged, with the moment at which they were made.
+    /// Unacknowledged records and when they were created.
     journal: VecDeque<(proto::Changes, Instant)>,
 }
 
-/// The name of a node.
 pub(crate) fn name(index: usize) -> NodeId {
-    format!("node-{index:06}").parse().expect("letters and digits are a name")
+    format!("node-{index:06}").parse().expect("the name has only letters, digits and a dash")
 }
 
-/// The number of a node by its name.
+/// Index of a node from its name.
 pub(crate) fn number(node: &NodeId) -> Option<usize> {
     node.as_str().strip_prefix("node-")?.parse().ok()
 }
@@ -69,7 +69,7 @@ fn gpu(index: usize, at: u64) -> String {
     format!("GPU-{:08x}-{:04x}-4000-8000-{mixed:012.12x}", mixed >> 32, mixed & 0xffff)
 }
 
-pub(crate) fn makeup(index: usize) -> proto::Makeup {
+pub(crate) fn inventory(index: usize) -> proto::Makeup {
     let gpus = (0..GPUS).map(|at| proto::Gpu {
         uuid: gpu(index, at),
         name: Some("NVIDIA H200".to_owned()),
@@ -91,12 +91,12 @@ pub(crate) fn makeup(index: usize) -> proto::Makeup {
     }
 }
 
-impl Agent {
+impl LoadAgent {
     pub(crate) fn new(index: usize) -> Self {
         Self {
             index,
             name: name(index),
-            makeup: makeup(index),
+            inventory: inventory(index),
             record: 0,
             findings: 0,
             open: BTreeMap::new(),
@@ -104,74 +104,80 @@ impl Agent {
         }
     }
 
-    /// Talks, and begins again when the stream ends.
-    pub(crate) async fn live(
+    /// Runs sessions and reconnects when one ends.
+    pub(crate) async fn run(
         mut self,
-        link: Link,
-        report: Report,
-        board: Arc<Board>,
-        mut turn: Option<OwnedSemaphorePermit>,
+        link: ServerLink,
+        report: ReportMode,
+        coordinator: Arc<Coordinator>,
+        mut permit: Option<OwnedSemaphorePermit>,
     ) {
-        let Some(mut asks) = board.inbox(self.index) else { return };
+        let Some(mut commands) = coordinator.inbox(self.index) else { return };
         loop {
             let agents = match &link {
-                Link::Shared(agents) => Ok(agents.clone()),
-                Link::Own(url, tls) => connect(url, Arc::clone(tls)).await,
+                ServerLink::Shared(agents) => Ok(agents.clone()),
+                ServerLink::Dedicated(url, tls) => connect(url, Arc::clone(tls)).await,
             };
             if let Ok(agents) = agents {
                 let mut is_connected = false;
-                let talk =
-                    self.talk(agents, report, &board, &mut asks, &mut turn, &mut is_connected);
-                let ended = talk.await;
+                let session = self.run_session(
+                    agents,
+                    report,
+                    &coordinator,
+                    &mut commands,
+                    &mut permit,
+                    &mut is_connected,
+                );
+                let result = session.await;
                 if is_connected {
-                    board.has_gone();
+                    coordinator.record_disconnected();
                 }
-                if let Err(err) = ended {
-                    tracing::debug!(node = %self.name, %err, "a stream has ended");
+                if let Err(err) = result {
+                    tracing::debug!(node = %self.name, %err, "stream ended");
                 }
             }
-            let wait_ms = AGAIN_MS / 2 + self.index as u64 % AGAIN_MS;
+            let wait_ms = RECONNECT_SPREAD_MS / 2 + self.index as u64 % RECONNECT_SPREAD_MS;
             tokio::time::sleep(Duration::from_millis(wait_ms)).await;
         }
     }
 
-    async fn talk(
+    async fn run_session(
         &mut self,
         mut agents: Agents,
-        reports: Report,
-        board: &Board,
-        asks: &mut mpsc::Receiver<Ask>,
-        turn: &mut Option<OwnedSemaphorePermit>,
+        report_mode: ReportMode,
+        coordinator: &Coordinator,
+        commands: &mut mpsc::Receiver<NodeCommand>,
+        permit: &mut Option<OwnedSemaphorePermit>,
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
-        let (out, outbound) = mpsc::channel(OUT_MAX);
+        let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
         out.send(Up { what: Some(up::What::Hello(self.hello())) }).await?;
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
         let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
-        let first = inbound.message().await?.context("the stream has ended")?;
+        let first = inbound.message().await?.context("stream ended")?;
         let Some(down::What::Welcome(welcome)) = first.what else {
-            anyhow::bail!("the server did not greet");
+            anyhow::bail!("expected a welcome message");
         };
         self.resume(&out, welcome.acked_record).await?;
-        board.has_connected();
+        coordinator.record_connected();
         *is_connected = true;
-        drop(turn.take());
-        let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
-        // Agents are not in step with each other.
-        let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
-        let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
-        let mut beats = tokio::time::interval_at(begin, every);
+        drop(permit.take());
+        let interval = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+        // Staggers the heartbeats of the agents.
+        let first_ms = self.index as u64 * 7919 % u64::try_from(interval.as_millis())?;
+        let start = tokio::time::Instant::now() + Duration::from_millis(first_ms);
+        let mut heartbeats = tokio::time::interval_at(start, interval);
         loop {
             tokio::select! {
-                said = inbound.message() => {
-                    let said = said?.context("the stream has ended")?;
-                    self.take(&out, said, board).await?;
+                message = inbound.message() => {
+                    let message = message?.context("stream ended")?;
+                    self.handle_message(&out, message, coordinator).await?;
                 }
-                _ = beats.tick() => out.send(self.report(reports)).await?,
-                Some(ask) = asks.recv() => {
-                    self.meet(ask, board);
-                    self.tell_last(&out).await?;
+                _ = heartbeats.tick() => out.send(self.report(report_mode)).await?,
+                Some(command) = commands.recv() => {
+                    self.handle_command(command, coordinator);
+                    self.send_last_change(&out).await?;
                 }
             }
         }
@@ -179,7 +185,7 @@ impl Agent {
 
     fn hello(&self) -> proto::Hello {
         proto::Hello {
-            makeup: Some(self.makeup.clone()),
+            makeup: Some(self.inventory.clone()),
             journal: format!("{}-journal", self.name),
             last_record: self.record,
             outstanding: Vec::new(),
@@ -188,60 +194,62 @@ impl Agent {
         }
     }
 
-    fn report(&self, report: Report) -> Up {
-        reported(match report {
-            Report::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
-            Report::Makeup => report::What::Makeup(self.makeup.clone()),
+    fn report(&self, report: ReportMode) -> Up {
+        report_message(match report {
+            ReportMode::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
+            ReportMode::Inventory => report::What::Makeup(self.inventory.clone()),
         })
     }
 
-    /// Goes on after what the server has; where it has nothing, with everything that is open.
+    /// Resends records after the last one the server has, or all open findings if it has none.
     async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
-        let Some(acked) = acked else { return self.tell_open(out).await };
+        let Some(acked) = acked else { return self.send_open_findings(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
-            out.send(reported(report::What::Changes(changes.clone()))).await?;
+            out.send(report_message(report::What::Changes(changes.clone()))).await?;
         }
         Ok(())
     }
 
-    async fn tell_open(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+    async fn send_open_findings(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
         let open = form::findings_message(self.record, self.open.values().cloned());
-        Ok(out.send(reported(report::What::Open(open))).await?)
+        Ok(out.send(report_message(report::What::Open(open))).await?)
     }
 
-    async fn tell_last(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+    async fn send_last_change(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
         let Some((changes, _)) = self.journal.back() else { return Ok(()) };
-        Ok(out.send(reported(report::What::Changes(changes.clone()))).await?)
+        Ok(out.send(report_message(report::What::Changes(changes.clone()))).await?)
     }
 
-    async fn take(
+    async fn handle_message(
         &mut self,
         out: &mpsc::Sender<Up>,
-        said: Down,
-        board: &Board,
+        message: Down,
+        coordinator: &Coordinator,
     ) -> anyhow::Result<()> {
-        match said.what {
+        match message.what {
             Some(down::What::Ack(proto::Ack { record })) => {
-                while let Some((_, at)) = self.journal.front().filter(|it| it.0.record <= record) {
-                    board.was_acknowledged(at.elapsed());
+                while let Some((_, at)) =
+                    self.journal.front().filter(|entry| entry.0.record <= record)
+                {
+                    coordinator.record_acknowledged(at.elapsed());
                     self.journal.pop_front();
                 }
                 Ok(())
             }
-            Some(down::What::Resync(_)) => self.tell_open(out).await,
+            Some(down::What::Resync(_)) => self.send_open_findings(out).await,
             Some(down::What::Order(order)) => {
                 let order = form::order(self.name.clone(), order)?;
-                if matches!(order.what, OrderKind::Drain { .. }) && board.is_at_work() {
+                if matches!(order.what, OrderKind::Drain { .. }) && coordinator.has_endless_jobs() {
                     return Ok(());
                 }
-                let evidence = "it was done, and looked at".to_owned();
+                let evidence = "completed by the load generator".to_owned();
                 let answer = form::answer_message(order.generation, &Answer::Done { evidence });
                 out.send(Up { what: Some(up::What::Answer(answer)) }).await?;
-                board.has_answered();
+                coordinator.record_order_status();
                 if matches!(order.what, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
-                    self.meet(Ask::Mend, board);
-                    self.tell_last(out).await?;
+                    self.handle_command(NodeCommand::ClearFault, coordinator);
+                    self.send_last_change(out).await?;
                 }
                 Ok(())
             }
@@ -249,19 +257,20 @@ impl Agent {
         }
     }
 
-    /// Something changes on the node; it is in the journal then.
-    fn meet(&mut self, ask: Ask, board: &Board) {
+    /// Applies a command to the node and journals the resulting change.
+    fn handle_command(&mut self, command: NodeCommand, coordinator: &Coordinator) {
         let now = Timestamp::now();
-        let change = match ask {
-            Ask::Befall(trouble) => {
-                let finding = self.found(trouble, now);
-                let sent = Sent { node: self.index, finding: finding.id, at: Instant::now() };
-                board.has_sent(sent);
+        let change = match command {
+            NodeCommand::InjectFault(fault) => {
+                let finding = self.open_finding(fault, now);
+                let sent =
+                    SentFinding { node: self.index, finding: finding.id, at: Instant::now() };
+                coordinator.record_sent(sent);
                 Change::Opened(finding)
             }
-            Ask::Mend => {
+            NodeCommand::ClearFault => {
                 let Some((_, finding)) = self.open.pop_first() else { return };
-                let cleared = Cleared { at: now, why: "it was mended".to_owned() };
+                let cleared = Cleared { at: now, why: "fault cleared".to_owned() };
                 Change::Cleared(Finding { cleared: Some(cleared), ..finding })
             }
         };
@@ -271,15 +280,15 @@ impl Agent {
         self.journal.push_back((changes, Instant::now()));
     }
 
-    fn found(&mut self, trouble: Trouble, now: Timestamp) -> Finding {
+    fn open_finding(&mut self, fault: NodeFault, now: Timestamp) -> Finding {
         self.findings += 1;
         let gpu = GpuUuid(gpu(self.index, self.findings % GPUS));
-        let finding = trouble.finding(self.findings, &gpu, now);
+        let finding = fault.finding(self.findings, &gpu, now);
         self.open.insert(finding.id, finding.clone());
         finding
     }
 }
 
-pub(crate) fn reported(what: report::What) -> Up {
+pub(crate) fn report_message(what: report::What) -> Up {
     Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
 }

@@ -1,4 +1,5 @@
-//! A quarter of a fleet fails within a second: how long until each failure is decided on, in the log, and told.
+//! A quarter of a fleet fails within a second: latency until each decision is in the log and
+//! streamed.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farrier_fleet::fleet::Policy;
 use farrier_fleet::fleet::identity::DomainKind;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{Asker, ServerUrl, no_tls};
 use serde_json::Value;
 
-use crate::agent::{self, Report};
-use crate::board::{Ask, say_times};
-use crate::feed::Feed;
-use crate::{say, start};
+use crate::agent::{self, ReportMode};
+use crate::coordinator::{NodeCommand, print_latencies};
+use crate::feed::EventFeed;
+use crate::{print_metric, start};
 
 pub(crate) async fn run(
     url: &ServerUrl,
@@ -22,30 +23,30 @@ pub(crate) async fn run(
     failing: usize,
     share: f64,
 ) -> anyhow::Result<()> {
-    let board = start(url, nodes, Report::Heartbeat).await?;
+    let coordinator = start(url, nodes, ReportMode::Heartbeat).await?;
     let mut policy = Policy::default();
     for kind in [DomainKind::Fleet, DomainKind::Pool] {
         if let Some(breaker) = policy.breakers.get_mut(&kind) {
             breaker.share = breaker.share.max(share);
         }
     }
-    let mut asker = Asker::connect(url, no_tls(), token).await?;
-    let _: Value = asker.put("/api/v1/policy", &policy).await?;
-    let trouble = Trouble::named("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
-    let mut feed = Feed::open(url, token).await?;
-    // Who is taken out stays out, so that the breaker is met as it would be.
-    board.begin_work();
-    say("mark", "begin");
-    let begun = tokio::time::Instant::now();
-    let sender = std::sync::Arc::clone(&board);
+    let mut client = Asker::connect(url, no_tls(), token).await?;
+    let _: Value = client.put("/api/v1/policy", &policy).await?;
+    let fault = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
+    let mut feed = EventFeed::open(url, token).await?;
+    // Drained nodes stay out, so that the disruption budget takes effect.
+    coordinator.start_endless_jobs();
+    print_metric("mark", "begin");
+    let start = tokio::time::Instant::now();
+    let sender = std::sync::Arc::clone(&coordinator);
     tokio::spawn(async move {
         for index in 0..failing {
             let at = Duration::from_micros(1_000_000 * index as u64 / failing as u64);
-            tokio::time::sleep_until(begun + at).await;
-            sender.ask(index * nodes / failing, Ask::Befall(trouble)).await;
+            tokio::time::sleep_until(start + at).await;
+            sender.send_command(index * nodes / failing, NodeCommand::InjectFault(fault)).await;
         }
     });
-    // The first decision on each node, and what it was.
+    // First decision on each node: when, and of which kind.
     let mut decided: HashMap<usize, (Instant, String)> = HashMap::new();
     while decided.len() < failing {
         let (at, rows) = feed.next().await?;
@@ -58,17 +59,17 @@ pub(crate) async fn run(
             }
         }
     }
-    say("mark", "end");
-    let sent = board.sent();
-    let last = sent.iter().map(|it| it.at).max().context("something was sent")?;
-    let times = sent
-        .iter()
-        .filter_map(|it| decided.get(&it.node).map(|(at, _)| at.saturating_duration_since(it.at)));
-    say_times("failure_to_decision", times.collect());
-    let done = decided.values().map(|(at, _)| *at).max().context("something was decided")?;
+    print_metric("mark", "end");
+    let sent = coordinator.sent();
+    let last = sent.iter().map(|finding| finding.at).max().context("no finding was sent")?;
+    let times = sent.iter().filter_map(|finding| {
+        decided.get(&finding.node).map(|(at, _)| at.saturating_duration_since(finding.at))
+    });
+    print_latencies("failure_to_decision", times.collect());
+    let done = decided.values().map(|(at, _)| *at).max().context("no decision was made")?;
     let after = done.saturating_duration_since(last);
-    say("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
-    say("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
-    say("held_back", decided.values().filter(|(_, kind)| kind == "held-back").count());
+    print_metric("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
+    print_metric("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
+    print_metric("held_back", decided.values().filter(|(_, kind)| kind == "held-back").count());
     Ok(())
 }

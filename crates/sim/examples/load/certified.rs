@@ -1,4 +1,5 @@
-//! Nodes with a certificate and a connection each, as real ones are; then the server dies, and all come back at once.
+//! Nodes with a certificate and a connection each, as in production. Then the server is killed and
+//! all reconnect at once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::BufRead;
@@ -14,129 +15,138 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::task::JoinSet;
 
-use crate::agent::{self, Agent, Link, Report};
-use crate::board::{Ask, Board, say_times};
-use crate::feed::Feed;
+use crate::agent::{self, LoadAgent, ReportMode, ServerLink};
+use crate::coordinator::{Coordinator, NodeCommand, print_latencies};
+use crate::feed::EventFeed;
 use crate::findings::warning;
-use crate::say;
+use crate::print_metric;
 
-/// Enrolments at once; the server takes sixteen.
+/// Concurrent enrolments; the server allows 16.
 const ENROLLING_MAX: usize = 12;
-/// Findings of each node before the server dies, and one more while it is gone.
+/// Findings per node before the server is killed. One more follows while it is down.
 const FINDINGS: usize = 2;
-/// Until what was said is answered, and memory is counted.
-const REST: Duration = Duration::from_secs(5);
+/// Settling time before memory is measured.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// What is not at a reader of the log after this long is lost, however busy the machine.
+/// A finding that is not streamed within this time is lost, even on a busy machine.
 const FEED_WAIT: Duration = Duration::from_secs(120);
 
-/// What lets nodes and a person in.
-pub(crate) struct Access {
+/// Join token, CA fingerprint and user token.
+pub(crate) struct Credentials {
     pub(crate) join: String,
     pub(crate) fingerprint: String,
     pub(crate) person: String,
 }
 
-pub(crate) async fn run(url: &ServerUrl, access: &Access, nodes: usize) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let identities = enrol(url, access, nodes).await?;
-    say("enrol_s", begun.elapsed().as_secs_f64());
-    tokio::time::sleep(REST).await;
-    say("mark", "enrolled");
-    answered()?;
-    let board = Arc::new(Board::new(nodes));
-    let begun = Instant::now();
+pub(crate) async fn run(
+    url: &ServerUrl,
+    credentials: &Credentials,
+    nodes: usize,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let identities = enrol(url, credentials, nodes).await?;
+    print_metric("enrol_s", start.elapsed().as_secs_f64());
+    tokio::time::sleep(SETTLE_TIME).await;
+    print_metric("mark", "enrolled");
+    wait_for_parent()?;
+    let coordinator = Arc::new(Coordinator::new(nodes));
+    let start = Instant::now();
     for (index, tls) in identities.into_iter().enumerate() {
-        let link = Link::Own(url.clone(), tls);
-        tokio::spawn(Agent::new(index).live(link, Report::Heartbeat, Arc::clone(&board), None));
+        let link = ServerLink::Dedicated(url.clone(), tls);
+        tokio::spawn(LoadAgent::new(index).run(
+            link,
+            ReportMode::Heartbeat,
+            Arc::clone(&coordinator),
+            None,
+        ));
     }
-    board.until(|board| board.connected() == nodes).await?;
-    say("connect_s", begun.elapsed().as_secs_f64());
-    board.until(|board| board.answered() >= 2 * nodes).await?;
-    say("in_service_s", begun.elapsed().as_secs_f64());
+    coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
+    print_metric("connect_s", start.elapsed().as_secs_f64());
+    coordinator.wait_until(|coordinator| coordinator.completed_orders() >= 2 * nodes).await?;
+    print_metric("in_service_s", start.elapsed().as_secs_f64());
     for _ in 0..FINDINGS {
-        befall(&board, nodes).await?;
+        inject_warning(&coordinator, nodes).await?;
     }
-    tokio::time::sleep(REST).await;
-    say_times("change_to_acknowledgement", board.acknowledged());
-    say("mark", "connected");
-    // The server is killed here, while changes are on their way, and started again.
-    let sender = Arc::clone(&board);
-    let last = tokio::spawn(async move { befall(&sender, nodes).await });
-    answered()?;
-    board.until(|board| board.connected() < nodes / 2).await?;
-    say("mark", "gone");
-    answered()?;
-    let begun = Instant::now();
-    board.until(|board| board.connected() == nodes).await?;
-    say("reconnect_s", begun.elapsed().as_secs_f64());
+    tokio::time::sleep(SETTLE_TIME).await;
+    print_latencies("change_to_acknowledgement", coordinator.take_latencies());
+    print_metric("mark", "connected");
+    // The parent kills the server here, with changes in flight, and restarts it.
+    let sender = Arc::clone(&coordinator);
+    let last = tokio::spawn(async move { inject_warning(&sender, nodes).await });
+    wait_for_parent()?;
+    coordinator.wait_until(|coordinator| coordinator.connected() < nodes / 2).await?;
+    print_metric("mark", "gone");
+    wait_for_parent()?;
+    let start = Instant::now();
+    coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
+    print_metric("reconnect_s", start.elapsed().as_secs_f64());
     last.await??;
-    tokio::time::sleep(REST).await;
-    say("mark", "back");
-    compare(url, access, nodes * (FINDINGS + 1)).await
+    tokio::time::sleep(SETTLE_TIME).await;
+    print_metric("mark", "back");
+    compare(url, credentials, nodes * (FINDINGS + 1)).await
 }
 
-/// Waits until whoever started this has done what was marked.
-fn answered() -> anyhow::Result<()> {
+/// Waits until the parent has handled the last mark.
+fn wait_for_parent() -> anyhow::Result<()> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {
-        bail!("nobody answers");
+        bail!("the parent closed stdin");
     }
     Ok(())
 }
 
-async fn befall(board: &Board, nodes: usize) -> anyhow::Result<()> {
-    let trouble = warning()?;
+async fn inject_warning(coordinator: &Coordinator, nodes: usize) -> anyhow::Result<()> {
+    let fault = warning()?;
     for node in 0..nodes {
-        board.ask(node, Ask::Befall(trouble)).await;
+        coordinator.send_command(node, NodeCommand::InjectFault(fault)).await;
     }
     Ok(())
 }
 
-/// Every finding is in the log, and none twice.
-async fn compare(url: &ServerUrl, access: &Access, sent: usize) -> anyhow::Result<()> {
-    let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
-    let mut feed = Feed::after(url, pinned, &access.person, Some(0)).await?;
+/// Checks that the log has every finding once.
+async fn compare(url: &ServerUrl, credentials: &Credentials, sent: usize) -> anyhow::Result<()> {
+    let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
+    let mut feed = EventFeed::after(url, pinned, &credentials.person, Some(0)).await?;
     let (mut logged, mut records) = (0_usize, HashSet::new());
     let mut findings: BTreeMap<String, HashSet<u64>> = BTreeMap::new();
     let end = tokio::time::Instant::now() + FEED_WAIT;
     while findings.values().map(HashSet::len).sum::<usize>() < sent {
         let Ok(next) = tokio::time::timeout_at(end, feed.next()).await else { break };
-        for row in next?.1.into_iter().filter(|row| row.kind == "found") {
-            let node = row.node.context("a finding is of a node")?.to_string();
+        for row in next?.1.into_iter().filter(|row| row.kind == "configs") {
+            let node = row.node.context("finding without a node")?.to_string();
             let number = |at: &str| row.event.pointer(at).and_then(serde_json::Value::as_u64);
             logged += 1;
-            records.insert((node.clone(), number("/found/record/number")));
-            findings.entry(node).or_default().extend(number("/found/changes/0/opened/id"));
+            records.insert((node.clone(), number("/configs/record/number")));
+            findings.entry(node).or_default().extend(number("/configs/changes/0/opened/id"));
         }
     }
-    say("findings_sent", sent);
-    say("findings_logged", findings.values().map(HashSet::len).sum::<usize>());
-    say("records_doubled", logged - records.len());
+    print_metric("findings_sent", sent);
+    print_metric("findings_logged", findings.values().map(HashSet::len).sum::<usize>());
+    print_metric("records_doubled", logged - records.len());
     Ok(())
 }
 
 async fn enrol(
     url: &ServerUrl,
-    access: &Access,
+    credentials: &Credentials,
     nodes: usize,
 ) -> anyhow::Result<Vec<Arc<ClientConfig>>> {
-    let mut found = vec![None; nodes];
+    let mut configs = vec![None; nodes];
     let mut enrolling = JoinSet::new();
     let mut next = 0..nodes;
     loop {
         while enrolling.len() < ENROLLING_MAX
             && let Some(index) = next.next()
         {
-            let (url, token) = (url.clone(), access.join.clone());
-            let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
+            let (url, token) = (url.clone(), credentials.join.clone());
+            let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
             enrolling.spawn(async move { enrol_one(&url, &token, pinned, index).await });
         }
         let Some(done) = enrolling.join_next().await else { break };
         let (index, tls) = done??;
-        found[index] = Some(tls);
+        configs[index] = Some(tls);
     }
-    found.into_iter().map(|it| it.context("each has enrolled")).collect()
+    configs.into_iter().map(|config| config.context("a node did not enrol")).collect()
 }
 
 async fn enrol_one(

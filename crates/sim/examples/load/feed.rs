@@ -1,4 +1,4 @@
-//! Reads the log as a person's program does: server-sent events over HTTP.
+//! Reads the event stream as an API client does: server-sent events over HTTP.
 
 use std::time::Instant;
 
@@ -8,38 +8,38 @@ use farrier_wire::rest::EventRow;
 use rustls::ClientConfig;
 use std::sync::Arc;
 
-pub(crate) struct Feed {
-    answered: farrier_wire::client::Answered,
+pub(crate) struct EventFeed {
+    response: farrier_wire::client::Answered,
     unread: Vec<u8>,
-    _asker: Asker,
+    _client: Asker,
 }
 
-impl Feed {
-    /// The log from now on.
+impl EventFeed {
+    /// Follows events from now on.
     pub(crate) async fn open(url: &ServerUrl, token: &str) -> anyhow::Result<Self> {
         Self::after(url, no_tls(), token, None).await
     }
 
-    /// The log after an entry.
+    /// Follows events after a sequence number.
     pub(crate) async fn after(
         url: &ServerUrl,
         tls: Arc<ClientConfig>,
         token: &str,
         seq: Option<u64>,
     ) -> anyhow::Result<Self> {
-        let mut asker = Asker::connect(url, tls, token).await?;
+        let mut client = Asker::connect(url, tls, token).await?;
         let after = seq.map(|seq| format!("?after={seq}")).unwrap_or_default();
-        let answered = asker.follow(&format!("/api/v1/events/stream{after}")).await?;
-        Ok(Self { answered, unread: Vec::new(), _asker: asker })
+        let response = client.follow(&format!("/api/v1/events/stream{after}")).await?;
+        Ok(Self { response, unread: Vec::new(), _client: client })
     }
 
-    /// The next events, with the moment at which they came.
+    /// The next events and when they arrived.
     pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, Vec<EventRow>)> {
-        let piece = self.answered.piece().await?.context("the server has ended the stream")?;
+        let piece = self.response.piece().await?.context("the server closed the stream")?;
         let at = Instant::now();
         self.unread.extend_from_slice(&piece);
         let mut rows = Vec::new();
-        while let Some(end) = self.unread.windows(2).position(|it| it == b"\n\n") {
+        while let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") {
             let event: Vec<u8> = self.unread.drain(..end + 2).collect();
             let event = String::from_utf8(event)?;
             if let Some(data) = event.lines().find_map(|line| line.strip_prefix("data: ")) {

@@ -1,25 +1,25 @@
-//! How long from a finding on a node to its event at whoever follows the log, while others report.
+//! Latency from a finding on a node to its event at an API client, while other nodes report.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::ServerUrl;
 
-use crate::agent::{self, Report};
-use crate::board::{Ask, say_times};
-use crate::feed::Feed;
-use crate::{say, start};
+use crate::agent::{self, ReportMode};
+use crate::coordinator::{NodeCommand, print_latencies};
+use crate::feed::EventFeed;
+use crate::{print_metric, start};
 
-/// From one finding to the next.
+/// Minimum pause between findings.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Not in step with anything that the server does by the clock.
-const PAUSE_US_MORE: u64 = 7_000;
+/// Jitter, to stay out of step with the server's timers.
+const JITTER_US: u64 = 7_000;
 
-/// A warning that takes no node out of service.
-pub(crate) fn warning() -> anyhow::Result<Trouble> {
-    Trouble::named("nic.flapping", "").context("the simulation knows a port that flaps")
+/// A warning that leaves its node in service.
+pub(crate) fn warning() -> anyhow::Result<NodeFault> {
+    NodeFault::by_code("nic.flapping", "").context("no fault for a flapping port")
 }
 
 pub(crate) async fn run(
@@ -28,36 +28,36 @@ pub(crate) async fn run(
     nodes: usize,
     findings: usize,
 ) -> anyhow::Result<()> {
-    let board = start(url, nodes, Report::Heartbeat).await?;
-    let mut feed = Feed::open(url, token).await?;
-    let trouble = warning()?;
-    say("mark", "begin");
-    let sender = std::sync::Arc::clone(&board);
+    let coordinator = start(url, nodes, ReportMode::Heartbeat).await?;
+    let mut feed = EventFeed::open(url, token).await?;
+    let fault = warning()?;
+    print_metric("mark", "begin");
+    let sender = std::sync::Arc::clone(&coordinator);
     tokio::spawn(async move {
         for index in 0..findings {
             let node = index * 7919 % nodes;
-            sender.ask(node, Ask::Befall(trouble)).await;
-            let more_us = index as u64 * 104_729 % PAUSE_US_MORE;
-            tokio::time::sleep(PAUSE + Duration::from_micros(more_us)).await;
+            sender.send_command(node, NodeCommand::InjectFault(fault)).await;
+            let jitter_us = index as u64 * 104_729 % JITTER_US;
+            tokio::time::sleep(PAUSE + Duration::from_micros(jitter_us)).await;
         }
     });
-    let mut came = HashMap::new();
-    while came.len() < findings {
+    let mut arrivals = HashMap::new();
+    while arrivals.len() < findings {
         let (at, rows) = feed.next().await?;
         for row in rows.into_iter().filter(|row| row.kind == "found") {
             let opened = row.event.pointer("/found/changes/0/opened/id");
             let finding = opened.and_then(serde_json::Value::as_u64);
             let node = row.node.as_ref().and_then(agent::number);
             if let (Some(finding), Some(node)) = (finding, node) {
-                came.insert((node, finding), at);
+                arrivals.insert((node, finding), at);
             }
         }
     }
-    say("mark", "end");
-    let times = board.sent().into_iter().filter_map(|sent| {
-        came.get(&(sent.node, sent.finding)).map(|at| at.saturating_duration_since(sent.at))
+    print_metric("mark", "end");
+    let times = coordinator.sent().into_iter().filter_map(|sent| {
+        arrivals.get(&(sent.node, sent.finding)).map(|at| at.saturating_duration_since(sent.at))
     });
-    say_times("finding_to_event", times.collect());
-    say_times("finding_to_acknowledgement", board.acknowledged());
+    print_latencies("finding_to_event", times.collect());
+    print_latencies("finding_to_acknowledgement", coordinator.take_latencies());
     Ok(())
 }

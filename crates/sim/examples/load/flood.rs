@@ -1,5 +1,4 @@
-//! Nodes that report as much as the wire takes, beside a few that have something to report: how long a fatal finding takes to its
-//! acknowledgement, before the flood and in it.
+//! Latency of fatal findings, before and while other nodes flood the server with reports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_fleet::health::{Finding, GpuUuid};
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{Agents, ServerUrl, connect, no_tls};
 use farrier_wire::form;
 use farrier_wire::proto::{self, Up, report, up};
@@ -16,31 +15,31 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use crate::agent::{Report, makeup, name, reported};
-use crate::board::{Ask, Board, say_times};
-use crate::{say, start};
+use crate::agent::{ReportMode, inventory, name, report_message};
+use crate::coordinator::{Coordinator, NodeCommand, print_latencies};
+use crate::{print_metric, start};
 
-/// Bytes of text in each finding of a flood, within what one may have.
+/// Text size of each flooding finding, below the limit for a finding.
 const TEXT_BYTES: usize = 8 << 10;
-/// From one fatal finding to the next.
+/// Pause between fatal findings.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How much of everything.
+/// Sizes of a flood run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
+pub(crate) struct FloodSizes {
     pub(crate) nodes: usize,
     pub(crate) flooding: usize,
     pub(crate) message_bytes: usize,
-    /// Fatal findings, before the flood and in it.
+    /// Fatal findings, before the flood and again during it.
     pub(crate) findings: usize,
 }
 
-pub(crate) async fn run(url: &ServerUrl, sizes: Sizes) -> anyhow::Result<()> {
-    let board = start(url, sizes.nodes, Report::Heartbeat).await?;
-    let fatal = Trouble::named("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
-    // Who is taken out stays out.
-    board.begin_work();
-    say_times("quiet", fatal_findings(&board, sizes, fatal).await?);
+pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()> {
+    let coordinator = start(url, sizes.nodes, ReportMode::Heartbeat).await?;
+    let fatal = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
+    // Drained nodes stay out.
+    coordinator.start_endless_jobs();
+    print_latencies("quiet", fatal_findings(&coordinator, sizes, fatal).await?);
     let sent = Arc::new(AtomicU64::new(0));
     let reports = [0, 1].map(|odd| Arc::new(open(sizes.message_bytes, odd, fatal)));
     for index in 0..sizes.flooding {
@@ -48,45 +47,47 @@ pub(crate) async fn run(url: &ServerUrl, sizes: Sizes) -> anyhow::Result<()> {
         let flood = flood(agents, sizes.nodes + index, reports.clone(), Arc::clone(&sent));
         tokio::spawn(flood);
     }
-    // Each has sent something, or waits to be read.
-    board.until(|_| sent.load(Ordering::Relaxed) >= sizes.flooding as u64).await?;
-    say("mark", "begin");
-    say_times("flooded", fatal_findings(&board, sizes, fatal).await?);
-    say("mark", "end");
-    say("reports_sent", sent.load(Ordering::Relaxed));
+    // Every flooding agent has sent at least one report on average.
+    coordinator.wait_until(|_| sent.load(Ordering::Relaxed) >= sizes.flooding as u64).await?;
+    print_metric("mark", "begin");
+    print_latencies("flooded", fatal_findings(&coordinator, sizes, fatal).await?);
+    print_metric("mark", "end");
+    print_metric("reports_sent", sent.load(Ordering::Relaxed));
     Ok(())
 }
 
-/// Fatal findings on one node after the other, and how long each took to its acknowledgement.
+/// Opens fatal findings on one node after the other and returns their acknowledgement latencies.
 async fn fatal_findings(
-    board: &Board,
-    sizes: Sizes,
-    fatal: Trouble,
+    coordinator: &Coordinator,
+    sizes: FloodSizes,
+    fatal: NodeFault,
 ) -> anyhow::Result<Vec<Duration>> {
-    drop(board.acknowledged());
+    drop(coordinator.take_latencies());
     let mut times = Vec::new();
     for index in 0..sizes.findings {
-        board.ask(index % sizes.nodes, Ask::Befall(fatal)).await;
+        coordinator.send_command(index % sizes.nodes, NodeCommand::InjectFault(fatal)).await;
         tokio::time::sleep(PAUSE).await;
-        times.extend(board.acknowledged());
+        times.extend(coordinator.take_latencies());
     }
-    board.until(|board| times.len() + board.acknowledged_count() >= sizes.findings).await?;
-    times.extend(board.acknowledged());
+    coordinator
+        .wait_until(|coordinator| times.len() + coordinator.pending_latencies() >= sizes.findings)
+        .await?;
+    times.extend(coordinator.take_latencies());
     Ok(times)
 }
 
-/// Every open finding of a node, in so many bytes; odd ones and even ones differ in each.
-fn open(bytes: usize, odd: u64, trouble: Trouble) -> proto::Findings {
+/// A findings snapshot of about `bytes` bytes. Odd and even snapshots differ in every finding.
+fn open(bytes: usize, odd: u64, fault: NodeFault) -> proto::Findings {
     let finding = |id| Finding {
         text: "x".repeat(TEXT_BYTES),
         count: 1 + odd,
         severity: farrier_fleet::health::Severity::Warning,
-        ..trouble.finding(id, &GpuUuid("GPU-1".to_owned()), Timestamp::UNIX_EPOCH)
+        ..fault.finding(id, &GpuUuid("GPU-1".to_owned()), Timestamp::UNIX_EPOCH)
     };
     form::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
 }
 
-/// Reports again and again, and reads nothing.
+/// Sends snapshots as fast as the server reads them, and never reads.
 async fn flood(
     mut agents: Agents,
     index: usize,
@@ -95,7 +96,7 @@ async fn flood(
 ) -> anyhow::Result<()> {
     let (out, outbound) = mpsc::channel(1);
     let hello = proto::Hello {
-        makeup: Some(makeup(index)),
+        makeup: Some(inventory(index)),
         journal: "flood".to_owned(),
         ..proto::Hello::default()
     };
@@ -107,7 +108,7 @@ async fn flood(
     for record in 1.. {
         let open = &reports[usize::from(record % 2 == 0)].open;
         let open = proto::Findings { record, open: open.clone() };
-        out.send(reported(report::What::Open(open))).await?;
+        out.send(report_message(report::What::Open(open))).await?;
         sent.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! A long log of a simulated fleet: nodes join, fall ill by a seed, are taken out, mended, proven and given back, over weeks of a
-//! time that passes as fast as it can be written. The state is kept where it would be when the server dies just before it is kept next.
+//! Generates a long log of a simulated fleet: nodes join, fail by a seed, and are quarantined,
+//! repaired, verified and returned to service, over weeks of simulated time. The snapshot is placed
+//! as if the server had died just before the next one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,64 +11,74 @@ use farrier_fleet::fleet::{Event, NodeId, Order, Standing};
 use farrier_server::access::Authority;
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_sim::fleet::{Fleet, Plan};
+use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::say;
+use crate::print_metric;
 
-/// What happens in so much time is written at once.
+/// Simulated time per commit.
 const STEP: SignedDuration = SignedDuration::from_mins(2);
-/// How long a person takes to come with a spare part.
-const PERSON: SignedDuration = SignedDuration::from_hours(4);
-/// People look this often at what waits for them.
-const ROUND: SignedDuration = SignedDuration::from_hours(1);
+/// Time until a technician arrives with a spare part.
+const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
+/// How often technicians are called for waiting nodes.
+const CALL_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
-struct World {
+struct HistoryGenerator {
     core: Core,
-    fleet: Fleet,
+    fleet: SimFleet,
     now: Timestamp,
-    called: BTreeMap<NodeId, Timestamp>,
-    /// Nodes of which the log says that they are silent.
-    silent: BTreeMap<NodeId, Timestamp>,
-    round: Timestamp,
+    technician_due: BTreeMap<NodeId, Timestamp>,
+    /// Nodes with a logged loss of heartbeat.
+    lost_heartbeats: BTreeMap<NodeId, Timestamp>,
+    last_call_check: Timestamp,
 }
 
-/// Entries of the log for each node: about a fortnight of it.
+/// Log entries per node, about two weeks' worth.
 const ENTRIES_PER_NODE: usize = 50;
 
-/// Writes `folder/log` with so many entries, the last `unkept` of them after the state that is kept,
-/// and the authority that belongs to a fleet: a server does not start on a log without one.
-pub(crate) fn write(folder: &Path, entries: usize, unkept: usize) -> anyhow::Result<()> {
+/// Writes `folder/log` with `entries` entries, the last `after_snapshot` of them after the
+/// snapshot. Also creates the fleet's authority, without which a server does not start on a log.
+pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let now: Timestamp = "2026-10-01T00:00:00Z".parse()?;
     Authority::open(folder, Timestamp::now())?;
     let nodes = u32::try_from(entries / ENTRIES_PER_NODE)?;
-    let plan = Plan { nodes, trouble_every_s: 4 * 86_400, ..Plan::default() };
-    let fleet = Fleet::new(plan, now);
+    let spec = FleetSpec { nodes, mean_fault_interval_s: 4 * 86_400, ..FleetSpec::default() };
+    let fleet = SimFleet::new(spec, now);
     let log = SqliteLog::open(&folder.join("log"))?;
     let core = Core::open(Box::new(log))?;
-    let (called, silent) = (BTreeMap::new(), BTreeMap::new());
-    let mut world = World { core, fleet, now, called, silent, round: now };
+    let (technician_due, lost_heartbeats) = (BTreeMap::new(), BTreeMap::new());
+    let mut generator = HistoryGenerator {
+        core,
+        fleet,
+        now,
+        technician_due,
+        lost_heartbeats,
+        last_call_check: now,
+    };
     let join = |(node, place): (&NodeId, &_)| {
         (Actor::Server, Event::Enrolled { node: node.clone(), place: Clone::clone(place) })
     };
-    let joined = world.fleet.places().map(join).collect();
-    world.commit(joined)?;
-    let (entries, unkept) = (entries as u64, unkept as u64);
-    while world.core.state().seq < entries - unkept {
-        world.step()?;
+    let joined = generator.fleet.locations().map(join).collect();
+    generator.commit(joined)?;
+    let (entries, after_snapshot) = (entries as u64, after_snapshot as u64);
+    while generator.core.state().seq < entries - after_snapshot {
+        generator.step()?;
     }
-    world.core.keep()?;
-    while world.core.state().seq < entries {
-        world.step()?;
+    generator.core.keep()?;
+    while generator.core.state().seq < entries {
+        generator.step()?;
     }
-    say("nodes", world.core.state().nodes.len());
-    say("entries", world.core.state().seq);
-    say("days", world.now.duration_since("2026-10-01T00:00:00Z".parse()?).as_hours() / 24);
+    print_metric("nodes", generator.core.state().nodes.len());
+    print_metric("entries", generator.core.state().seq);
+    print_metric(
+        "days",
+        generator.now.duration_since("2026-10-01T00:00:00Z".parse()?).as_hours() / 24,
+    );
     Ok(())
 }
 
-impl World {
+impl HistoryGenerator {
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> anyhow::Result<()> {
         let committed = self.core.commit(inputs, self.now)?;
         let orders: Vec<Order> = committed
@@ -79,40 +90,40 @@ impl World {
             })
             .collect();
         for order in orders {
-            self.fleet.order(&order, self.now);
+            self.fleet.deliver_order(&order, self.now);
         }
         Ok(())
     }
 
     fn step(&mut self) -> anyhow::Result<()> {
         self.now = self.now.saturating_add(STEP)?;
-        let said = self.fleet.advance(self.now);
-        let mut inputs: Vec<(Actor, Event)> = said
+        let events = self.fleet.advance(self.now);
+        let mut inputs: Vec<(Actor, Event)> = events
             .into_iter()
             .filter_map(|event| Some((Actor::Node(event.node()?.clone()), event)))
             .collect();
-        if self.now.duration_since(self.round) >= ROUND {
-            self.round = self.now;
-            self.call();
+        if self.now.duration_since(self.last_call_check) >= CALL_INTERVAL {
+            self.last_call_check = self.now;
+            self.call_technicians();
         }
-        inputs.extend(self.silence());
-        inputs.extend(self.repaired());
+        inputs.extend(self.heartbeat_events());
+        inputs.extend(self.finish_repairs());
         inputs.push((Actor::Server, Event::TimePassed));
         self.commit(inputs)
     }
 
-    /// What the server notices by itself: who is not heard, and who is again.
-    fn silence(&mut self) -> Vec<(Actor, Event)> {
+    /// Heartbeat events that the server would create: lost and restored.
+    fn heartbeat_events(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
-        for (id, _) in self.fleet.places() {
+        for (id, _) in self.fleet.locations() {
             let is_up = self.fleet.node(id).is_some_and(farrier_sim::fleet::SimNode::is_up);
-            let event = match (is_up, self.silent.contains_key(id)) {
+            let event = match (is_up, self.lost_heartbeats.contains_key(id)) {
                 (false, false) => {
-                    self.silent.insert(id.clone(), self.now);
+                    self.lost_heartbeats.insert(id.clone(), self.now);
                     Event::Silent { node: id.clone(), since: self.now }
                 }
                 (true, true) => {
-                    self.silent.remove(id);
+                    self.lost_heartbeats.remove(id);
                     Event::Heard { node: id.clone() }
                 }
                 _ => continue,
@@ -122,24 +133,34 @@ impl World {
         events
     }
 
-    /// A person is called to what no order mends.
-    fn call(&mut self) {
+    /// Calls a technician for nodes that no order can repair.
+    fn call_technicians(&mut self) {
         for (id, node) in &self.core.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.standing() == Standing::InRepair && waits && !self.called.contains_key(id) {
-                self.called.insert(id.clone(), self.now.saturating_add(PERSON).unwrap_or(self.now));
+            if node.standing() == Standing::InRepair
+                && waits
+                && !self.technician_due.contains_key(id)
+            {
+                self.technician_due.insert(
+                    id.clone(),
+                    self.now.saturating_add(TECHNICIAN_DELAY).unwrap_or(self.now),
+                );
             }
         }
     }
 
-    fn repaired(&mut self) -> Vec<(Actor, Event)> {
+    fn finish_repairs(&mut self) -> Vec<(Actor, Event)> {
         let now = self.now;
-        let here: Vec<NodeId> =
-            self.called.iter().filter(|(_, at)| **at <= now).map(|(id, _)| id.clone()).collect();
+        let arrived: Vec<NodeId> = self
+            .technician_due
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(id, _)| id.clone())
+            .collect();
         let mut events = Vec::new();
-        for id in here {
-            self.called.remove(&id);
-            self.fleet.change(&id, |node| node.repair(now));
+        for id in arrived {
+            self.technician_due.remove(&id);
+            self.fleet.update_node(&id, |node| node.repair(now));
             let what = Ask::Repaired { node: id, what: "a new board".to_owned() };
             events.push((Actor::Person("tech".to_owned()), Event::Asked { what }));
         }

@@ -1,10 +1,11 @@
-//! A fleet's worth of agents, for `cargo xtask bench fleet`: they talk to a server that runs already, over the real wire. What is
-//! measured is said on stdout, `NAME VALUE` a line; `mark NAME` is a moment at which whoever started this looks at the server.
+//! Load generator for `cargo xtask bench fleet`: agents connected to a running server. Measurements
+//! are printed to stdout as `NAME VALUE` lines. A `mark NAME` line tells the parent process to
+//! inspect the server.
 
 mod agent;
-mod board;
 mod burst;
 mod certified;
+mod coordinator;
 mod feed;
 mod findings;
 mod flood;
@@ -18,40 +19,40 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use farrier_wire::client::{ServerUrl, connect, no_tls};
 
-use agent::{Agent, Link, Report};
-use board::Board;
+use agent::{LoadAgent, ReportMode, ServerLink};
+use coordinator::Coordinator;
 
-/// Agents on one connection, on loopback.
-const ON_A_CONNECTION: usize = 1000;
-/// Streams that are being opened at once.
+const AGENTS_PER_CONNECTION: usize = 1000;
+/// Streams being opened concurrently.
 const OPENING_MAX: usize = 2000;
 
-/// Says one thing to whoever started this.
-fn say(name: &str, value: impl std::fmt::Display) {
+/// Prints one measurement for the parent process.
+fn print_metric(name: &str, value: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // Nobody who would hear of a failure is left.
+    // If stdout is closed, the parent has gone.
     let _ = writeln!(out, "{name} {value}").and_then(|()| out.flush());
 }
 
 fn main() -> anyhow::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let word = |at: usize| words.get(at).map(String::as_str).context("a word is missing");
-    let number = |at: usize| Ok::<_, anyhow::Error>(word(at)?.parse::<usize>()?);
-    let url = || Ok::<ServerUrl, anyhow::Error>(word(1)?.parse()?);
-    match word(0)? {
+    let arg = |at: usize| args.get(at).map(String::as_str).context("missing argument");
+    let number = |at: usize| Ok::<_, anyhow::Error>(arg(at)?.parse::<usize>()?);
+    let url = || Ok::<ServerUrl, anyhow::Error>(arg(1)?.parse()?);
+    match arg(0)? {
         "steady" => {
-            let report = if word(4)? == "makeup" { Report::Makeup } else { Report::Heartbeat };
+            let report =
+                if arg(4)? == "inventory" { ReportMode::Inventory } else { ReportMode::Heartbeat };
             let time = Duration::from_secs(number(5)? as u64);
-            runtime.block_on(steady::run(&url()?, word(2)?, number(3)?, report, time))
+            runtime.block_on(steady::run(&url()?, arg(2)?, number(3)?, report, time))
         }
-        "findings" => runtime.block_on(findings::run(&url()?, word(2)?, number(3)?, number(4)?)),
+        "findings" => runtime.block_on(findings::run(&url()?, arg(2)?, number(3)?, number(4)?)),
         "burst" => {
-            let share = word(5)?.parse()?;
-            runtime.block_on(burst::run(&url()?, word(2)?, number(3)?, number(4)?, share))
+            let share = arg(5)?.parse()?;
+            runtime.block_on(burst::run(&url()?, arg(2)?, number(3)?, number(4)?, share))
         }
         "flood" => {
-            let sizes = flood::Sizes {
+            let sizes = flood::FloodSizes {
                 nodes: number(2)?,
                 flooding: number(3)?,
                 message_bytes: number(4)?,
@@ -60,35 +61,45 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(flood::run(&url()?, sizes))
         }
         "certified" => {
-            let access = certified::Access {
-                join: word(2)?.to_owned(),
-                fingerprint: word(3)?.to_owned(),
-                person: word(4)?.to_owned(),
+            let credentials = certified::Credentials {
+                join: arg(2)?.to_owned(),
+                fingerprint: arg(3)?.to_owned(),
+                person: arg(4)?.to_owned(),
             };
-            runtime.block_on(certified::run(&url()?, &access, number(5)?))
+            runtime.block_on(certified::run(&url()?, &credentials, number(5)?))
         }
-        "history" => history::write(std::path::Path::new(word(1)?), number(2)?, number(3)?),
-        other => bail!("`{other}` is nothing that can be measured"),
+        "history" => history::write(std::path::Path::new(arg(1)?), number(2)?, number(3)?),
+        other => bail!("unknown scenario `{other}`"),
     }
 }
 
-/// Starts agents on shared connections without TLS, and waits until each is connected, proven and in service.
-async fn start(url: &ServerUrl, nodes: usize, report: Report) -> anyhow::Result<Arc<Board>> {
-    let board = Arc::new(Board::new(nodes));
-    let begun = tokio::time::Instant::now();
+/// Starts agents on shared plaintext connections and waits until each is connected, verified and in
+/// service.
+async fn start(
+    url: &ServerUrl,
+    nodes: usize,
+    report: ReportMode,
+) -> anyhow::Result<Arc<Coordinator>> {
+    let coordinator = Arc::new(Coordinator::new(nodes));
+    let start = tokio::time::Instant::now();
     let mut agents = Vec::new();
-    for _ in 0..nodes.div_ceil(ON_A_CONNECTION) {
+    for _ in 0..nodes.div_ceil(AGENTS_PER_CONNECTION) {
         agents.push(connect(url, no_tls()).await?);
     }
     for index in 0..nodes {
-        let turn = Arc::clone(&board.opening).acquire_owned().await?;
-        let link = Link::Shared(agents[index / ON_A_CONNECTION].clone());
-        tokio::spawn(Agent::new(index).live(link, report, Arc::clone(&board), Some(turn)));
+        let permit = Arc::clone(&coordinator.opening).acquire_owned().await?;
+        let link = ServerLink::Shared(agents[index / AGENTS_PER_CONNECTION].clone());
+        tokio::spawn(LoadAgent::new(index).run(
+            link,
+            report,
+            Arc::clone(&coordinator),
+            Some(permit),
+        ));
     }
-    board.until(|board| board.connected() == nodes).await?;
-    say("connect_s", begun.elapsed().as_secs_f64());
-    // Two rungs are asked of each before it is in service.
-    board.until(|board| board.answered() >= 2 * nodes).await?;
-    say("in_service_s", begun.elapsed().as_secs_f64());
-    Ok(board)
+    coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
+    print_metric("connect_s", start.elapsed().as_secs_f64());
+    // Each node runs two verification orders before it is in service.
+    coordinator.wait_until(|coordinator| coordinator.completed_orders() >= 2 * nodes).await?;
+    print_metric("in_service_s", start.elapsed().as_secs_f64());
+    Ok(coordinator)
 }

@@ -1,61 +1,60 @@
-//! What a GPU does: its load, clocks, watts and traffic.
+//! Load faults: utilisation, clocks, power and traffic.
 
-use crate::gpu::{ClockEvents, Gpu, Reason};
+use crate::gpu::{ClockEvents, Gpu, ThrottleReason};
 
 use super::FaultError;
 
-/// What a profiler would see. What is not given stays.
+/// Utilisation as a profiler reports it. `None` leaves a value unchanged. Shares range from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Activity {
-    /// Share of time in which a kernel ran, from 0 to 1 as all shares.
+    /// Share of time in which a kernel ran.
     pub graphics: Option<f64>,
-    /// Share of multiprocessors at work.
+    /// Share of active multiprocessors.
     pub sm: Option<f64>,
-    /// Share of warps in use.
+    /// Share of warp slots in use.
     pub occupancy: Option<f64>,
-    /// Share of time in which tensor cores worked.
+    /// Share of time in which tensor cores were active.
     pub tensor: Option<f64>,
-    /// Share of the memory bandwidth.
+    /// Share of the memory bandwidth in use.
     pub dram: Option<f64>,
-    /// Double precision outside the tensor cores.
+    /// FP64 pipe, outside the tensor cores.
     pub fp64: Option<f64>,
-    /// Single precision outside the tensor cores.
+    /// FP32 pipe, outside the tensor cores.
     pub fp32: Option<f64>,
-    /// Half precision outside the tensor cores.
+    /// FP16 pipe, outside the tensor cores.
     pub fp16: Option<f64>,
-    /// Integers.
     pub integer: Option<f64>,
-    /// Sent on all `NVLinks` together.
+    /// Sum over all NVLink links.
     pub nvlink_transmit_bytes_per_s: Option<u64>,
-    /// Received on all `NVLinks` together.
+    /// Sum over all NVLink links.
     pub nvlink_receive_bytes_per_s: Option<u64>,
-    /// Sent to the host.
+    /// GPU to host.
     pub pcie_transmit_bytes_per_s: Option<u64>,
-    /// Received from the host.
+    /// Host to GPU.
     pub pcie_receive_bytes_per_s: Option<u64>,
 }
 
 pub(super) fn activity(
     gpu: &mut Gpu,
-    wanted: &Activity,
+    activity: &Activity,
     now_unix_ms: u64,
 ) -> Result<(), FaultError> {
     let busy = &mut gpu.utilisation;
     for (share, target) in [
-        (wanted.sm, &mut busy.sm_percent),
-        (wanted.occupancy, &mut busy.sm_occupancy_percent),
-        (wanted.tensor, &mut busy.tensor_percent),
-        (wanted.dram, &mut busy.dram_percent),
-        (wanted.fp64, &mut busy.fp64_percent),
-        (wanted.fp32, &mut busy.fp32_percent),
-        (wanted.fp16, &mut busy.fp16_percent),
-        (wanted.integer, &mut busy.integer_percent),
+        (activity.sm, &mut busy.sm_percent),
+        (activity.occupancy, &mut busy.sm_occupancy_percent),
+        (activity.tensor, &mut busy.tensor_percent),
+        (activity.dram, &mut busy.dram_percent),
+        (activity.fp64, &mut busy.fp64_percent),
+        (activity.fp32, &mut busy.fp32_percent),
+        (activity.fp16, &mut busy.fp16_percent),
+        (activity.integer, &mut busy.integer_percent),
     ] {
         if let Some(share) = share {
             *target = percent(share)?;
         }
     }
-    if let Some(share) = wanted.graphics {
+    if let Some(share) = activity.graphics {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -64,18 +63,18 @@ pub(super) fn activity(
         let whole = percent(share)?.round() as u32;
         busy.gpu_percent = whole;
     }
-    gpu.nvlink.settle(now_unix_ms);
+    gpu.nvlink.accumulate_traffic(now_unix_ms);
     let links = &mut gpu.nvlink;
     links.transmit_bytes_per_s =
-        wanted.nvlink_transmit_bytes_per_s.unwrap_or(links.transmit_bytes_per_s);
+        activity.nvlink_transmit_bytes_per_s.unwrap_or(links.transmit_bytes_per_s);
     links.receive_bytes_per_s =
-        wanted.nvlink_receive_bytes_per_s.unwrap_or(links.receive_bytes_per_s);
-    gpu.pcie.settle(now_unix_ms);
+        activity.nvlink_receive_bytes_per_s.unwrap_or(links.receive_bytes_per_s);
+    gpu.pcie.accumulate_traffic(now_unix_ms);
     let kilobytes = |bytes: u64| u32::try_from(bytes / 1000).unwrap_or(u32::MAX);
-    if let Some(bytes) = wanted.pcie_transmit_bytes_per_s {
+    if let Some(bytes) = activity.pcie_transmit_bytes_per_s {
         gpu.pcie.transmit_kb_per_s = kilobytes(bytes);
     }
-    if let Some(bytes) = wanted.pcie_receive_bytes_per_s {
+    if let Some(bytes) = activity.pcie_receive_bytes_per_s {
         gpu.pcie.receive_kb_per_s = kilobytes(bytes);
     }
     Ok(())
@@ -89,8 +88,8 @@ fn percent(share: f64) -> Result<f64, FaultError> {
     }
 }
 
-pub(super) fn throttle(events: &mut ClockEvents, reasons: Vec<Reason>, now_unix_ms: u64) {
-    events.held_us = events.held_at(now_unix_ms);
+pub(super) fn throttle(events: &mut ClockEvents, reasons: Vec<ThrottleReason>, now_unix_ms: u64) {
+    events.throttled_us = events.throttled_at(now_unix_ms);
     events.since_unix_ms = now_unix_ms;
     events.reasons = reasons;
 }
@@ -124,7 +123,7 @@ pub(super) fn utilisation(
     let now = &mut gpu.utilisation;
     now.gpu_percent = busy;
     now.memory_percent = memory;
-    // A training step keeps most multiprocessors busy and its tensor cores about half of the time.
+    // Typical of training: most multiprocessors busy, tensor cores about half of the time.
     now.sm_percent = f64::from(busy) * 0.9;
     now.sm_occupancy_percent = f64::from(busy) * 0.4;
     now.tensor_percent = f64::from(busy) * 0.5;
@@ -139,25 +138,25 @@ pub(super) fn utilisation(
     (clocks.current_mhz.graphics, clocks.current_mhz.sm) = (rate, rate);
     clocks.current_mhz.memory = clocks.max_mhz.memory;
     let mut reasons = gpu.clock_events.reasons.clone();
-    reasons.retain(|reason| *reason != Reason::GpuIdle);
+    reasons.retain(|reason| *reason != ThrottleReason::GpuIdle);
     if busy == 0 && reasons.is_empty() {
-        reasons.push(Reason::GpuIdle);
+        reasons.push(ThrottleReason::GpuIdle);
     }
-    // What still holds is counted up to now and goes on.
+    // Accumulates the time so far; the remaining reasons stay active.
     throttle(&mut gpu.clock_events, reasons, now_unix_ms);
     Ok(())
 }
 
-/// Nothing runs, and nothing holds it back.
-pub(super) fn rest(gpu: &mut Gpu, now_unix_ms: u64) {
+/// Sets an idle, unthrottled state with default limits.
+pub(super) fn set_idle(gpu: &mut Gpu, now_unix_ms: u64) {
     throttle(&mut gpu.clock_events, Vec::new(), now_unix_ms);
     let _ = utilisation(gpu, 0, 0, now_unix_ms);
-    gpu.nvlink.settle(now_unix_ms);
+    gpu.nvlink.accumulate_traffic(now_unix_ms);
     (gpu.nvlink.transmit_bytes_per_s, gpu.nvlink.receive_bytes_per_s) = (0, 0);
-    gpu.pcie.settle(now_unix_ms);
-    (gpu.pcie.transmit_kb_per_s, gpu.pcie.receive_kb_per_s) = crate::make::IDLE_PCIE_KB_PER_S;
-    gpu.temperature.gpu_c = crate::make::IDLE_GPU_C;
-    gpu.temperature.memory_c = gpu.temperature.memory_c.map(|_| crate::make::IDLE_MEMORY_C);
+    gpu.pcie.accumulate_traffic(now_unix_ms);
+    (gpu.pcie.transmit_kb_per_s, gpu.pcie.receive_kb_per_s) = crate::builder::IDLE_PCIE_KB_PER_S;
+    gpu.temperature.gpu_c = crate::builder::IDLE_GPU_C;
+    gpu.temperature.memory_c = gpu.temperature.memory_c.map(|_| crate::builder::IDLE_MEMORY_C);
     gpu.power.limit_mw = gpu.power.default_limit_mw;
-    power(gpu, gpu.power.default_limit_mw / crate::make::IDLE_POWER_SHARE, now_unix_ms);
+    power(gpu, gpu.power.default_limit_mw / crate::builder::IDLE_POWER_SHARE, now_unix_ms);
 }

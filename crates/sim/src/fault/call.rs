@@ -1,51 +1,49 @@
-//! Calls of NVML that fail or hang.
+//! NVML calls that fail or hang.
 
 use serde::{Deserialize, Serialize};
 
 use super::FaultError;
 
-/// Before the number of a field that fails alone, while the call that asks for it and others goes well.
-pub const FIELD: &str = "field:";
+/// Prefix of a field number: this field fails, while the call that reads it succeeds.
+pub const FIELD_PREFIX: &str = "field:";
 
-/// `NVML_ERROR_RESET_REQUIRED`
+/// `NVML_ERROR_RESET_REQUIRED`.
 const RESET_REQUIRED: u32 = 16;
 
-/// A call that fails or hangs.
+/// An injected failure of an NVML call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallFault {
-    /// NVML's name of the function. Without `_v2` and the like every version of it; `*` is all functions, and
-    /// [`FIELD`] and a number one field.
+    /// NVML function name. A name without `_v2` or similar matches every version, `*` matches all
+    /// functions, and [`FIELD_PREFIX`] plus a number matches one field.
     pub call: String,
-    /// What the call does instead.
-    pub effect: Effect,
+    pub effect: CallEffect,
 }
 
-/// What a call does instead of answering.
+/// Effect of an injected failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Effect {
-    /// Returns this code of NVML's.
+pub enum CallEffect {
+    /// Returns this NVML code.
     Error(u32),
-    /// Blocks for so long and then answers.
+    /// Blocks for this long, then succeeds.
     HangMs(u64),
-    /// Never returns.
     HangForever,
 }
 
 impl CallFault {
-    /// Whether the call does not return in its time: what is wedged is so until the driver is started anew.
+    /// Whether the call hangs. A hang ends only when the driver is reloaded.
     pub fn hangs(&self) -> bool {
-        matches!(self.effect, Effect::HangMs(_) | Effect::HangForever)
+        matches!(self.effect, CallEffect::HangMs(_) | CallEffect::HangForever)
     }
 
-    /// Whether the call says that the GPU must be reset.
-    pub(super) fn asks_for_reset(&self) -> bool {
-        self.effect == Effect::Error(RESET_REQUIRED)
+    /// Whether the call reports that a reset is required.
+    pub(super) fn requires_reset(&self) -> bool {
+        self.effect == CallEffect::Error(RESET_REQUIRED)
     }
 
-    /// Whether `call` is meant.
-    pub fn is_about(&self, call: &str) -> bool {
+    /// Whether the fault applies to `call`.
+    pub fn matches_call(&self, call: &str) -> bool {
         self.call == "*" || self.call == call || self.call == without_version(call)
     }
 }
@@ -53,16 +51,16 @@ impl CallFault {
 impl std::fmt::Display for CallFault {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.effect {
-            Effect::Error(code) => write!(out, "{} returns {code}", self.call),
-            Effect::HangMs(milliseconds) => {
+            CallEffect::Error(code) => write!(out, "{} returns {code}", self.call),
+            CallEffect::HangMs(milliseconds) => {
                 write!(out, "{} hangs for {milliseconds} ms", self.call)
             }
-            Effect::HangForever => write!(out, "{} hangs for ever", self.call),
+            CallEffect::HangForever => write!(out, "{} hangs forever", self.call),
         }
     }
 }
 
-/// A name without its `_v2`.
+/// Strips a `_v2`-like suffix.
 fn without_version(call: &str) -> &str {
     match call.rsplit_once("_v") {
         Some((name, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -70,40 +68,43 @@ fn without_version(call: &str) -> &str {
     }
 }
 
-/// Whether a fault may name this function.
-pub fn check_call(call: &str) -> Result<(), FaultError> {
-    let named = call
+/// Checks that `call` can name a function, a field or `*`.
+pub fn validate_call(call: &str) -> Result<(), FaultError> {
+    let is_nvml_name = call
         .strip_prefix("nvml")
         .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()));
-    let plain = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    let field = call.strip_prefix(FIELD).is_some_and(|number| number.parse::<u32>().is_ok());
-    if call == "*" || field || (named && plain) {
+    let has_valid_chars = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_field =
+        call.strip_prefix(FIELD_PREFIX).is_some_and(|number| number.parse::<u32>().is_ok());
+    if call == "*" || is_field || (is_nvml_name && has_valid_chars) {
         Ok(())
     } else {
         Err(FaultError::Call { call: call.to_owned() })
     }
 }
 
-/// Whether a call is about the node and not about one of its GPUs, so that a fault of it belongs there.
-pub fn is_of_node(call: &str) -> bool {
-    let of_gpu = ["nvmlDevice", "nvmlGpm", FIELD];
-    !of_gpu.iter().any(|prefix| call.starts_with(prefix)) && call != "*"
+/// Whether a call concerns the node rather than one GPU, so that its fault belongs to the node.
+pub fn is_node_scoped(call: &str) -> bool {
+    let gpu_prefixes = ["nvmlDevice", "nvmlGpm", FIELD_PREFIX];
+    !gpu_prefixes.iter().any(|prefix| call.starts_with(prefix)) && call != "*"
         || without_version(call) == "nvmlDeviceGetCount"
         || matches!(call, "nvmlGpmSampleAlloc" | "nvmlGpmSampleFree" | "nvmlGpmMetricsGet")
 }
 
-/// The number of a return code of NVML's, given as such or by its name without `NVML_ERROR_`.
+/// Parses an NVML return code: a number, or a name with or without `NVML_ERROR_`.
 pub fn error_code(name: &str) -> Option<u32> {
-    let wanted = name.to_ascii_uppercase().replace('-', "_");
-    let wanted = wanted.strip_prefix("NVML_ERROR_").unwrap_or(&wanted);
-    match wanted.parse() {
-        Ok(number) => ERRORS.iter().any(|(known, _)| *known == number).then_some(number),
-        Err(_) => ERRORS.iter().find(|(_, name)| *name == wanted).map(|(number, _)| *number),
+    let normalized = name.to_ascii_uppercase().replace('-', "_");
+    let normalized = normalized.strip_prefix("NVML_ERROR_").unwrap_or(&normalized);
+    match normalized.parse() {
+        Ok(number) => NVML_ERRORS.iter().any(|(code, _)| *code == number).then_some(number),
+        Err(_) => {
+            NVML_ERRORS.iter().find(|(_, name)| *name == normalized).map(|(number, _)| *number)
+        }
     }
 }
 
 /// NVML's return codes.
-pub const ERRORS: [(u32, &str); 31] = [
+pub const NVML_ERRORS: [(u32, &str); 31] = [
     (1, "UNINITIALIZED"),
     (2, "INVALID_ARGUMENT"),
     (3, "NOT_SUPPORTED"),
@@ -142,23 +143,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_places_of_calls() {
+    fn error_codes_and_call_scopes() {
         assert_eq!(error_code("gpu-is-lost"), Some(15));
         assert_eq!(error_code("NVML_ERROR_UNKNOWN"), Some(999));
         assert_eq!(error_code("18"), Some(18));
         assert_eq!(error_code("1000"), None);
-        assert!(is_of_node("nvmlInit_v2") && is_of_node("nvmlDeviceGetCount_v2"));
+        assert!(is_node_scoped("nvmlInit_v2") && is_node_scoped("nvmlDeviceGetCount_v2"));
         assert!(
-            !is_of_node("nvmlDeviceGetName") && !is_of_node("*") && !is_of_node("nvmlGpmSampleGet")
+            !is_node_scoped("nvmlDeviceGetName")
+                && !is_node_scoped("*")
+                && !is_node_scoped("nvmlGpmSampleGet")
         );
     }
 
     #[test]
-    fn versions_of_a_call() {
-        let fault = |call: &str| CallFault { call: call.to_owned(), effect: Effect::HangForever };
-        assert!(fault("nvmlDeviceGetCount").is_about("nvmlDeviceGetCount_v2"));
-        assert!(!fault("nvmlDeviceGetCount_v2").is_about("nvmlDeviceGetCount"));
-        assert!(fault("*").is_about("nvmlInit_v2"));
-        assert!(!fault("nvmlDeviceGetGpuFabricInfo").is_about("nvmlDeviceGetGpuFabricInfoV"));
+    fn name_without_version_matches_all_versions() {
+        let fault =
+            |call: &str| CallFault { call: call.to_owned(), effect: CallEffect::HangForever };
+        assert!(fault("nvmlDeviceGetCount").matches_call("nvmlDeviceGetCount_v2"));
+        assert!(!fault("nvmlDeviceGetCount_v2").matches_call("nvmlDeviceGetCount"));
+        assert!(fault("*").matches_call("nvmlInit_v2"));
+        assert!(!fault("nvmlDeviceGetGpuFabricInfo").matches_call("nvmlDeviceGetGpuFabricInfoV"));
     }
 }

@@ -1,171 +1,121 @@
-//! What can go wrong with a node besides its GPUs.
+//! Faults of the node outside of its GPUs.
 
 use crate::gpu::EccCounts;
 use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, Task, TaskState};
-use crate::state::State;
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
+use crate::state::SimState;
 
-use super::{CallFault, FaultError, check_call};
+use super::{CallFault, FaultError, validate_call};
 
-/// Something that happens to a node.
+/// An event or fault that affects the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostFault {
-    /// The kernel writes a record, so many times.
-    KernelLine {
-        /// The record.
-        record: Record,
-        /// How often.
+    /// The kernel logs a record `count` times.
+    KernelMessage {
+        record: KernelRecord,
         count: u32,
     },
-    /// So many records are lost to a reader that was too slow.
+    /// This many kernel log records are lost to a slow reader.
     KernelGap(u64),
-    /// A network adapter changes.
     Nic(NicChange),
-    /// The driver is unloaded.
     DriverUnloaded,
-    /// The driver on disk is loaded.
+    /// The driver version on disk is loaded.
     DriverLoaded,
-    /// Packages, libraries and modules on disk become this version; the loaded driver stays.
+    /// Packages, libraries and modules on disk change to this version; the loaded driver stays.
     ModuleOnDisk(String),
-    /// The node is started anew.
     Reboot,
-    /// A service is started anew, by its unit.
+    /// Restarts a systemd unit.
     ServiceRestarted(String),
-    /// Something about the host.
     Change(HostChange),
-    /// Bridges send peer-to-peer traffic through the root complex, or no longer.
+    /// Enables or disables ACS, which routes peer-to-peer traffic through the root complex.
     Acs(bool),
-    /// A call that is about no GPU in particular fails or hangs.
+    /// Fault of a call that concerns no particular GPU.
     Call(CallFault),
-    /// All of the above is put right.
+    /// Clears all of the above.
     Clear,
 }
 
-/// What changes about a network adapter.
+/// Change of a network adapter. `None` leaves a value unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NicChange {
-    /// Which.
     pub name: String,
-    /// Which port.
     pub port: u32,
-    /// The kernel's word for its state.
+    /// Kernel name of the logical state.
     pub state: Option<String>,
-    /// The kernel's word for its physical state; what goes with the state without.
+    /// Kernel name of the physical state. `None` derives it from `state`.
     pub phys_state: Option<String>,
-    /// In gigabits a second.
     pub rate_gbps: Option<u32>,
-    /// Counters by name and what is added to them.
+    /// Increments by counter name.
     pub counters: Vec<(String, u64)>,
-    /// It goes from the bus, or comes back.
+    /// Removes the adapter from the bus, or restores it.
     pub gone: Option<bool>,
 }
 
-/// What changes about the host.
+/// Change of the host. `None` leaves a value unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostChange {
-    /// More processes that the kernel killed for memory.
+    /// Additional OOM kills.
     pub oom_kills: u64,
-    /// A mounted file system that refuses writes from now on.
+    /// Mount point to make read-only.
     pub read_only: Option<String>,
-    /// One that takes them again.
+    /// Mount point to make writable again.
     pub read_write: Option<String>,
-    /// A task that waits and cannot be interrupted.
     pub blocked_thread: Option<BlockedThread>,
-    /// All that waited go on and end.
+    /// Removes all injected blocked tasks.
     pub unblocked: bool,
-    /// What the kernel takes its time from.
     pub clock_source: Option<String>,
-    /// How the processors choose their clocks.
+    /// CPU frequency governor.
     pub governor: Option<String>,
-    /// Memory that is left without swapping.
     pub memory_available_kib: Option<u64>,
-    /// Free blocks of 2 MiB and more.
+    /// Free blocks of 2 MiB or more.
     pub large_blocks: Option<u64>,
-    /// More memory errors that were put right.
+    /// Additional corrected memory errors.
     pub edac_corrected: u64,
-    /// More that were not.
+    /// Additional uncorrected memory errors.
     pub edac_uncorrected: u64,
-    /// Open files.
     pub file_handles: Option<FileHandles>,
-    /// Whether the server of the network file system is silent.
+    /// Whether the NFS server has stopped responding.
     pub nfs_stalled: Option<bool>,
 }
 
-/// A task that waits and cannot be interrupted.
+/// A task in uninterruptible sleep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedThread {
-    /// Its name; in brackets for a kernel thread.
+    /// In brackets for a kernel thread.
     pub name: String,
-    /// The kernel's function in which it waits.
+    /// Kernel function in which the task waits.
     pub wait_channel: String,
 }
 
-/// Why a fault does not fit the node.
+/// Why a fault cannot apply to the node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostFaultError {
-    /// There is no such adapter.
-    #[error("there is no adapter `{name}`")]
-    Nic {
-        /// Asked for.
-        name: String,
-        /// There are.
-        known: Vec<String>,
-    },
-    /// There is no such port.
+    #[error("unknown network adapter `{name}`")]
+    Nic { name: String, available: Vec<String> },
     #[error("`{name}` has no port {port}")]
-    Port {
-        /// The adapter.
-        name: String,
-        /// Asked for.
-        port: u32,
-    },
-    /// There is no such counter.
+    Port { name: String, port: u32 },
     #[error("`{nic}` has no counter `{name}`")]
-    Counter {
-        /// The adapter.
-        nic: String,
-        /// Asked for.
-        name: String,
-        /// There are.
-        known: Vec<String>,
-    },
-    /// Not a word of the kernel's.
-    #[error("`{word}` is not a state of a port")]
-    PortState {
-        /// Asked for.
-        word: String,
-        /// There are.
-        known: Vec<String>,
-    },
-    /// Nothing is mounted there.
+    Counter { nic: String, name: String, available: Vec<String> },
+    #[error("`{word}` is not a port state")]
+    PortState { word: String, available: Vec<String> },
     #[error("nothing is mounted on `{path}`")]
-    Mount {
-        /// Asked for.
-        path: String,
-        /// There are.
-        known: Vec<String>,
-    },
-    /// No such service runs.
-    #[error("no service `{unit}` runs")]
-    Service {
-        /// Asked for.
-        unit: String,
-    },
-    /// Not a driver version.
+    Mount { path: String, available: Vec<String> },
+    #[error("service `{unit}` is not running")]
+    Service { unit: String },
     #[error("`{version}` is not a driver version")]
-    Driver {
-        /// Asked for.
-        version: String,
-    },
-    /// A call cannot be named.
+    Driver { version: String },
     #[error(transparent)]
     Call(#[from] FaultError),
 }
 
-/// Lets the fault happen at `now`. What the kernel writes is added to the state's records.
-pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(), HostFaultError> {
+/// Applies the fault at `now_unix_ms`. Kernel messages are added to `state.records`.
+pub fn apply(
+    state: &mut SimState,
+    fault: &HostFault,
+    now_unix_ms: u64,
+) -> Result<(), HostFaultError> {
     match fault {
-        HostFault::KernelLine { record, count } => {
+        HostFault::KernelMessage { record, count } => {
             state.records.extend(std::iter::repeat_n(record.clone(), *count as usize));
         }
         HostFault::KernelGap(lost) => {
@@ -182,18 +132,18 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
             state.node.faults.retain(|fault| !fault.hangs());
             state.host.restart(now_unix_ms);
             for gpu in state.gpus.values_mut() {
-                super::restart(gpu, now_unix_ms);
+                super::apply_reboot(gpu, now_unix_ms);
             }
-            state.log_begins_anew = true;
+            state.resets_kernel_log = true;
         }
         HostFault::ServiceRestarted(unit) => {
             let task = state.host.service_mut(unit);
             let task = task.ok_or_else(|| HostFaultError::Service { unit: unit.clone() })?;
-            // Two starts are never the same moment.
+            // The start time identifies the run, so it must change.
             task.started_unix_ms = now_unix_ms.max(task.started_unix_ms + 1);
         }
         HostFault::ModuleOnDisk(version) => {
-            // It becomes part of paths.
+            // The version becomes part of file paths.
             if version.is_empty()
                 || !version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
             {
@@ -204,7 +154,7 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
         HostFault::Change(change) => change_host(state, change, now_unix_ms)?,
         HostFault::Acs(on) => state.host.acs = *on,
         HostFault::Call(call) => {
-            check_call(&call.call)?;
+            validate_call(&call.call)?;
             state.node.faults.retain(|other| other.call != call.call);
             state.node.faults.push(call.clone());
         }
@@ -218,8 +168,8 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
     Ok(())
 }
 
-/// Loads the driver on disk: what was counted since the last load is forgotten, and rows that waited are remapped.
-fn load_driver(state: &mut State) {
+/// Loads the driver on disk: volatile ECC counters reset and pending remaps complete.
+fn load_driver(state: &mut SimState) {
     state.node.driver_loaded = true;
     if let Some(version) = state.node.replaced_by.take() {
         state.node.driver = version;
@@ -230,18 +180,18 @@ fn load_driver(state: &mut State) {
     }
 }
 
-/// The kernel's own spelling of a word, however it was written.
-fn spelled(known: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
-    let found = known.iter().find(|(_, known)| known.eq_ignore_ascii_case(word));
-    found.map(|(_, known)| (*known).to_owned()).ok_or_else(|| HostFaultError::PortState {
+/// The kernel's spelling of a state name, matched case-insensitively.
+fn canonical_state(available: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
+    let found = available.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+    found.map(|(_, name)| (*name).to_owned()).ok_or_else(|| HostFaultError::PortState {
         word: word.to_owned(),
-        known: known.iter().map(|(_, known)| (*known).to_owned()).collect(),
+        available: available.iter().map(|(_, name)| (*name).to_owned()).collect(),
     })
 }
 
-fn change_nic(state: &mut State, change: &NicChange) -> Result<(), HostFaultError> {
-    let known = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
-    let unknown = HostFaultError::Nic { name: change.name.clone(), known: known() };
+fn change_nic(state: &mut SimState, change: &NicChange) -> Result<(), HostFaultError> {
+    let names = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
+    let unknown = HostFaultError::Nic { name: change.name.clone(), available: names() };
     let nics = &mut state.host.nics;
     let nic = nics.iter_mut().find(|nic| nic.name == change.name).ok_or(unknown)?;
     nic.gone = change.gone.unwrap_or(nic.gone);
@@ -250,7 +200,7 @@ fn change_nic(state: &mut State, change: &NicChange) -> Result<(), HostFaultErro
         let unknown = HostFaultError::Counter {
             nic: change.name.clone(),
             name: name.clone(),
-            known: nic.counter_names().into_iter().map(str::to_owned).collect(),
+            available: nic.counter_names().into_iter().map(str::to_owned).collect(),
         };
         let counter = nic.counter_mut(change.port, name).ok_or(unknown)?;
         *counter = counter.saturating_add(*more);
@@ -262,33 +212,33 @@ fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> 
     let unknown = HostFaultError::Port { name: change.name.clone(), port: change.port };
     let port = nic.ports.iter_mut().find(|port| port.number == change.port).ok_or(unknown)?;
     if let Some(word) = &change.state {
-        port.state = spelled(&STATES, word)?;
-        // A port that is down looks for its peer; one that is up has found it.
-        let usual = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
-        usual.clone_into(&mut port.phys_state);
+        port.state = canonical_state(&STATES, word)?;
+        // A port that is down polls for its peer.
+        let phys_state = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
+        phys_state.clone_into(&mut port.phys_state);
     }
     if let Some(word) = &change.phys_state {
-        port.phys_state = spelled(&PHYS_STATES, word)?;
+        port.phys_state = canonical_state(&PHYS_STATES, word)?;
     }
     port.rate_gbps = change.rate_gbps.unwrap_or(port.rate_gbps);
     Ok(())
 }
 
 fn change_host(
-    state: &mut State,
+    state: &mut SimState,
     change: &HostChange,
     now_unix_ms: u64,
 ) -> Result<(), HostFaultError> {
     for (path, read_only) in [(&change.read_only, true), (&change.read_write, false)] {
         if let Some(path) = path {
-            mount_of(state, path)?.read_only = read_only;
+            find_mount(state, path)?.read_only = read_only;
         }
     }
     if change.oom_kills > 0 {
-        // The kernel says so of each; a flood adds nothing.
+        // The kernel logs each kill; 16 records are enough here.
         let records = change.oom_kills.min(16);
-        let words = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
-        state.records.extend((0..records).map(|_| Record::error(words)));
+        let message = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
+        state.records.extend((0..records).map(|_| KernelRecord::error(message)));
     }
     let host = &mut state.host;
     host.oom_kills = host.oom_kills.saturating_add(change.oom_kills);
@@ -308,25 +258,25 @@ fn change_host(
         host.tasks.retain(|task| !task.is_injected);
     }
     if let Some(thread) = &change.blocked_thread {
-        block(state, &thread.name, &thread.wait_channel, now_unix_ms);
+        add_blocked_task(state, &thread.name, &thread.wait_channel, now_unix_ms);
     }
-    if let Some(silent) = change.nfs_stalled {
-        stall(state, silent, now_unix_ms);
+    if let Some(stalled) = change.nfs_stalled {
+        set_nfs_stalled(state, stalled, now_unix_ms);
     }
     Ok(())
 }
 
-fn mount_of<'a>(state: &'a mut State, path: &str) -> Result<&'a mut Mount, HostFaultError> {
-    let known = state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
-    let unknown = HostFaultError::Mount { path: path.to_owned(), known };
+fn find_mount<'a>(state: &'a mut SimState, path: &str) -> Result<&'a mut Mount, HostFaultError> {
+    let available = state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
+    let unknown = HostFaultError::Mount { path: path.to_owned(), available };
     state.host.mounts.iter_mut().find(|mount| mount.path == path).ok_or(unknown)
 }
 
-/// Where a reader of a network file system waits.
+/// Kernel function in which NFS readers wait.
 const NFS_WAIT: &str = "rpc_wait_bit_killable";
 
-/// Adds a task that waits and cannot be interrupted.
-fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
+/// Adds a task in uninterruptible sleep.
+fn add_blocked_task(state: &mut SimState, name: &str, wait_channel: &str, now_unix_ms: u64) {
     let tasks = &mut state.host.tasks;
     let thread = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let pid = tasks.iter().map(|task| task.pid).max().unwrap_or(0).max(9000) + 1;
@@ -344,20 +294,21 @@ fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
     });
 }
 
-/// The server of the network file system falls silent or answers again: the kernel says so, and who reads from it
-/// waits or goes on.
-fn stall(state: &mut State, silent: bool, now_unix_ms: u64) {
+/// Stalls or restores the NFS server: the kernel logs it, and a reader blocks or continues.
+fn set_nfs_stalled(state: &mut SimState, stalled: bool, now_unix_ms: u64) {
     let mut servers = Vec::new();
     for mount in state.host.mounts.iter_mut().filter(|mount| mount.kind.starts_with("nfs")) {
-        mount.stalled = silent;
+        mount.stalled = stalled;
         servers.extend(mount.source.split(':').next().map(str::to_owned));
     }
     for server in servers {
-        let said = if silent { "not responding, still trying" } else { "OK" };
-        state.records.push(Record { level: 5, text: format!("nfs: server {server} {said}") });
+        let status = if stalled { "not responding, still trying" } else { "OK" };
+        state
+            .records
+            .push(KernelRecord { level: 5, text: format!("nfs: server {server} {status}") });
     }
-    if silent {
-        block(state, "python", NFS_WAIT, now_unix_ms);
+    if stalled {
+        add_blocked_task(state, "python", NFS_WAIT, now_unix_ms);
     } else {
         state.host.tasks.retain(|task| task.wait_channel != NFS_WAIT);
     }
@@ -368,19 +319,26 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::host::{Adapters, Host};
-    use crate::make::{Spec, node};
+    use crate::builder::{NodeSpec, build_node};
+    use crate::host::{Host, NicConfig};
 
-    fn state() -> State {
+    fn state() -> SimState {
         let facts = farrier_facts::FactSet::embedded();
-        let (node, gpus) = node(facts, &Spec::of("H100-SXM5-80GB", 8)).unwrap();
-        let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
+        let (node, gpus) = build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 8)).unwrap();
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
         let gpus: BTreeMap<u32, _> = (0..).zip(gpus).collect();
-        State { node, host, gpus, next_sequence: 12, records: Vec::new(), log_begins_anew: false }
+        SimState {
+            node,
+            host,
+            gpus,
+            next_sequence: 12,
+            records: Vec::new(),
+            resets_kernel_log: false,
+        }
     }
 
     #[test]
-    fn clear_puts_right_what_faults_did() {
+    fn clear_reverts_all_faults() {
         let before = state();
         let mut now = before.clone();
         let nic = |name: &str, counter: &str| NicChange {
@@ -418,15 +376,15 @@ mod tests {
             apply(&mut now, &fault, 5_000).unwrap();
         }
         assert_eq!(now.host.nics[0].ports[0].phys_state, "Polling");
-        assert!(now.host.wrong().len() >= 12, "{:?}", now.host.wrong());
+        assert!(now.host.describe_faults().len() >= 12, "{:?}", now.host.describe_faults());
         apply(&mut now, &HostFault::Clear, 6_000).unwrap();
         assert_eq!((&now.node, &now.host), (&before.node, &before.host));
-        assert!(now.host.wrong().is_empty(), "{:?}", now.host.wrong());
+        assert!(now.host.describe_faults().is_empty(), "{:?}", now.host.describe_faults());
     }
 
     #[test]
-    fn a_restart_mends_what_a_restart_mends_and_no_more() {
-        use super::super::Effect;
+    fn reboot_ends_hangs_and_keeps_persistent_faults() {
+        use super::super::CallEffect;
 
         let mut now = state();
         let call = |call: &str, effect| CallFault { call: call.to_owned(), effect };
@@ -437,17 +395,18 @@ mod tests {
             ..HostChange::default()
         };
         apply(&mut now, &HostFault::Change(change), 5_000).unwrap();
-        apply(&mut now, &HostFault::Call(call("nvmlInit_v2", Effect::HangForever)), 5_000).unwrap();
-        let power = call("nvmlDeviceGetPowerUsage", Effect::Error(8));
+        apply(&mut now, &HostFault::Call(call("nvmlInit_v2", CallEffect::HangForever)), 5_000)
+            .unwrap();
+        let power = call("nvmlDeviceGetPowerUsage", CallEffect::Error(8));
         let gpu = now.gpus.get_mut(&3).unwrap();
-        gpu.faults = vec![call("*", Effect::HangForever), power.clone()];
+        gpu.faults = vec![call("*", CallEffect::HangForever), power.clone()];
         apply(&mut now, &HostFault::Reboot, 6_000).unwrap();
         assert_eq!((&now.node.faults, &now.gpus[&3].faults), (&Vec::new(), &vec![power]));
-        assert_eq!(now.host.wrong(), ["/mnt/data does not answer"]);
+        assert_eq!(now.host.describe_faults(), ["/mnt/data: NFS server not responding"]);
     }
 
     #[test]
-    fn a_reload_takes_the_driver_on_disk() {
+    fn reload_loads_the_driver_on_disk() {
         let mut state = state();
         apply(&mut state, &HostFault::ModuleOnDisk("580.105.08".to_owned()), 0).unwrap();
         assert_eq!(state.node.driver, "580.95.05");
@@ -458,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_started_anew_is_another_run() {
+    fn service_restart_changes_the_start_time() {
         let mut state = state();
         let unit = "nvidia-fabricmanager.service";
         let before = state.host.service(unit).unwrap().started_unix_ms;
@@ -469,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_add_up() {
+    fn kernel_gaps_accumulate() {
         let mut state = state();
         apply(&mut state, &HostFault::KernelGap(5), 0).unwrap();
         apply(&mut state, &HostFault::KernelGap(3), 0).unwrap();
@@ -477,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_not_is_refused() {
+    fn unknown_targets_are_rejected() {
         let mut state = state();
         let nic = |name: &str| NicChange { name: name.to_owned(), port: 1, ..NicChange::default() };
         let unknown = HostFault::Nic(nic("mlx5_9"));

@@ -1,52 +1,49 @@
-//! `NVLink`, `PCIe` and the fabric.
+//! NVLink, PCIe and fabric faults.
 
 use crate::gpu::{Gpu, Link, Remote};
 
 use super::{FaultError, add};
 
-/// Errors on a link, added to those that are there.
+/// NVLink error increments and values. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkErrors {
-    /// Packets sent again.
     pub replay: u64,
-    /// Times that it was trained anew.
+    /// Link retrainings.
     pub recovery: u64,
-    /// Broken data.
+    /// CRC errors in data.
     pub crc: u64,
-    /// Broken flow-control units.
+    /// CRC errors in flits.
     pub crc_flit: u64,
-    /// Packets that came broken; fifth generation, as all below.
+    /// Receive errors. NVLink 5 only, like all fields below.
     pub receive: u64,
-    /// Packets of a wrong form.
     pub malformed: u64,
-    /// Packets that found no room.
     pub overrun: u64,
-    /// Losses of integrity.
+    /// Local link integrity errors.
     pub integrity: u64,
-    /// Packets that were not sent.
+    /// Packets dropped on transmit.
     pub discarded: u64,
-    /// Trainings that failed.
+    /// Failed link retrainings.
     pub recovery_failed: u64,
-    /// Errors left after correction.
+    /// Errors remaining after FEC.
     pub effective: u64,
-    /// Symbols that could not be corrected.
+    /// Symbols that FEC could not correct.
     pub symbol: u64,
-    /// Blocks sent again by the physical layer.
+    /// Blocks retransmitted by the physical layer.
     pub retry_blocks: u64,
-    /// Rate of bits left wrong after correction.
+    /// Bit error rate after FEC.
     pub effective_ber: Option<BitErrorRate>,
-    /// Rate of symbols that could not be corrected.
+    /// Symbol error rate after FEC.
     pub symbol_ber: Option<BitErrorRate>,
-    /// What the link runs at, in millions of bytes a second.
+    /// Actual link speed. Applies to all NVLink generations.
     pub speed_mb_per_s: Option<u32>,
 }
 
-/// A rate of bit errors as NVML packs it: `mantissa` × 10^-`exponent`.
+/// Bit error rate as NVML packs it: `mantissa` × 10^-`exponent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BitErrorRate {
     /// At most 15.
     pub mantissa: u8,
-    /// Of a negative power of ten.
+    /// Negated power of ten.
     pub exponent: u8,
 }
 
@@ -61,47 +58,41 @@ impl std::str::FromStr for BitErrorRate {
     }
 }
 
-/// A text that is no rate of bit errors.
+/// The text is not a bit error rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a rate is such as 2e-12")]
+#[error("expected a bit error rate such as 2e-12")]
 pub struct BitErrorRateError;
 
 impl BitErrorRate {
-    /// The mantissa above the exponent's eight bits.
+    /// NVML's packing: the mantissa above eight exponent bits.
     fn packed(self) -> u64 {
         u64::from(self.mantissa) << 8 | u64::from(self.exponent)
     }
 }
 
-/// What happens to the `PCIe` link.
+/// PCIe link change and error increments. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PcieFault {
-    /// Generation now.
     pub generation: Option<u32>,
-    /// Lanes now.
+    /// Lanes.
     pub width: Option<u32>,
-    /// More packets sent again.
     pub replays: u32,
-    /// More errors that the link put right.
     pub aer_correctable: u32,
-    /// More that it did not.
     pub aer_non_fatal: u32,
-    /// More after which it was down.
     pub aer_fatal: u32,
 }
 
-/// What the fabric says of the GPU.
+/// Fabric registration change. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FabricFault {
     /// NVML's number: 1 not started, 2 in progress, 3 completed.
     pub state: Option<u32>,
-    /// NVML's return code of the registration.
+    /// NVML return code of the registration.
     pub status: Option<u32>,
-    /// NVML's mask.
     pub health_mask: Option<u32>,
 }
 
-pub(super) fn link_of(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
+pub(super) fn find_link(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
     let count = gpu.nvlink.links.len();
     gpu.nvlink.links.get_mut(link).ok_or(FaultError::Link { link, count })
 }
@@ -111,7 +102,7 @@ pub(super) fn link_errors(
     link: usize,
     errors: &LinkErrors,
 ) -> Result<(), FaultError> {
-    let link = link_of(gpu, link)?;
+    let link = find_link(gpu, link)?;
     add(&mut link.replay_errors, errors.replay);
     add(&mut link.recovery_errors, errors.recovery);
     add(&mut link.crc_data_errors, errors.crc);
@@ -149,7 +140,7 @@ pub(super) fn pcie(gpu: &mut Gpu, fault: &PcieFault) -> Result<(), FaultError> {
     more(&mut link.replays, fault.replays);
     let errors = &mut link.errors;
     more(&mut errors.correctable, fault.replays.saturating_add(fault.aer_correctable));
-    // The usual kind of what is put right: a packet whose checksum was wrong.
+    // Corrected errors are most often TLPs with a bad checksum.
     more(&mut errors.bad_tlp, fault.aer_correctable);
     more(&mut errors.non_fatal, fault.aer_non_fatal);
     more(&mut errors.fatal, fault.aer_fatal);
@@ -165,14 +156,14 @@ pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultErro
     Ok(())
 }
 
-/// All links as they were made.
-pub(super) fn renew(gpu: &mut Gpu) {
+/// Restores all links to their initial state.
+pub(super) fn restore_defaults(gpu: &mut Gpu) {
     for link in &mut gpu.nvlink.links {
         // A link that never had a peer stays down.
         link.active = link.remote != Remote::Unknown;
         (link.replay_errors, link.recovery_errors) = (0, 0);
         (link.crc_flit_errors, link.crc_data_errors) = (0, 0);
-        link.fifth = crate::gpu::FifthGeneration::default();
+        link.fifth = crate::gpu::NvLink5Counters::default();
         link.speed_mb_per_s = None;
     }
     let pcie = &mut gpu.pcie;
@@ -181,6 +172,6 @@ pub(super) fn renew(gpu: &mut Gpu) {
     pcie.errors = crate::gpu::PcieErrors::default();
     if let Some(fabric) = gpu.fabric.as_mut() {
         (fabric.state, fabric.status) = (3, 0);
-        fabric.health_mask = crate::make::HEALTHY_FABRIC;
+        fabric.health_mask = crate::builder::HEALTHY_FABRIC;
     }
 }

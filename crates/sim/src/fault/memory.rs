@@ -1,49 +1,44 @@
-//! Memory that goes wrong and is taken out of service.
+//! Memory faults: ECC errors, row remapping and page retirement.
 
 use crate::gpu::{Gpu, Remap};
 
 use super::{FaultError, add};
 
-/// Memory errors, both since the driver was loaded and in the card's life.
+/// ECC error increments, added to the volatile and the aggregate counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EccErrors {
-    /// In memory, put right.
     pub corrected: u64,
-    /// In memory, not put right.
     pub uncorrected: u64,
-    /// In caches and register files, put right.
+    /// In caches and register files.
     pub sram_corrected: u64,
-    /// In caches and register files, not put right.
+    /// In caches and register files.
     pub sram_uncorrected: u64,
-    /// So many in caches and register files that the part should be replaced.
+    /// Exceeds the SRAM threshold, so that the GPU should be replaced.
     pub sram_threshold: bool,
 }
 
-/// Rows taken out of service.
+/// Row remapping changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemapFault {
-    /// For correctable errors.
+    /// Rows remapped for correctable errors.
     pub corrected: u32,
-    /// For uncorrectable errors.
+    /// Rows remapped for uncorrectable errors.
     pub uncorrected: u32,
-    /// More wait for a reset.
     pub pending: bool,
-    /// A remap failed.
     pub failed: bool,
-    /// Banks that have few spare rows left.
+    /// Additional banks with few spare rows left.
     pub banks_low: u32,
-    /// Banks that have none left.
+    /// Additional banks without spare rows.
     pub banks_none: u32,
 }
 
-/// Pages taken out of service.
+/// Page retirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetiredFault {
-    /// For many single-bit errors.
+    /// For repeated single-bit errors.
     pub single: u32,
     /// For a double-bit error.
     pub double: u32,
-    /// More wait for a reset.
     pub pending: bool,
 }
 
@@ -83,7 +78,8 @@ pub(super) fn remap_rows(
     remap.uncorrected_rows = remap.uncorrected_rows.saturating_add(uncorrected);
     remap.pending |= pending;
     remap.failed |= failed;
-    // Each remapped row is taken as one of a bank that had all its spares; a bank whose remap failed has none.
+    // Assumes that each remapped row is in another, so far untouched bank. A failed remap exhausts
+    // its bank.
     let moved = corrected.saturating_add(uncorrected).max(u32::from(failed)).min(remap.banks.max);
     remap.banks.max -= moved;
     if failed {
@@ -94,7 +90,7 @@ pub(super) fn remap_rows(
 }
 
 pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultError> {
-    /// More is a slip: a card has room for 64.
+    /// A GPU can retire 64 pages; a larger number is a mistake.
     const PAGES_MAX: u32 = 64;
     let Some(pages) = gpu.retired_pages.as_mut() else {
         return Err(FaultError::NoRetirement { name: gpu.name.clone() });
@@ -112,8 +108,8 @@ pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultErr
     Ok(())
 }
 
-/// No row was ever remapped and no page retired.
-pub(super) fn renew(gpu: &mut Gpu) {
+/// Restores a state without remapped rows or retired pages.
+pub(super) fn restore_defaults(gpu: &mut Gpu) {
     let banks = gpu.remap.banks;
     let all = [banks.max, banks.high, banks.partial, banks.low, banks.none];
     gpu.remap = Remap {
@@ -122,7 +118,7 @@ pub(super) fn renew(gpu: &mut Gpu) {
         uncorrected_rows: 0,
         pending: false,
         failed: false,
-        banks: crate::gpu::Banks { max: all.iter().sum(), ..Default::default() },
+        banks: crate::gpu::RemapBanks { max: all.iter().sum(), ..Default::default() },
     };
     if let Some(pages) = gpu.retired_pages.as_mut() {
         *pages = crate::gpu::RetiredPages::default();

@@ -1,7 +1,8 @@
-//! What can go wrong with a simulated node.
+//! Faults that can be injected into a simulated node.
 //!
-//! [`apply`] changes a GPU as the fault would and returns what the driver would print in the kernel log;
-//! [`apply_to_host`] does the same for the rest of the node. Both are pure; [`crate::NodeDir`] writes.
+//! [`apply`] changes a GPU and returns the kernel log records that the driver would write.
+//! [`apply_to_host`] does the same for the rest of the node. Both are pure; [`crate::NodeDir`]
+//! writes the result.
 
 mod activity;
 mod call;
@@ -11,208 +12,132 @@ mod memory;
 mod settings;
 mod xid;
 
-use crate::gpu::{Gpu, Process, Reason};
-use crate::tree::Record;
+use crate::gpu::{Gpu, Process, ThrottleReason};
+use crate::rootfs::KernelRecord;
 
 pub use activity::Activity;
-pub use call::{CallFault, ERRORS, Effect, FIELD, check_call, error_code, is_of_node};
+pub use call::{
+    CallEffect, CallFault, FIELD_PREFIX, NVML_ERRORS, error_code, is_node_scoped, validate_call,
+};
 pub use host::{
     BlockedThread, HostChange, HostFault, HostFaultError, NicChange, apply as apply_to_host,
 };
 pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
-pub use settings::Settings;
+pub use settings::SettingsChange;
 
-/// Something that happens to one GPU.
+/// An event or fault that affects one GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The driver reports an Xid.
     Xid {
-        /// Its number.
         number: u32,
-        /// What follows the number in the kernel log; the driver's usual words without it.
+        /// Text after the number in the kernel log. `None` for the driver's typical text.
         message: Option<String>,
     },
-    /// Memory errors are counted.
     Ecc(EccErrors),
-    /// Rows are taken out of service.
     Remap(RemapFault),
-    /// Pages are taken out of service.
     Retired(RetiredFault),
-    /// Some memory cannot be repaired.
     UnrepairableMemory,
     /// A repair waits for a reset.
     RepairPending {
-        /// Of a memory channel.
         channel: bool,
-        /// Of a texture processing cluster.
+        /// Texture processing cluster.
         tpc: bool,
     },
-    /// The checksum of the `InfoROM` is wrong.
+    /// The `InfoROM` checksum is invalid.
     InforomInvalid,
-    /// Memory in use besides that of the processes.
+    /// Sets the memory used outside of the processes, in bytes.
     MemoryUsed(u64),
-    /// Clocks are held down from now on. No reasons: they no longer are.
-    Throttle(Vec<Reason>),
-    /// Clocks are what they are, and nobody says why.
+    /// Sets the active throttle reasons. Empty ends throttling.
+    Throttle(Vec<ThrottleReason>),
+    /// Sets the clocks without a throttle reason.
     Clocks {
-        /// Of the multiprocessors.
         sm_mhz: Option<u32>,
-        /// Of the memory.
         memory_mhz: Option<u32>,
     },
-    /// A link goes down.
     LinkDown(usize),
-    /// It comes up again.
     LinkUp(usize),
-    /// Errors on a link.
     LinkErrors {
-        /// Which link.
         link: usize,
-        /// How many of each kind.
         errors: LinkErrors,
     },
-    /// The `PCIe` link is narrower or slower than it could be, or counts errors.
+    /// The PCIe link is slower or narrower than possible, or counts errors.
     Pcie(PcieFault),
-    /// The fabric is not as it should be.
     Fabric(FabricFault),
-    /// The GPU falls off the bus: every call about it says that it is lost.
+    /// The GPU falls off the bus: every call about it returns `GPU_IS_LOST`.
     Lost {
-        /// The kernel no longer lists it either.
+        /// Whether the kernel no longer lists the device either.
         gone: bool,
     },
-    /// The driver asks for a recovery action, by NVML's number.
+    /// Sets NVML's recovery action.
     RecoveryAction(u32),
-    /// How warm it is.
     Temperature {
-        /// The GPU.
         gpu_c: i32,
-        /// The memory.
         memory_c: Option<i32>,
     },
-    /// What it draws, in milliwatts.
+    /// Sets the power draw, in milliwatts.
     Power(u32),
-    /// What an administrator allows it, in milliwatts.
+    /// Sets the power limit, in milliwatts.
     PowerLimit(u32),
-    /// Somebody changed settings.
-    Settings(Settings),
-    /// How busy it is, in per cent.
+    /// Settings changed by an administrator.
+    Settings(SettingsChange),
+    /// Sets the utilisation, in percent.
     Utilisation {
-        /// Multiprocessors.
         gpu: u32,
-        /// Memory.
         memory: u32,
     },
-    /// How busy its parts are.
     Activity(Activity),
-    /// A process holds memory.
     Process(Process),
-    /// A process lets go.
+    /// Removes the process with this PID.
     ProcessEnds(u32),
-    /// A call fails or hangs.
     Call(CallFault),
-    /// Somebody resets it, as `nvidia-smi --gpu-reset` does.
+    /// Resets the GPU, as `nvidia-smi --gpu-reset` does.
     Reset,
-    /// All of the above is put right; counters of the card's life stay.
+    /// Clears all of the above. Lifetime counters stay.
     Clear,
 }
 
-/// Why a fault does not fit the GPU.
+/// Why a fault cannot apply to the GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
-    /// There is no such link.
-    #[error("there is no NVLink {link}: the GPU has {count}")]
-    Link {
-        /// Asked for.
-        link: usize,
-        /// There are.
-        count: usize,
-    },
-    /// The part has no row remapping.
+    #[error("there is no NVLink {link}; the GPU has {count} links")]
+    Link { link: usize, count: usize },
     #[error("`{name}` has no row remapping")]
-    NoRemap {
-        /// The part.
-        name: String,
-    },
-    /// The part retires no pages.
-    #[error("`{name}` retires no pages: it remaps rows")]
-    NoRetirement {
-        /// The part.
-        name: String,
-    },
-    /// The part cannot be partitioned.
-    #[error("`{name}` has no MIG")]
-    NoMig {
-        /// The part.
-        name: String,
-    },
-    /// The part is in no fabric.
-    #[error("`{name}` is in no fabric here")]
-    NoFabric {
-        /// The part.
-        name: String,
-    },
-    /// More than all.
+    NoRemap { name: String },
+    #[error("`{name}` retires no pages; it remaps rows")]
+    NoRetirement { name: String },
+    #[error("`{name}` does not support MIG")]
+    NoMig { name: String },
+    #[error("`{name}` is not part of an NVSwitch fabric on this node")]
+    NoFabric { name: String },
     #[error("{value} is not a percentage")]
-    Percent {
-        /// Asked for.
-        value: u32,
-    },
-    /// Less than none or more than all.
-    #[error("{share} is not a share: from 0 to 1")]
-    Share {
-        /// Asked for.
-        share: String,
-    },
-    /// The card does not take it.
-    #[error("the card takes a power limit of {min_w} W to {max_w} W")]
-    PowerLimit {
-        /// The lowest.
-        min_w: u32,
-        /// The highest.
-        max_w: u32,
-    },
-    /// The link cannot do that.
+    Percent { value: u32 },
+    #[error("{share} is not a share from 0 to 1")]
+    Share { share: String },
+    #[error("the power limit must be between {min_w} W and {max_w} W")]
+    PowerLimit { min_w: u32, max_w: u32 },
     #[error(
-        "`PCIe` generation {generation} x{width} is more than the card's generation {max_generation} x{max_width}"
+        "PCIe generation {generation} x{width} is not within 1 x1 and the maximum of generation {max_generation} x{max_width}"
     )]
-    Pcie {
-        /// Asked for.
-        generation: u32,
-        /// Asked for.
-        width: u32,
-        /// Of the card.
-        max_generation: u32,
-        /// Of the card.
-        max_width: u32,
-    },
-    /// Not a number of NVML's.
+    Pcie { generation: u32, width: u32, max_generation: u32, max_width: u32 },
     #[error(
         "{value} is not a recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset"
     )]
-    RecoveryAction {
-        /// Asked for.
-        value: u32,
-    },
-    /// Somebody uses it.
-    #[error("it is in use by {processes} processes")]
-    InUse {
-        /// How many.
-        processes: usize,
-    },
-    /// It does not answer on the bus.
-    #[error("it has fallen off the bus: only a reboot of the node helps")]
+    RecoveryAction { value: u32 },
+    #[error("the GPU is in use by {processes} processes")]
+    InUse { processes: usize },
+    #[error("the GPU has fallen off the bus and needs a node reboot")]
     OffTheBus,
-    /// Not the name of a function.
     #[error("`{call}` is not the name of an NVML function")]
-    Call {
-        /// Asked for.
-        call: String,
-    },
+    Call { call: String },
 }
 
-/// Lets the fault happen at `now`. Returns the records that the driver writes to the kernel log.
-pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Record>, FaultError> {
+/// Applies the fault at `now_unix_ms`. Returns the driver's kernel log records.
+pub fn apply(
+    gpu: &mut Gpu,
+    fault: &Fault,
+    now_unix_ms: u64,
+) -> Result<Vec<KernelRecord>, FaultError> {
     match fault {
         Fault::Xid { number, message } => return Ok(xid::xid(gpu, *number, message.as_deref())),
         Fault::Ecc(errors) => memory::ecc(gpu, errors),
@@ -235,13 +160,13 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
             now.memory = memory_mhz.unwrap_or(now.memory);
         }
         Fault::LinkDown(link) => {
-            // What the others carried up to now is theirs.
-            gpu.nvlink.settle(now_unix_ms);
-            links::link_of(gpu, *link)?.active = false;
+            // The rate per link changes with the number of active links.
+            gpu.nvlink.accumulate_traffic(now_unix_ms);
+            links::find_link(gpu, *link)?.active = false;
         }
         Fault::LinkUp(link) => {
-            gpu.nvlink.settle(now_unix_ms);
-            links::link_of(gpu, *link)?.active = true;
+            gpu.nvlink.accumulate_traffic(now_unix_ms);
+            links::find_link(gpu, *link)?.active = true;
         }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
         Fault::Pcie(fault) => links::pcie(gpu, fault)?,
@@ -259,14 +184,14 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         Fault::Utilisation { gpu: busy, memory } => {
             activity::utilisation(gpu, *busy, *memory, now_unix_ms)?;
         }
-        Fault::Activity(wanted) => activity::activity(gpu, wanted, now_unix_ms)?,
+        Fault::Activity(activity) => activity::activity(gpu, activity, now_unix_ms)?,
         Fault::Process(process) => {
             gpu.processes.retain(|other| other.pid != process.pid);
             gpu.processes.push(Process { started_unix_ms: now_unix_ms, ..process.clone() });
         }
         Fault::ProcessEnds(pid) => gpu.processes.retain(|other| other.pid != *pid),
         Fault::Call(call) => {
-            check_call(&call.call)?;
+            validate_call(&call.call)?;
             gpu.faults.retain(|other| other.call != call.call);
             gpu.faults.push(call.clone());
         }
@@ -280,9 +205,9 @@ fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
 
-/// What a restart of the node does to a GPU: it is on the bus again if it can be, nothing runs on it, and its driver does
-/// not hang. Calls that fail go on failing.
-fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
+/// Effect of a node reboot: the GPU is back on the bus and idle, and hangs end. Injected errors
+/// stay.
+fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.faults.retain(|fault| !fault.hangs());
     gpu.recovery_action = 0;
@@ -290,11 +215,11 @@ fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.events.clear();
     gpu.memory.used_bytes = 0;
     (gpu.pcie.replays, gpu.pcie.errors) = (0, crate::gpu::PcieErrors::default());
-    activity::rest(gpu, now_unix_ms);
+    activity::set_idle(gpu, now_unix_ms);
 }
 
-/// What a reset does: rows that waited are remapped, settings that waited take effect, what was counted since the driver was
-/// loaded is forgotten, and the driver asks for nothing any more. Calls that fail go on failing, but for those that wait for it.
+/// GPU reset: pending remaps and modes take effect, volatile counters reset and the recovery action
+/// clears. Injected errors stay, except `RESET_REQUIRED`.
 fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if gpu.lost || gpu.gone {
         return Err(FaultError::OffTheBus);
@@ -304,7 +229,7 @@ fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     }
     gpu.resets = gpu.resets.saturating_add(1);
     gpu.recovery_action = 0;
-    gpu.faults.retain(|fault| !fault.asks_for_reset());
+    gpu.faults.retain(|fault| !fault.requires_reset());
     gpu.memory.used_bytes = 0;
     gpu.ecc.volatile = crate::gpu::EccCounts::default();
     gpu.ecc.enabled = gpu.ecc.pending;
@@ -316,7 +241,7 @@ fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if let Some(mig) = gpu.mig.as_mut() {
         mig.enabled = mig.pending;
     }
-    activity::rest(gpu, now_unix_ms);
+    activity::set_idle(gpu, now_unix_ms);
     Ok(())
 }
 
@@ -331,27 +256,27 @@ fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.ecc.unrepairable_memory = false;
     gpu.ecc.sram_threshold_exceeded = false;
     (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) = (false, false);
-    settings::renew(gpu);
-    memory::renew(gpu);
-    activity::rest(gpu, now_unix_ms);
-    links::renew(gpu);
+    settings::restore_defaults(gpu);
+    memory::restore_defaults(gpu);
+    activity::set_idle(gpu, now_unix_ms);
+    links::restore_defaults(gpu);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::make::{Spec, node};
+    use crate::builder::{NodeSpec, build_node};
 
     fn h100() -> Gpu {
         let facts = farrier_facts::FactSet::embedded();
-        node(facts, &Spec { now_unix_ms: 1_000, ..Spec::of("H100-SXM5-80GB", 8) })
+        build_node(facts, &NodeSpec { now_unix_ms: 1_000, ..NodeSpec::new("H100-SXM5-80GB", 8) })
             .unwrap()
             .1
             .remove(0)
     }
 
     #[test]
-    fn an_xid_is_an_event_and_a_line() {
+    fn xid_adds_an_event_and_a_kernel_record() {
         let mut gpu = h100();
         let lines = apply(&mut gpu, &Fault::Xid { number: 79, message: None }, 0).unwrap();
         assert!(lines[0].text.starts_with("NVRM: Xid (PCI:0000:1b:00): 79, "), "{lines:?}");
@@ -365,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_bounded_and_keep_counting() {
+    fn event_queue_is_bounded_and_sequence_continues() {
         let mut gpu = h100();
         for _ in 0..300 {
             apply(&mut gpu, &Fault::Xid { number: 31, message: None }, 0).unwrap();
@@ -375,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_puts_right_what_faults_did() {
+    fn clear_reverts_all_faults() {
         let before = h100();
         let mut gpu = before.clone();
         for fault in [
@@ -402,7 +327,7 @@ mod tests {
             Fault::UnrepairableMemory,
             Fault::InforomInvalid,
             Fault::RepairPending { channel: true, tpc: true },
-            Fault::Settings(Settings {
+            Fault::Settings(SettingsChange {
                 persistence: Some(false),
                 compute: Some(3),
                 ecc: Some(false),
@@ -418,18 +343,18 @@ mod tests {
             Fault::Fabric(FabricFault { health_mask: Some(0x1a9), ..FabricFault::default() }),
             Fault::PowerLimit(400_000),
             Fault::Activity(Activity { fp64: Some(0.5), ..Activity::default() }),
-            Fault::Throttle(vec![Reason::HwThermal]),
+            Fault::Throttle(vec![ThrottleReason::HwThermal]),
             Fault::Call(CallFault {
                 call: "nvmlDeviceGetName".to_owned(),
-                effect: Effect::Error(999),
+                effect: CallEffect::Error(999),
             }),
         ] {
             apply(&mut gpu, &fault, 2_000).unwrap();
         }
         apply(&mut gpu, &Fault::Clear, 3_000).unwrap();
         assert_eq!(
-            gpu.clock_events.held_us.hw_thermal, 1_000_000,
-            "time that was lost stays counted"
+            gpu.clock_events.throttled_us.hw_thermal, 1_000_000,
+            "throttled time stays counted"
         );
         gpu.clock_events = before.clock_events.clone();
         gpu.power = before.power.clone();
@@ -440,21 +365,22 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_mends_what_a_reset_mends_and_needs_a_gpu_that_is_idle() {
+    fn reset_clears_volatile_state_and_needs_an_idle_gpu() {
         let mut gpu = h100();
         for number in [48, 63, 154] {
             apply(&mut gpu, &Fault::Xid { number, message: None }, 0).unwrap();
         }
-        let reset_required = ERRORS.iter().find(|(_, name)| *name == "RESET_REQUIRED").unwrap().0;
+        let reset_required =
+            NVML_ERRORS.iter().find(|(_, name)| *name == "RESET_REQUIRED").unwrap().0;
         for (call, code) in [("*", reset_required), ("nvmlDeviceGetName", 999)] {
-            let call = CallFault { call: call.to_owned(), effect: Effect::Error(code) };
+            let call = CallFault { call: call.to_owned(), effect: CallEffect::Error(code) };
             apply(&mut gpu, &Fault::Call(call), 0).unwrap();
         }
         gpu.mig.as_mut().unwrap().pending = true;
         apply(&mut gpu, &Fault::Reset, 1_000).unwrap();
         assert_eq!((gpu.recovery_action, gpu.remap.pending, gpu.resets), (0, false, 1));
         assert_eq!(gpu.ecc.volatile.dram_uncorrected, 0);
-        assert_eq!(gpu.ecc.aggregate.dram_uncorrected, 1, "the card's life");
+        assert_eq!(gpu.ecc.aggregate.dram_uncorrected, 1, "lifetime counter");
         assert_eq!(gpu.remap.uncorrected_rows, 1);
         assert!(gpu.mig.as_ref().unwrap().enabled);
         assert_eq!(gpu.faults.len(), 1);
@@ -476,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_part_cannot_is_refused() {
+    fn unsupported_faults_are_rejected() {
         let mut gpu = h100();
         assert_eq!(
             apply(&mut gpu, &Fault::LinkDown(18), 0),
@@ -491,7 +417,7 @@ mod tests {
             )
             .is_err()
         );
-        assert!(check_call("nvmlDeviceGetName").is_ok());
-        assert!(check_call("rm -rf").is_err());
+        assert!(validate_call("nvmlDeviceGetName").is_ok());
+        assert!(validate_call("rm -rf").is_err());
     }
 }

@@ -1,44 +1,43 @@
-//! Settings that somebody changed.
+//! Changed driver settings.
 
 use crate::gpu::Gpu;
 
 use super::FaultError;
 
-/// Settings, as if an administrator had changed them and reset the GPU. What is not given stays.
+/// Settings as an administrator would change them, effective at once. `None` leaves a value
+/// unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Settings {
-    /// The driver stays loaded without clients.
+pub struct SettingsChange {
+    /// Persistence mode.
     pub persistence: Option<bool>,
-    /// NVML's number: 0 default, 2 prohibited, 3 exclusive process.
+    /// NVML compute mode: 0 default, 2 prohibited, 3 exclusive process.
     pub compute: Option<u32>,
-    /// Memory errors are put right.
     pub ecc: Option<bool>,
-    /// The GPU is partitioned.
     pub mig: Option<bool>,
-    /// Graphics clock that applications asked for.
+    /// Application clock.
     pub application_graphics_mhz: Option<u32>,
 }
 
-pub(super) fn change(gpu: &mut Gpu, wanted: &Settings) -> Result<(), FaultError> {
-    if let Some(on) = wanted.mig {
+pub(super) fn change(gpu: &mut Gpu, change: &SettingsChange) -> Result<(), FaultError> {
+    if let Some(on) = change.mig {
         let name = gpu.name.clone();
         let mig = gpu.mig.as_mut().ok_or(FaultError::NoMig { name })?;
         (mig.enabled, mig.pending) = (on, on);
     }
-    gpu.modes.persistence = wanted.persistence.unwrap_or(gpu.modes.persistence);
-    gpu.modes.compute = wanted.compute.unwrap_or(gpu.modes.compute);
-    if let Some(on) = wanted.ecc {
+    gpu.modes.persistence = change.persistence.unwrap_or(gpu.modes.persistence);
+    gpu.modes.compute = change.compute.unwrap_or(gpu.modes.compute);
+    if let Some(on) = change.ecc {
         (gpu.ecc.enabled, gpu.ecc.pending) = (on, on);
     }
     let clocks = &mut gpu.clocks;
     clocks.application_graphics_mhz =
-        wanted.application_graphics_mhz.unwrap_or(clocks.application_graphics_mhz);
+        change.application_graphics_mhz.unwrap_or(clocks.application_graphics_mhz);
     Ok(())
 }
 
-/// All settings as a new card has them.
-pub(super) fn renew(gpu: &mut Gpu) {
-    gpu.modes = crate::make::MODES;
+/// Restores the default settings of a new GPU.
+pub(super) fn restore_defaults(gpu: &mut Gpu) {
+    gpu.modes = crate::builder::MODES;
     (gpu.ecc.enabled, gpu.ecc.pending) = (true, true);
     if let Some(mig) = gpu.mig.as_mut() {
         (mig.enabled, mig.pending) = (false, false);

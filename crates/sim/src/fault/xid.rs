@@ -1,12 +1,12 @@
-//! Xids: the driver's reports of what went wrong.
+//! Xid errors.
 
 use crate::gpu::{EVENT_XID, Gpu};
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
 
 use super::{add, memory};
 
-/// The event, the counters that go with it, and the driver's line.
-pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Record> {
+/// Records the event and the associated state changes. Returns the driver's kernel log records.
+pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
     gpu.push_event(EVENT_XID, u64::from(number));
     match number {
         48 => {
@@ -20,24 +20,24 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Reco
             memory::remap_rows(&mut gpu.remap, 0, 0, true, true);
         }
         79 => gpu.lost = true,
-        // As the usual words say; other words may say something else.
+        // The default message says so; a custom one may report another action.
         154 if message.is_none() => gpu.recovery_action = 1,
         _ => {}
     }
-    let place = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);
-    let mut records = vec![Record::error(format!(
-        "NVRM: Xid ({place}): {number}, {}",
-        message.unwrap_or_else(|| usual_words(number))
+    let address = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);
+    let mut records = vec![KernelRecord::error(format!(
+        "NVRM: Xid ({address}): {number}, {}",
+        message.unwrap_or_else(|| default_message(number))
     ))];
     if number == 79 {
-        let words = format!("NVRM: GPU {}: GPU has fallen off the bus.", gpu.pci.address());
-        records.push(Record::error(words));
+        let text = format!("NVRM: GPU {}: GPU has fallen off the bus.", gpu.pci.address());
+        records.push(KernelRecord::error(text));
     }
     records
 }
 
-/// What the driver writes after the number, as seen in public reports of each Xid.
-fn usual_words(number: u32) -> &'static str {
+/// Text that the driver prints after the number, taken from public reports of each Xid.
+fn default_message(number: u32) -> &'static str {
     match number {
         13 => {
             "pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address"

@@ -1,8 +1,9 @@
-//! A fleet in memory: nodes that fall ill by a seed, say what their agents would say, and carry orders out, all in a time that
-//! the caller moves. The same plan gives the same fleet, whoever asks it: a test in one process, or agents on the real wire.
+//! An in-memory fleet in simulated time: nodes with seeded faults report as their agents would and
+//! execute orders. The same spec gives the same fleet, in a single-process test or as agents
+//! connected to a real server.
 
+mod fault;
 mod node;
-mod trouble;
 #[cfg(feature = "wire")]
 pub mod wire;
 
@@ -11,196 +12,192 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_fleet::fleet::{Event, NodeId, Order, Place};
 use jiff::Timestamp;
 
-use crate::random::Random;
+use crate::rng::SeededRng;
+pub use fault::{NodeFault, Repair};
 pub use node::SimNode;
 use node::after;
-pub use trouble::{Mend, Trouble};
 
-/// What to make.
+/// Specification of a simulated fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// Decides everything that is left to chance.
+pub struct FleetSpec {
+    /// Seed of everything random.
     pub seed: u64,
-    /// How many nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// GPUs per node.
     pub gpus: u32,
-    /// Nodes in a rack.
-    pub rack: u32,
-    /// Nodes behind a leaf switch.
-    pub leaf: u32,
-    /// Seconds from one trouble of a node to its next, on average; 0 for none.
-    pub trouble_every_s: u64,
-    /// Seconds from one failing leaf switch to the next, on average; 0 for none.
-    pub switch_every_s: u64,
-    /// How many times faster than real ones its nodes boot, drain, reset and recover: at 1 as slowly as they do.
-    pub hurry: u64,
+    pub nodes_per_rack: u32,
+    pub nodes_per_leaf: u32,
+    /// Mean time between faults of a node. 0 for none.
+    pub mean_fault_interval_s: u64,
+    /// Mean time between leaf switch failures. 0 for none.
+    pub mean_switch_failure_interval_s: u64,
+    /// Speed-up of boots, drains, resets and recoveries over real nodes. 1 is real time.
+    pub time_scale: u64,
 }
 
-impl Default for Plan {
-    /// A node of eight GPUs falls ill about every fifty days.
+impl Default for FleetSpec {
+    /// An eight-GPU node has a fault about every 50 days.
     fn default() -> Self {
         Self {
             seed: 1,
             nodes: 64,
             gpus: 8,
-            rack: 4,
-            leaf: 16,
-            trouble_every_s: 50 * 86_400,
-            switch_every_s: 0,
-            hurry: 1,
+            nodes_per_rack: 4,
+            nodes_per_leaf: 16,
+            mean_fault_interval_s: 50 * 86_400,
+            mean_switch_failure_interval_s: 0,
+            time_scale: 1,
         }
     }
 }
 
-/// What is to come.
+/// An entry of the event queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// Something befalls a node.
-    Trouble(NodeId),
-    /// A node looks at its task and at what passes.
-    Look(NodeId),
-    /// A leaf switch fails.
-    Switch,
+enum ScheduledEvent {
+    NodeFault(NodeId),
+    /// A node has an order or a transient fault that is due.
+    NodeTimer(NodeId),
+    SwitchFailure,
 }
 
-/// Nodes in memory.
+/// A simulated fleet.
 #[derive(Debug)]
-pub struct Fleet {
-    plan: Plan,
-    random: Random,
+pub struct SimFleet {
+    spec: FleetSpec,
+    rng: SeededRng,
     nodes: BTreeMap<NodeId, SimNode>,
-    agenda: BTreeSet<(Timestamp, Due)>,
-    /// Nodes that have something to say.
-    speakers: BTreeSet<NodeId>,
+    schedule: BTreeSet<(Timestamp, ScheduledEvent)>,
+    /// Nodes that may have events to report.
+    nodes_with_events: BTreeSet<NodeId>,
 }
 
-impl Fleet {
-    /// A fleet that begins at `start`, all nodes well.
-    pub fn new(plan: Plan, start: Timestamp) -> Self {
+impl SimFleet {
+    /// A fleet of healthy nodes that starts at `start`.
+    pub fn new(spec: FleetSpec, start: Timestamp) -> Self {
         let mut fleet = Self {
-            random: Random::of(plan.seed, "fleet"),
+            rng: SeededRng::new(spec.seed, "fleet"),
             nodes: BTreeMap::new(),
-            agenda: BTreeSet::new(),
-            speakers: BTreeSet::new(),
-            plan,
+            schedule: BTreeSet::new(),
+            nodes_with_events: BTreeSet::new(),
+            spec,
         };
-        for index in 0..fleet.plan.nodes {
-            let Some((id, place)) = fleet.plan.named(index) else { continue };
-            let node = SimNode::new(id.clone(), place, &fleet.plan);
+        for index in 0..fleet.spec.nodes {
+            let Some((id, location)) = fleet.spec.identity(index) else { continue };
+            let node = SimNode::new(id.clone(), location, &fleet.spec);
             fleet.nodes.insert(id.clone(), node);
-            fleet.speakers.insert(id.clone());
-            fleet.plan_next(Due::Trouble(id), start);
+            fleet.nodes_with_events.insert(id.clone());
+            fleet.schedule_next(ScheduledEvent::NodeFault(id), start);
         }
-        fleet.plan_next(Due::Switch, start);
+        fleet.schedule_next(ScheduledEvent::SwitchFailure, start);
         fleet
     }
 
-    /// Its nodes with their places.
-    pub fn places(&self) -> impl Iterator<Item = (&NodeId, &Place)> {
-        self.nodes.iter().map(|(id, node)| (id, &node.place))
+    /// The nodes and their locations.
+    pub fn locations(&self) -> impl Iterator<Item = (&NodeId, &Place)> {
+        self.nodes.iter().map(|(id, node)| (id, &node.location))
     }
 
-    /// A node.
     pub fn node(&self, id: &NodeId) -> Option<&SimNode> {
         self.nodes.get(id)
     }
 
-    /// When something happens next.
+    /// Time of the next scheduled event.
     pub fn next_at(&self) -> Option<Timestamp> {
-        self.agenda.first().map(|(at, _)| *at)
+        self.schedule.first().map(|(at, _)| *at)
     }
 
-    /// Lets time pass, and gives what the nodes say, each in its own order.
+    /// Advances to `now` and returns the nodes' events, in order for each node.
     pub fn advance(&mut self, now: Timestamp) -> Vec<Event> {
-        while let Some((at, due)) = self.agenda.pop_first() {
+        while let Some((at, due)) = self.schedule.pop_first() {
             if at > now {
-                self.agenda.insert((at, due));
+                self.schedule.insert((at, due));
                 break;
             }
             match &due {
-                Due::Trouble(id) => {
-                    let trouble = Trouble::any(&mut self.random);
-                    self.befall(id, trouble, at);
-                    self.plan_next(due, at);
+                ScheduledEvent::NodeFault(id) => {
+                    let fault = NodeFault::random(&mut self.rng);
+                    self.inject_fault(id, fault, at);
+                    self.schedule_next(due, at);
                 }
-                Due::Look(id) => self.change(id, |node| {
-                    node.pass(at);
-                    node.work(at);
+                ScheduledEvent::NodeTimer(id) => self.update_node(id, |node| {
+                    node.clear_transient_faults(at);
+                    node.finish_due_orders(at);
                 }),
-                Due::Switch => {
-                    self.fail_a_switch(at);
-                    self.plan_next(due, at);
+                ScheduledEvent::SwitchFailure => {
+                    self.fail_leaf_switch(at);
+                    self.schedule_next(due, at);
                 }
             }
         }
-        let mut said = Vec::new();
-        self.speakers.retain(|id| {
+        let mut events = Vec::new();
+        self.nodes_with_events.retain(|id| {
             let Some(node) = self.nodes.get_mut(id) else { return false };
-            said.extend(node.say());
+            events.extend(node.take_events());
             !node.is_up()
         });
-        said
+        events
     }
 
-    /// Hands an order to its node. What a node that is gone was told is lost.
-    pub fn order(&mut self, order: &Order, now: Timestamp) {
-        let done_at = self.nodes.get_mut(&order.node).and_then(|node| node.take(order, now));
-        self.speakers.insert(order.node.clone());
+    /// Delivers an order to its node. A node that is down loses it.
+    pub fn deliver_order(&mut self, order: &Order, now: Timestamp) {
+        let done_at =
+            self.nodes.get_mut(&order.node).and_then(|node| node.accept_order(order, now));
+        self.nodes_with_events.insert(order.node.clone());
         if let Some(at) = done_at {
-            self.agenda.insert((at, Due::Look(order.node.clone())));
+            self.schedule.insert((at, ScheduledEvent::NodeTimer(order.node.clone())));
         }
     }
 
-    /// Something goes wrong with a node.
-    pub fn befall(&mut self, id: &NodeId, trouble: Trouble, now: Timestamp) {
+    /// Injects a fault into a node that is up.
+    pub fn inject_fault(&mut self, id: &NodeId, fault: NodeFault, now: Timestamp) {
         let Some(node) = self.nodes.get_mut(id).filter(|node| node.is_up()) else { return };
-        let passes_at = node.befall(trouble, now);
-        self.speakers.insert(id.clone());
-        if let Some(at) = passes_at {
-            self.agenda.insert((at, Due::Look(id.clone())));
+        let clears_at = node.inject_fault(fault, now);
+        self.nodes_with_events.insert(id.clone());
+        if let Some(at) = clears_at {
+            self.schedule.insert((at, ScheduledEvent::NodeTimer(id.clone())));
         }
     }
 
-    /// Changes a node from outside, such as a person with a spare part does.
-    pub fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut SimNode)) {
+    /// Changes a node from outside, for example for a manual repair.
+    pub fn update_node(&mut self, id: &NodeId, change: impl FnOnce(&mut SimNode)) {
         if let Some(node) = self.nodes.get_mut(id) {
             change(node);
-            self.speakers.insert(id.clone());
+            self.nodes_with_events.insert(id.clone());
         }
     }
 
-    fn fail_a_switch(&mut self, at: Timestamp) {
+    fn fail_leaf_switch(&mut self, at: Timestamp) {
         let leaves: BTreeSet<_> =
-            self.nodes.values().filter_map(|it| it.place.leaf.clone()).collect();
-        let chosen = self.random.below(leaves.len().max(1) as u64);
-        let chosen = usize::try_from(chosen).ok().and_then(|it| leaves.into_iter().nth(it));
-        let behind = self.nodes.values().filter(|it| it.place.leaf == chosen);
-        let behind: Vec<NodeId> = behind.map(|it| it.id.clone()).collect();
-        for id in behind {
-            self.befall(&id, trouble::SWITCH, at);
+            self.nodes.values().filter_map(|node| node.location.leaf.clone()).collect();
+        let index = self.rng.below(leaves.len().max(1) as u64);
+        let failed = usize::try_from(index).ok().and_then(|index| leaves.into_iter().nth(index));
+        let affected = self.nodes.values().filter(|node| node.location.leaf == failed);
+        let affected: Vec<NodeId> = affected.map(|node| node.id.clone()).collect();
+        for id in affected {
+            self.inject_fault(&id, fault::LEAF_SWITCH_FAILURE, at);
         }
     }
 
-    fn plan_next(&mut self, due: Due, from: Timestamp) {
-        let every_s = match due {
-            Due::Switch => self.plan.switch_every_s,
-            _ => self.plan.trouble_every_s,
+    fn schedule_next(&mut self, due: ScheduledEvent, from: Timestamp) {
+        let mean_interval_s = match due {
+            ScheduledEvent::SwitchFailure => self.spec.mean_switch_failure_interval_s,
+            _ => self.spec.mean_fault_interval_s,
         };
-        if every_s > 0 {
-            let wait_s = 1 + self.random.below(2 * every_s);
-            self.agenda.insert((after(from, wait_s), due));
+        if mean_interval_s > 0 {
+            let wait_s = 1 + self.rng.below(2 * mean_interval_s);
+            self.schedule.insert((after(from, wait_s), due));
         }
     }
 }
 
-impl Plan {
-    /// The name and place of a node.
-    fn named(&self, index: u32) -> Option<(NodeId, Place)> {
+impl FleetSpec {
+    /// Name and location of a node.
+    fn identity(&self, index: u32) -> Option<(NodeId, Place)> {
         let unit =
             |prefix: &str, size: u32| format!("{prefix}{:04}", index / size.max(1)).parse().ok();
-        let mut place = Place::in_pool("train".parse().ok()?);
-        (place.rack, place.leaf) = (unit("rack-", self.rack), unit("leaf-", self.leaf));
-        Some((format!("node-{index:05}").parse().ok()?, place))
+        let mut location = Place::in_pool("train".parse().ok()?);
+        (location.rack, location.leaf) =
+            (unit("rack-", self.nodes_per_rack), unit("leaf-", self.nodes_per_leaf));
+        Some((format!("node-{index:05}").parse().ok()?, location))
     }
 }

@@ -1,4 +1,4 @@
-//! One simulated node: what is wrong with it, what it says, and how it carries orders out.
+//! One simulated node: its faults, its reports and its execution of orders.
 
 use std::collections::BTreeMap;
 
@@ -8,84 +8,84 @@ use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};
 
-use super::Plan;
-use super::trouble::{Mend, Trouble};
-use crate::random::Random;
+use super::FleetSpec;
+use super::fault::{NodeFault, Repair};
+use crate::rng::SeededRng;
 
-/// How long a node is gone in a reboot.
+/// Range of reboot times.
 const REBOOT_S: (u64, u64) = (120, 300);
-/// How long an order takes that is neither a drain nor a reboot.
+/// Range of execution times of all orders but drains and reboots.
 const ORDER_S: (u64, u64) = (1, 20);
-/// How long a job still runs when it is asked to end.
-const JOB_S: (u64, u64) = (0, 1200);
+/// Range of the remaining run times of drained jobs.
+const DRAIN_S: (u64, u64) = (0, 1200);
 
-/// A node in memory.
+/// A simulated node.
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
-    pub(super) place: Place,
+    pub(super) location: Place,
     gpus: Vec<GpuUuid>,
-    random: Random,
-    hurry: u64,
+    rng: SeededRng,
+    time_scale: u64,
     boot: u32,
-    /// Until when it is gone.
+    /// End of the reboot in progress.
     down_until: Option<Timestamp>,
-    /// What is wrong, by the number of its finding.
-    wrong: BTreeMap<u64, (Trouble, Finding)>,
+    /// Active faults by finding ID.
+    active_faults: BTreeMap<u64, (NodeFault, Finding)>,
     findings: u64,
     records: u64,
     cordon: Cordon,
-    /// The last order, and when it will be done.
-    task: Option<(Order, Timestamp)>,
+    /// The order in progress and its completion time.
+    active_order: Option<(Order, Timestamp)>,
     generation: u64,
-    /// What was answered last, for a server that did not hear it.
-    answered: Option<(u64, Answer)>,
-    /// What it says when it is next heard.
-    unsaid: Vec<Event>,
+    /// Last order status, resent on reconnect.
+    last_status: Option<(u64, Answer)>,
+    /// Events not yet reported.
+    pending_events: Vec<Event>,
 }
 
 impl SimNode {
-    pub(super) fn new(id: NodeId, place: Place, plan: &Plan) -> Self {
-        let mut random = Random::of(plan.seed, id.as_str());
-        let gpus = (0..plan.gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
+    pub(super) fn new(id: NodeId, location: Place, spec: &FleetSpec) -> Self {
+        let mut rng = SeededRng::new(spec.seed, id.as_str());
+        let gpus = (0..spec.gpus).map(|_| GpuUuid(format!("GPU-{}", rng.uuid()))).collect();
         let mut node = Self {
             id,
-            place,
+            location,
             gpus,
-            random,
-            hurry: plan.hurry.max(1),
+            rng,
+            time_scale: spec.time_scale.max(1),
             boot: 1,
             down_until: None,
-            wrong: BTreeMap::new(),
+            active_faults: BTreeMap::new(),
             findings: 0,
             records: 0,
             cordon: Cordon::None,
-            task: None,
+            active_order: None,
             generation: 0,
-            answered: None,
-            unsaid: Vec::new(),
+            last_status: None,
+            pending_events: Vec::new(),
         };
-        node.introduce();
+        node.report_on_connect();
         node
     }
 
-    /// Whether it is there to speak.
+    /// Whether the node is up and its agent can report.
     pub fn is_up(&self) -> bool {
         self.down_until.is_none()
     }
 
-    /// Whether something is wrong with it that takes it out of service: what the server ought to find out.
-    pub fn is_ill(&self) -> bool {
-        self.wrong.values().any(|(trouble, _)| trouble.severity >= Severity::Critical)
+    /// Whether a fault is active that should take the node out of service.
+    pub fn is_faulty(&self) -> bool {
+        self.active_faults.values().any(|(fault, _)| fault.severity >= Severity::Critical)
     }
 
-    /// Takes what it has to say, if it is there to say it.
-    pub(super) fn say(&mut self) -> Vec<Event> {
-        if self.is_up() { std::mem::take(&mut self.unsaid) } else { Vec::new() }
+    /// Drains the pending events. Empty while the node is down.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        if self.is_up() { std::mem::take(&mut self.pending_events) } else { Vec::new() }
     }
 
-    /// What it is made of.
-    pub fn makeup(&self) -> Makeup {
+    /// The inventory that the agent reports.
+    pub fn inventory(&self) -> Makeup {
         let gpu = |(index, uuid): (u32, &GpuUuid)| GpuMakeup {
             uuid: uuid.clone(),
             name: Some("NVIDIA H200".to_owned()),
@@ -103,180 +103,195 @@ impl SimNode {
         }
     }
 
-    /// Whether it is marked to get no work.
     pub fn cordon(&self) -> &Cordon {
         &self.cordon
     }
 
-    /// The last record of its journal.
+    /// Last journal record.
     pub fn record(&self) -> Record {
         Record { journal: format!("{}-journal", self.id), number: self.records }
     }
 
-    /// Its open findings.
+    /// Open findings.
     pub fn open(&self) -> impl Iterator<Item = &Finding> {
-        self.wrong.values().map(|(_, finding)| finding)
+        self.active_faults.values().map(|(_, finding)| finding)
     }
 
-    /// What it answered last.
-    pub fn answered(&self) -> Option<&(u64, Answer)> {
-        self.answered.as_ref()
+    /// Status of the last order, by generation.
+    pub fn last_status(&self) -> Option<&(u64, Answer)> {
+        self.last_status.as_ref()
     }
 
-    /// The number of the last order that it took.
+    /// Generation of the last accepted order.
     pub fn last_order(&self) -> u64 {
         self.generation
     }
 
-    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
-    fn introduce(&mut self) {
-        let makeup = self.makeup();
-        self.unsaid.push(Event::Seen { node: self.id.clone(), makeup });
+    /// Reports what an agent sends on connect: inventory, cordon and the last order status.
+    fn report_on_connect(&mut self) {
+        let makeup = self.inventory();
+        self.pending_events.push(Event::Seen { node: self.id.clone(), makeup });
         let cordon = self.cordon.clone();
-        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
-        if let Some((generation, answer)) = self.answered.clone() {
-            self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+        self.pending_events.push(Event::CordonSeen { node: self.id.clone(), cordon });
+        if let Some((generation, answer)) = self.last_status.clone() {
+            self.pending_events.push(Event::Answered { node: self.id.clone(), generation, answer });
         }
     }
 
-    /// Something goes wrong. When it will pass, if it does by itself.
-    pub fn befall(&mut self, trouble: Trouble, now: Timestamp) -> Option<Timestamp> {
-        let gpu = self.random.below(self.gpus.len().max(1) as u64);
-        let gpu = usize::try_from(gpu).ok().and_then(|it| self.gpus.get(it).cloned())?;
+    /// Injects a fault. Returns when it clears, if it is self-clearing.
+    pub fn inject_fault(&mut self, fault: NodeFault, now: Timestamp) -> Option<Timestamp> {
+        let gpu = self.rng.below(self.gpus.len().max(1) as u64);
+        let gpu = usize::try_from(gpu).ok().and_then(|index| self.gpus.get(index).cloned())?;
         self.findings += 1;
-        let finding = trouble.finding(self.findings, &gpu, now);
-        self.wrong.insert(finding.id, (trouble, finding.clone()));
-        self.found(vec![Change::Opened(finding)]);
-        match trouble.mend {
-            Mend::Itself { after_s } => Some(after(now, u64::from(after_s) / self.hurry)),
+        let finding = fault.finding(self.findings, &gpu, now);
+        self.active_faults.insert(finding.id, (fault, finding.clone()));
+        self.report_changes(vec![Change::Opened(finding)]);
+        match fault.repair {
+            Repair::SelfClearing { after_s } => {
+                Some(after(now, u64::from(after_s) / self.time_scale))
+            }
             _ => None,
         }
     }
 
-    /// What passes by itself and whose time has come is over.
-    pub(super) fn pass(&mut self, now: Timestamp) {
-        let hurry = self.hurry;
-        self.mend(now, "it passed", |trouble, finding| match trouble.mend {
-            Mend::Itself { after_s } => {
-                after(finding.first_seen, u64::from(after_s) / hurry) <= now
+    /// Clears self-clearing faults that are due.
+    pub(super) fn clear_transient_faults(&mut self, now: Timestamp) {
+        let time_scale = self.time_scale;
+        self.clear_faults(now, "the condition has cleared", |fault, finding| match fault.repair {
+            Repair::SelfClearing { after_s } => {
+                after(finding.first_seen, u64::from(after_s) / time_scale) <= now
             }
             _ => false,
         });
     }
 
-    /// A person mends everything.
+    /// Clears all faults, as a manual repair does.
     pub fn repair(&mut self, now: Timestamp) {
-        self.mend(now, "a part was replaced", |_, _| true);
+        self.clear_faults(now, "a part was replaced", |_, _| true);
     }
 
-    fn mend(&mut self, now: Timestamp, why: &str, mends: impl Fn(&Trouble, &Finding) -> bool) {
+    fn clear_faults(
+        &mut self,
+        now: Timestamp,
+        reason: &str,
+        matches: impl Fn(&NodeFault, &Finding) -> bool,
+    ) {
         let mut changes = Vec::new();
-        self.wrong.retain(|_, (trouble, finding)| {
-            if !mends(trouble, finding) {
+        self.active_faults.retain(|_, (fault, finding)| {
+            if !matches(fault, finding) {
                 return true;
             }
-            let cleared = Cleared { at: now, why: why.to_owned() };
+            let cleared = Cleared { at: now, why: reason.to_owned() };
             changes.push(Change::Cleared(Finding { cleared: Some(cleared), ..finding.clone() }));
             false
         });
         if !changes.is_empty() {
-            self.found(changes);
+            self.report_changes(changes);
         }
     }
 
-    fn found(&mut self, changes: Vec<Change>) {
+    fn report_changes(&mut self, changes: Vec<Change>) {
         self.records += 1;
         let record = self.record();
-        self.unsaid.push(Event::Found { node: self.id.clone(), record, changes });
+        self.pending_events.push(Event::Found { node: self.id.clone(), record, changes });
     }
 
-    /// Takes an order, as an agent does: what is not newer is answered as before. When it will be done.
-    pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
+    /// Accepts an order and returns its completion time. A generation that is not newer gets the
+    /// last status again.
+    pub(super) fn accept_order(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
         if !self.is_up() {
             return None;
         }
         if order.generation <= self.generation {
-            let answered = self.answered.clone();
-            if let Some((generation, answer)) = answered.filter(|it| it.0 == order.generation) {
-                self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+            let last_status = self.last_status.clone();
+            if let Some((generation, answer)) =
+                last_status.filter(|(generation, _)| *generation == order.generation)
+            {
+                self.pending_events.push(Event::Answered {
+                    node: self.id.clone(),
+                    generation,
+                    answer,
+                });
             }
             return None;
         }
         self.generation = order.generation;
         let (at_least, at_most) = match order.what {
-            OrderKind::Drain { wait_s } => (JOB_S.0, JOB_S.1.min(u64::from(wait_s))),
+            OrderKind::Drain { wait_s } => (DRAIN_S.0, DRAIN_S.1.min(u64::from(wait_s))),
             OrderKind::Reboot => REBOOT_S,
             _ => ORDER_S,
         };
-        let takes_s = (at_least + self.random.below(at_most - at_least + 1)) / self.hurry;
-        let until = after(now, takes_s);
+        let duration_s = (at_least + self.rng.below(at_most - at_least + 1)) / self.time_scale;
+        let until = after(now, duration_s);
         if order.what == OrderKind::Reboot {
-            self.answer(order.generation, Answer::Accepted);
+            self.report_status(order.generation, Answer::Accepted);
             self.down_until = Some(until);
         }
-        self.task = Some((order.clone(), until));
+        self.active_order = Some((order.clone(), until));
         Some(until)
     }
 
-    /// What was begun and whose time has come is done.
-    pub(super) fn work(&mut self, now: Timestamp) {
+    /// Completes a reboot or an order that is due.
+    pub(super) fn finish_due_orders(&mut self, now: Timestamp) {
         if self.down_until.is_some_and(|until| until <= now) {
             self.down_until = None;
             self.boot += 1;
-            self.mend(now, "a reboot", |trouble, _| {
-                matches!(trouble.mend, Mend::Reset | Mend::Reboot)
+            self.clear_faults(now, "a reboot", |fault, _| {
+                matches!(fault.repair, Repair::Reset | Repair::Reboot)
             });
-            self.introduce();
+            self.report_on_connect();
         }
-        let Some((order, _)) = self.task.take_if(|(_, until)| *until <= now) else { return };
-        let answer = self.carry_out(&order.what, now);
-        self.answer(order.generation, answer);
+        let Some((order, _)) = self.active_order.take_if(|(_, until)| *until <= now) else {
+            return;
+        };
+        let answer = self.execute(&order.what, now);
+        self.report_status(order.generation, answer);
     }
 
-    fn carry_out(&mut self, what: &OrderKind, now: Timestamp) -> Answer {
+    fn execute(&mut self, what: &OrderKind, now: Timestamp) -> Answer {
         let done = |evidence: &str| Answer::Done { evidence: evidence.to_owned() };
         match what {
             OrderKind::Cordon | OrderKind::Uncordon
                 if matches!(self.cordon, Cordon::Theirs { .. }) =>
             {
-                Answer::Refused { why: "somebody else's mark is on it".to_owned() }
+                Answer::Refused { why: "the node is cordoned by another owner".to_owned() }
             }
             OrderKind::Cordon => {
-                self.mark(Cordon::Ours);
-                done("no new work is given to it")
+                self.set_cordon(Cordon::Ours);
+                done("node cordoned")
             }
             OrderKind::Uncordon => {
-                self.mark(Cordon::None);
-                done("new work may come")
+                self.set_cordon(Cordon::None);
+                done("node uncordoned")
             }
-            OrderKind::Drain { .. } => done("no work runs on it"),
+            OrderKind::Drain { .. } => done("no jobs are running"),
             OrderKind::ResetGpu { gpu } => {
-                self.mend(now, "a reset", |trouble, finding| {
-                    trouble.mend == Mend::Reset && finding.subject.gpu() == Some(gpu)
+                self.clear_faults(now, "a reset", |fault, finding| {
+                    fault.repair == Repair::Reset && finding.subject.gpu() == Some(gpu)
                 });
-                done("the GPU was reset")
+                done("GPU reset")
             }
-            OrderKind::Reboot => done("it runs in a new boot"),
-            OrderKind::RestartService { .. } => done("the service runs"),
-            OrderKind::NoteRepair { .. } => done("what is counted begins anew"),
-            OrderKind::Verify { .. } if self.is_ill() => {
-                Answer::Failed { why: "findings that take it out of service are open".to_owned() }
+            OrderKind::Reboot => done("node rebooted"),
+            OrderKind::RestartService { .. } => done("service running"),
+            OrderKind::NoteRepair { .. } => done("fault counters restarted"),
+            OrderKind::Verify { .. } if self.is_faulty() => {
+                Answer::Failed { why: "critical findings are open".to_owned() }
             }
-            OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
+            OrderKind::Verify { .. } => done("all checks passed"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
-            other => done(&format!("`{other}` was carried out")),
+            other => done(&format!("`{other}` completed")),
         }
     }
 
-    /// Puts somebody else's mark on it, or takes any mark away.
-    pub fn mark(&mut self, cordon: Cordon) {
+    /// Sets or removes a cordon.
+    pub fn set_cordon(&mut self, cordon: Cordon) {
         self.cordon = cordon.clone();
-        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
+        self.pending_events.push(Event::CordonSeen { node: self.id.clone(), cordon });
     }
 
-    fn answer(&mut self, generation: u64, answer: Answer) {
-        self.answered = Some((generation, answer.clone()));
-        self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+    fn report_status(&mut self, generation: u64, answer: Answer) {
+        self.last_status = Some((generation, answer.clone()));
+        self.pending_events.push(Event::Answered { node: self.id.clone(), generation, answer });
     }
 }
 

@@ -1,5 +1,5 @@
-//! The nodes of a fleet in memory on the real wire: each has its stream to a server, says there what it has to say, and hears its
-//! orders. They go over a few connections, as many streams each.
+//! Runs a simulated fleet against a real server: each node has a gRPC stream, reports its events
+//! and receives orders. The streams share a few connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,36 +14,34 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 
-use super::{Fleet, SimNode, Trouble};
+use super::{NodeFault, SimFleet, SimNode};
 
-/// Messages of a node that wait for the server.
-const OUT_MAX: usize = 16;
-/// What the nodes have heard and nobody has looked at yet.
-const HEARD_MAX: usize = 4096;
-/// How long a node waits that was not let in.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Outbound message queue of a node.
+const OUTBOUND_MAX: usize = 16;
+/// Queue of received messages of all nodes.
+const STREAM_EVENTS_MAX: usize = 4096;
+/// Delay before a reconnect attempt.
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-/// What is asked of a running fleet from outside.
-enum Ask {
-    /// Something befalls a node.
-    Befall(NodeId, Trouble),
-    /// A person with a spare part mends a node.
+/// A request to the running fleet.
+enum FleetCommand {
+    InjectFault(NodeId, NodeFault),
     Repair(NodeId),
-    /// How the nodes are, by what is really wrong with them.
-    Ill(oneshot::Sender<BTreeSet<NodeId>>),
+    /// Lists the nodes with faults, whether the server knows of them or not.
+    ListFaulty(oneshot::Sender<BTreeSet<NodeId>>),
 }
 
-/// A fleet that runs.
+/// Handle of a fleet that runs against a server.
 #[derive(Debug, Clone)]
-pub struct Herd {
-    asks: mpsc::Sender<Ask>,
+pub struct ConnectedFleet {
+    commands: mpsc::Sender<FleetCommand>,
 }
 
-impl Herd {
-    /// Connects the nodes of a fleet with a server that takes them without TLS, on `connections` connections, and lets them
-    /// live in real time until all handles are gone.
+impl ConnectedFleet {
+    /// Connects the nodes over `connections` plaintext connections and runs them in real time until
+    /// all handles are dropped.
     pub async fn start(
-        fleet: Fleet,
+        fleet: SimFleet,
         url: &ServerUrl,
         connections: usize,
     ) -> Result<Self, ConnectError> {
@@ -51,215 +49,240 @@ impl Herd {
         for _ in 0..connections.max(1) {
             agents.push(connect(url, no_tls()).await?);
         }
-        let (asks, inbox) = mpsc::channel(64);
-        let (heard, hearing) = mpsc::channel(HEARD_MAX);
-        let nodes = fleet.places().map(|(id, _)| id.clone()).collect::<Vec<_>>();
-        let mut run = Run { fleet, agents, heard, lines: BTreeMap::new(), streams: JoinSet::new() };
+        let (commands, inbox) = mpsc::channel(64);
+        let (event_sender, stream_events) = mpsc::channel(STREAM_EVENTS_MAX);
+        let nodes = fleet.locations().map(|(id, _)| id.clone()).collect::<Vec<_>>();
+        let mut runner = FleetRunner {
+            fleet,
+            agents,
+            event_sender,
+            streams: BTreeMap::new(),
+            stream_tasks: JoinSet::new(),
+        };
         for id in nodes {
-            run.connect(&id, Duration::ZERO);
+            runner.connect(&id, Duration::ZERO);
         }
-        tokio::spawn(run.live(inbox, hearing));
-        Ok(Self { asks })
+        tokio::spawn(runner.run(inbox, stream_events));
+        Ok(Self { commands })
     }
 
-    /// Something befalls a node.
-    pub async fn befall(&self, node: NodeId, trouble: Trouble) {
-        let _ = self.asks.send(Ask::Befall(node, trouble)).await;
+    pub async fn inject_fault(&self, node: NodeId, fault: NodeFault) {
+        let _ = self.commands.send(FleetCommand::InjectFault(node, fault)).await;
     }
 
-    /// A person with a spare part mends a node.
+    /// Clears all faults of a node, as a manual repair does.
     pub async fn repair(&self, node: NodeId) {
-        let _ = self.asks.send(Ask::Repair(node)).await;
+        let _ = self.commands.send(FleetCommand::Repair(node)).await;
     }
 
-    /// Nodes with which something is wrong, whether anybody has found out or not.
-    pub async fn ill(&self) -> BTreeSet<NodeId> {
-        let (reply, ill) = oneshot::channel();
-        let _ = self.asks.send(Ask::Ill(reply)).await;
-        ill.await.unwrap_or_default()
+    /// Nodes with an active fault, whether the server knows of it or not.
+    pub async fn faulty_nodes(&self) -> BTreeSet<NodeId> {
+        let (reply, faulty) = oneshot::channel();
+        let _ = self.commands.send(FleetCommand::ListFaulty(reply)).await;
+        faulty.await.unwrap_or_default()
     }
 }
 
-/// What a node's stream has to tell.
-enum Heard {
-    /// It is open; the server has this record of the journal, and wants to hear so often that the node lives.
+/// An event on a node's stream.
+enum StreamEvent {
+    /// The stream is open: last record that the server has, and the heartbeat interval.
     Welcome(NodeId, Option<u64>, Duration),
     Order(Order),
     Resync(NodeId),
-    Ended(NodeId),
+    Closed(NodeId),
 }
 
-struct Run {
-    fleet: Fleet,
+struct FleetRunner {
+    fleet: SimFleet,
     agents: Vec<Agents>,
-    heard: mpsc::Sender<Heard>,
-    /// The way out of each node that has a stream; the last record that was sent on it.
-    lines: BTreeMap<NodeId, Line>,
-    streams: JoinSet<()>,
+    event_sender: mpsc::Sender<StreamEvent>,
+    /// Streams of the connected nodes.
+    streams: BTreeMap<NodeId, AgentStream>,
+    stream_tasks: JoinSet<()>,
 }
 
-struct Line {
+struct AgentStream {
     out: mpsc::Sender<Up>,
     is_open: bool,
     sent: u64,
-    beat_every: Duration,
-    beat_at: tokio::time::Instant,
+    heartbeat_interval: Duration,
+    next_heartbeat: tokio::time::Instant,
 }
 
-/// How often it is looked whether a node has to say that it lives.
-const BEATS: Duration = Duration::from_millis(250);
+/// How often due heartbeats are sent.
+const HEARTBEAT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-impl Run {
-    async fn live(mut self, mut asks: mpsc::Receiver<Ask>, mut hearing: mpsc::Receiver<Heard>) {
-        let mut beats = tokio::time::interval(BEATS);
-        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+impl FleetRunner {
+    async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<FleetCommand>,
+        mut stream_events: mpsc::Receiver<StreamEvent>,
+    ) {
+        let mut heartbeat_ticks = tokio::time::interval(HEARTBEAT_CHECK_INTERVAL);
+        heartbeat_ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let next = self.fleet.next_at().unwrap_or(Timestamp::MAX);
             let wait =
                 Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
             tokio::select! {
-                ask = asks.recv() => match ask {
-                    Some(ask) => self.asked(ask),
+                command = commands.recv() => match command {
+                    Some(command) => self.handle_command(command),
                     None => return,
                 },
-                Some(heard) = hearing.recv() => self.hear(heard),
-                Some(_) = self.streams.join_next() => {}
-                _ = beats.tick() => self.beat(),
+                Some(event) = stream_events.recv() => self.handle_stream_event(event),
+                Some(_) = self.stream_tasks.join_next() => {}
+                _ = heartbeat_ticks.tick() => self.send_heartbeats(),
                 () = tokio::time::sleep(wait.min(Duration::from_secs(60))) => {}
             }
-            self.pass();
+            self.advance();
         }
     }
 
-    fn asked(&mut self, ask: Ask) {
+    fn handle_command(&mut self, command: FleetCommand) {
         let now = Timestamp::now();
-        match ask {
-            Ask::Befall(node, trouble) => self.fleet.befall(&node, trouble, now),
-            Ask::Repair(node) => self.fleet.change(&node, |node| node.repair(now)),
-            Ask::Ill(reply) => {
-                let ill = self.fleet.nodes.iter().filter(|(_, node)| node.is_ill());
-                let _ = reply.send(ill.map(|(id, _)| id.clone()).collect());
+        match command {
+            FleetCommand::InjectFault(node, fault) => self.fleet.inject_fault(&node, fault, now),
+            FleetCommand::Repair(node) => self.fleet.update_node(&node, |node| node.repair(now)),
+            FleetCommand::ListFaulty(reply) => {
+                let faulty = self.fleet.nodes.iter().filter(|(_, node)| node.is_faulty());
+                let _ = reply.send(faulty.map(|(id, _)| id.clone()).collect());
             }
         }
     }
 
-    /// Lets time pass, and sends what the nodes say.
-    fn pass(&mut self) {
+    /// Advances the fleet to the current time and sends its events.
+    fn advance(&mut self) {
         for event in self.fleet.advance(Timestamp::now()) {
             let Some(id) = event.node().cloned() else { continue };
-            let Some(line) = self.lines.get_mut(&id).filter(|line| line.is_open) else { continue };
-            if let Some(up) = line.message(event)
-                && line.out.try_send(up).is_err()
+            let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.is_open) else {
+                continue;
+            };
+            if let Some(up) = stream.message(event)
+                && stream.out.try_send(up).is_err()
             {
-                // The stream is no longer read: the next one tells everything anew.
-                self.lines.remove(&id);
+                // The stream is stalled. The next one starts with a resync.
+                self.streams.remove(&id);
             }
         }
-        let gone = |id: &NodeId| !self.fleet.node(id).is_some_and(SimNode::is_up);
-        let gone: Vec<NodeId> = self.lines.keys().filter(|id| gone(id)).cloned().collect();
-        for id in gone {
-            self.lines.remove(&id);
+        let is_down = |id: &NodeId| !self.fleet.node(id).is_some_and(SimNode::is_up);
+        let down: Vec<NodeId> = self.streams.keys().filter(|id| is_down(id)).cloned().collect();
+        for id in down {
+            self.streams.remove(&id);
         }
     }
 
-    fn beat(&mut self) {
+    fn send_heartbeats(&mut self) {
         let now = tokio::time::Instant::now();
-        for line in self.lines.values_mut().filter(|line| line.is_open && line.beat_at <= now) {
-            line.beat_at = now + line.beat_every;
-            let beat = report::What::Heartbeat(proto::Heartbeat {});
-            let _ = line.out.try_send(reported(beat));
+        for stream in self
+            .streams
+            .values_mut()
+            .filter(|stream| stream.is_open && stream.next_heartbeat <= now)
+        {
+            stream.next_heartbeat = now + stream.heartbeat_interval;
+            let heartbeat = report::What::Heartbeat(proto::Heartbeat {});
+            let _ = stream.out.try_send(report_message(heartbeat));
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
-        match heard {
-            Heard::Welcome(id, acked, beat_every) => {
+    fn handle_stream_event(&mut self, event: StreamEvent) {
+        match event {
+            StreamEvent::Welcome(id, acked, heartbeat_interval) => {
                 let Some(node) = self.fleet.node(&id).filter(|node| node.is_up()) else { return };
                 let record = node.record().number;
-                let Some(line) = self.lines.get_mut(&id) else { return };
-                (line.is_open, line.sent, line.beat_every) = (true, record, beat_every);
+                let Some(stream) = self.streams.get_mut(&id) else { return };
+                (stream.is_open, stream.sent, stream.heartbeat_interval) =
+                    (true, record, heartbeat_interval);
                 if acked != Some(record) {
-                    let _ = line.out.try_send(resync(node));
+                    let _ = stream.out.try_send(resync_message(node));
                 }
             }
-            Heard::Resync(id) => {
-                if let (Some(node), Some(line)) = (self.fleet.node(&id), self.lines.get_mut(&id)) {
-                    line.sent = node.record().number;
-                    let _ = line.out.try_send(resync(node));
+            StreamEvent::Resync(id) => {
+                if let (Some(node), Some(stream)) =
+                    (self.fleet.node(&id), self.streams.get_mut(&id))
+                {
+                    stream.sent = node.record().number;
+                    let _ = stream.out.try_send(resync_message(node));
                 }
             }
-            Heard::Order(order) => self.fleet.order(&order, Timestamp::now()),
-            Heard::Ended(id) => {
-                self.lines.remove(&id);
-                self.connect(&id, AGAIN);
+            StreamEvent::Order(order) => self.fleet.deliver_order(&order, Timestamp::now()),
+            StreamEvent::Closed(id) => {
+                self.streams.remove(&id);
+                self.connect(&id, RECONNECT_DELAY);
             }
         }
     }
 
-    /// Opens a node's stream; while the node is gone it is tried again and again.
+    /// Opens the stream of a node, or retries later while the node is down.
     fn connect(&mut self, id: &NodeId, after: Duration) {
-        let heard = self.heard.clone();
+        let event_sender = self.event_sender.clone();
         let Some(node) = self.fleet.node(id) else { return };
         if !node.is_up() {
             let id = id.clone();
-            self.streams.spawn(async move {
-                tokio::time::sleep(after.max(AGAIN)).await;
-                let _ = heard.send(Heard::Ended(id)).await;
+            self.stream_tasks.spawn(async move {
+                tokio::time::sleep(after.max(RECONNECT_DELAY)).await;
+                let _ = event_sender.send(StreamEvent::Closed(id)).await;
             });
             return;
         }
-        let (out, outbound) = mpsc::channel(OUT_MAX);
-        let hello = Up { what: Some(up::What::Hello(hello(node))) };
-        let place = self.lines.len() % self.agents.len();
-        let agents = self.agents[place].clone();
-        let beat_at = tokio::time::Instant::now();
-        let line = Line { out, is_open: false, sent: 0, beat_every: BEATS, beat_at };
-        if line.out.try_send(hello).is_ok() {
-            self.lines.insert(id.clone(), line);
+        let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
+        let hello = Up { what: Some(up::What::Hello(hello_message(node))) };
+        let index = self.streams.len() % self.agents.len();
+        let agents = self.agents[index].clone();
+        let next_heartbeat = tokio::time::Instant::now();
+        let stream = AgentStream {
+            out,
+            is_open: false,
+            sent: 0,
+            heartbeat_interval: HEARTBEAT_CHECK_INTERVAL,
+            next_heartbeat,
+        };
+        if stream.out.try_send(hello).is_ok() {
+            self.streams.insert(id.clone(), stream);
         }
         let id = id.clone();
-        self.streams.spawn(async move {
+        self.stream_tasks.spawn(async move {
             tokio::time::sleep(after).await;
-            if let Err(err) = stream(agents, outbound, &id, &heard).await {
-                tracing::debug!(node = %id, %err, "a simulated node's stream has ended");
+            if let Err(err) = run_stream(agents, outbound, &id, &event_sender).await {
+                tracing::debug!(node = %id, %err, "stream of a simulated node ended");
             }
-            let _ = heard.send(Heard::Ended(id)).await;
+            let _ = event_sender.send(StreamEvent::Closed(id)).await;
         });
     }
 }
 
-async fn stream(
+async fn run_stream(
     mut agents: Agents,
     outbound: mpsc::Receiver<Up>,
     id: &NodeId,
-    heard: &mpsc::Sender<Heard>,
+    event_sender: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), tonic::Status> {
     let mut request = Request::new(ReceiverStream::new(outbound));
-    let name = id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("the name"))?;
+    let name =
+        id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("invalid node name"))?;
     request.metadata_mut().insert("farrier-node", name);
     let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
-    while let Some(said) = inbound.message().await? {
-        let told = match said.what {
+    while let Some(message) = inbound.message().await? {
+        let event = match message.what {
             Some(down::What::Welcome(welcome)) => {
-                let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
-                Heard::Welcome(id.clone(), welcome.acked_record, every)
+                let interval = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+                StreamEvent::Welcome(id.clone(), welcome.acked_record, interval)
             }
             Some(down::What::Order(order)) => match form::order(id.clone(), order) {
-                Ok(order) => Heard::Order(order),
+                Ok(order) => StreamEvent::Order(order),
                 Err(_) => continue,
             },
-            Some(down::What::Resync(_)) => Heard::Resync(id.clone()),
+            Some(down::What::Resync(_)) => StreamEvent::Resync(id.clone()),
             Some(down::What::Ack(_) | down::What::AnswerAck(_)) | None => continue,
         };
-        if heard.send(told).await.is_err() {
+        if event_sender.send(event).await.is_err() {
             break;
         }
     }
     Ok(())
 }
 
-impl Line {
-    /// What a node says, as it travels. None: it is said already.
+impl AgentStream {
+    /// Converts an event to its message. `None` if the server already has it.
     fn message(&mut self, event: Event) -> Option<Up> {
         let what = match event {
             Event::Seen { makeup, .. } => report::What::Makeup(form::makeup_message(&makeup)),
@@ -275,24 +298,25 @@ impl Line {
             }
             _ => return None,
         };
-        Some(reported(what))
+        Some(report_message(what))
     }
 }
 
-fn reported(what: report::What) -> Up {
+fn report_message(what: report::What) -> Up {
     Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
 }
 
-fn resync(node: &SimNode) -> Up {
+fn resync_message(node: &SimNode) -> Up {
     let open = form::findings_message(node.record().number, node.open().cloned());
-    reported(report::What::Open(open))
+    report_message(report::What::Open(open))
 }
 
-fn hello(node: &SimNode) -> proto::Hello {
+fn hello_message(node: &SimNode) -> proto::Hello {
     let record = node.record();
-    let outstanding = node.answered().map(|(generation, it)| form::answer_message(*generation, it));
+    let outstanding =
+        node.last_status().map(|(generation, status)| form::answer_message(*generation, status));
     proto::Hello {
-        makeup: Some(form::makeup_message(&node.makeup())),
+        makeup: Some(form::makeup_message(&node.inventory())),
         journal: record.journal,
         last_record: record.number,
         outstanding: outstanding.into_iter().collect(),

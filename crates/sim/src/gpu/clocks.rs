@@ -1,69 +1,61 @@
-//! Frequencies, and what keeps a GPU from them.
+//! Clock frequencies and throttling.
 
 use serde::{Deserialize, Serialize};
 
-/// Frequencies by domain.
+/// Frequencies by clock domain, in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rates {
-    /// Graphics.
+pub struct ClockRates {
     pub graphics: u32,
-    /// Multiprocessors.
     pub sm: u32,
-    /// Memory.
     pub memory: u32,
-    /// Video engines.
     pub video: u32,
 }
 
-/// Lowest and highest.
+/// A frequency range in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Range {
-    /// Lowest.
+pub struct ClockRange {
     pub min: u32,
-    /// Highest.
     pub max: u32,
 }
 
-/// Frequencies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
-    /// Now.
-    pub current_mhz: Rates,
-    /// The most that the part does.
-    pub max_mhz: Rates,
-    /// Graphics clock that applications asked for.
+    pub current_mhz: ClockRates,
+    /// Maximum of the model.
+    pub max_mhz: ClockRates,
+    /// Requested application clock.
     pub application_graphics_mhz: u32,
-    /// Memory clock that applications asked for.
+    /// Requested application clock.
     pub application_memory_mhz: u32,
-    /// What applications get without asking.
+    /// Default application clock.
     pub default_graphics_mhz: u32,
-    /// What applications get without asking.
+    /// Default application clock.
     pub default_memory_mhz: u32,
-    /// Memory clocks that can be chosen, highest first.
+    /// Selectable memory clocks, highest first.
     pub supported_memory_mhz: Vec<u32>,
-    /// The lowest graphics clock.
+    /// Lowest selectable graphics clock.
     pub graphics_floor_mhz: u32,
-    /// Between two graphics clocks.
+    /// Step between selectable graphics clocks.
     pub graphics_step_mhz: u32,
-    /// Graphics clocks are held within.
+    /// Locked graphics clock range. `None` if unlocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locked_graphics_mhz: Option<Range>,
-    /// Memory clocks are held within.
+    pub locked_graphics_mhz: Option<ClockRange>,
+    /// Locked memory clock range. `None` if unlocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locked_memory_mhz: Option<Range>,
-    /// Performance state: 0 is the fastest.
+    pub locked_memory_mhz: Option<ClockRange>,
+    /// P-state; 0 is the fastest.
     pub performance_state: u32,
 }
 
 impl Clocks {
-    /// Graphics clocks that can be chosen, highest first.
+    /// Selectable graphics clocks, highest first.
     pub fn supported_graphics_mhz(&self) -> Vec<u32> {
         let step = self.graphics_step_mhz.max(1);
         let (floor, top) = (self.graphics_floor_mhz, self.max_mhz.graphics);
-        // At most a thousand: a mistyped step must not fill the memory.
+        // Capped so that a mistyped step cannot exhaust the memory.
         (0..1000_u32)
             .map(|count| top.saturating_sub(count.saturating_mul(step)))
             .take_while(|rate| *rate >= floor && *rate > 0)
@@ -71,60 +63,51 @@ impl Clocks {
     }
 }
 
-/// What keeps it from its clocks.
+/// Active throttle reasons and the time spent throttled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockEvents {
-    /// Reasons that hold now.
-    pub reasons: Vec<Reason>,
-    /// Since when they hold, milliseconds of the Unix clock.
+    pub reasons: Vec<ThrottleReason>,
+    /// When the active reasons last changed, Unix milliseconds.
     pub since_unix_ms: u64,
-    /// Time up to then.
-    pub held_us: Held,
+    /// Throttled time up to `since_unix_ms`.
+    #[serde(rename = "held_us")]
+    pub throttled_us: ThrottledTime,
 }
 
-/// Time that each reason has held.
+/// Accumulated time per throttle reason, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
-    /// Software power cap.
+pub struct ThrottledTime {
     pub sw_power_cap: u64,
-    /// Sync boost.
     pub sync_boost: u64,
-    /// Software thermal slowdown.
     pub sw_thermal: u64,
-    /// Hardware thermal slowdown.
     pub hw_thermal: u64,
-    /// Hardware power brake.
     pub hw_power_brake: u64,
 }
 
-/// A clock event reason.
+/// NVML clock event reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reason {
-    /// Nothing runs.
+pub enum ThrottleReason {
     GpuIdle,
-    /// Application clocks.
     ApplicationClocks,
     /// The power limit.
     SwPowerCap,
-    /// Any of the hardware's.
+    /// Set whenever a hardware reason is.
     HwSlowdown,
-    /// A sync boost group.
     SyncBoost,
-    /// The driver's own thermal limit.
+    /// The driver's thermal limit.
     SwThermal,
-    /// The hardware's thermal limit.
+    /// The hardware thermal limit.
     HwThermal,
-    /// The power supply asks for it.
+    /// Asserted by the power supply.
     HwPowerBrake,
-    /// A display.
     DisplayClocks,
 }
 
-impl Reason {
-    /// Its name, as `inject throttle` takes it.
+impl ThrottleReason {
+    /// The name that `inject throttle` accepts.
     pub fn name(self) -> &'static str {
         match self {
             Self::GpuIdle => "gpu-idle",
@@ -139,7 +122,7 @@ impl Reason {
         }
     }
 
-    /// NVML's bit.
+    /// NVML's bit for the reason.
     pub fn bit(self) -> u64 {
         match self {
             Self::GpuIdle => 0x1,
@@ -156,29 +139,29 @@ impl Reason {
 }
 
 impl ClockEvents {
-    /// NVML's mask. The hardware's own reasons set the common bit too, as on a card.
+    /// NVML's reason bit mask. A hardware reason also sets `HwSlowdown`, as on a real GPU.
     pub fn mask(&self) -> u64 {
         let mask = self.reasons.iter().fold(0, |mask, reason| mask | reason.bit());
-        let hardware = Reason::HwThermal.bit() | Reason::HwPowerBrake.bit();
-        if mask & hardware == 0 { mask } else { mask | Reason::HwSlowdown.bit() }
+        let hardware = ThrottleReason::HwThermal.bit() | ThrottleReason::HwPowerBrake.bit();
+        if mask & hardware == 0 { mask } else { mask | ThrottleReason::HwSlowdown.bit() }
     }
 
-    /// Time that each reason has held, at `now`.
-    pub fn held_at(&self, now_unix_ms: u64) -> Held {
+    /// Accumulated time per reason at `now_unix_ms`.
+    pub fn throttled_at(&self, now_unix_ms: u64) -> ThrottledTime {
         let more_us = now_unix_ms.saturating_sub(self.since_unix_ms).saturating_mul(1000);
-        let mut held = self.held_us;
+        let mut throttled = self.throttled_us;
         for reason in &self.reasons {
             let counter = match reason {
-                Reason::SwPowerCap => &mut held.sw_power_cap,
-                Reason::SyncBoost => &mut held.sync_boost,
-                Reason::SwThermal => &mut held.sw_thermal,
-                Reason::HwThermal => &mut held.hw_thermal,
-                Reason::HwPowerBrake => &mut held.hw_power_brake,
+                ThrottleReason::SwPowerCap => &mut throttled.sw_power_cap,
+                ThrottleReason::SyncBoost => &mut throttled.sync_boost,
+                ThrottleReason::SwThermal => &mut throttled.sw_thermal,
+                ThrottleReason::HwThermal => &mut throttled.hw_thermal,
+                ThrottleReason::HwPowerBrake => &mut throttled.hw_power_brake,
                 _ => continue,
             };
             *counter = counter.saturating_add(more_us);
         }
-        held
+        throttled
     }
 }
 
@@ -187,15 +170,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_time_counts_from_the_moment_on() {
+    fn throttled_time_accumulates_from_the_last_change() {
         let events = ClockEvents {
-            reasons: vec![Reason::HwThermal],
+            reasons: vec![ThrottleReason::HwThermal],
             since_unix_ms: 1000,
-            held_us: Held { hw_thermal: 5, ..Held::default() },
+            throttled_us: ThrottledTime { hw_thermal: 5, ..ThrottledTime::default() },
         };
-        assert_eq!(events.held_at(3000).hw_thermal, 2_000_005);
-        assert_eq!(events.held_at(3000).sw_thermal, 0);
-        assert_eq!(events.held_at(0).hw_thermal, 5, "a clock that was set back adds nothing");
+        assert_eq!(events.throttled_at(3000).hw_thermal, 2_000_005);
+        assert_eq!(events.throttled_at(3000).sw_thermal, 0);
+        assert_eq!(
+            events.throttled_at(0).hw_thermal,
+            5,
+            "a clock that moves backwards adds nothing"
+        );
         assert_eq!(events.mask(), 0x48);
     }
 }

@@ -1,36 +1,35 @@
-//! Links to peers and switches, and the fabric that they make.
+//! NVLink and the NVSwitch fabric.
 
 use serde::{Deserialize, Serialize};
 
-/// Links to peers and switches.
+/// NVLink links of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvLink {
-    /// Generation, 0 without links.
+    /// NVLink generation. 0 if there are no links.
     pub generation: u32,
-    /// Of each link in each direction, millions of bytes a second as the driver counts.
+    /// Bandwidth per link and direction in MB/s, as the driver reports it.
     pub link_mb_per_s: u32,
-    /// Sent on all links together from `traffic_at_unix_ms` on, evenly on those that are up.
+    /// Transmit rate over all links since `traffic_at_unix_ms`, split evenly over the active ones.
     #[serde(default)]
     pub transmit_bytes_per_s: u64,
-    /// Received likewise.
+    /// Receive rate, split likewise.
     #[serde(default)]
     pub receive_bytes_per_s: u64,
-    /// Milliseconds of the Unix clock.
+    /// When the traffic counters were last updated, Unix milliseconds.
     #[serde(default)]
     pub traffic_at_unix_ms: u64,
-    /// The links.
     pub links: Vec<Link>,
 }
 
 impl NvLink {
-    /// What each link that is up sends and receives in a second, in bytes.
+    /// Transmit and receive rate of each active link, in bytes per second.
     pub fn link_bytes_per_s(&self) -> (u64, u64) {
         let up = self.links.iter().filter(|link| link.active).count().max(1) as u64;
         (self.transmit_bytes_per_s / up, self.receive_bytes_per_s / up)
     }
 
-    /// What a link has sent and received at `now`, in kibibytes.
+    /// KiB sent and received on a link up to `now_unix_ms`.
     pub fn traffic_kib_at(&self, link: &Link, now_unix_ms: u64) -> (u64, u64) {
         let elapsed_ms = now_unix_ms.saturating_sub(self.traffic_at_unix_ms);
         let elapsed_ms = if link.active { elapsed_ms } else { 0 };
@@ -42,8 +41,9 @@ impl NvLink {
         )
     }
 
-    /// Counts the traffic up to `now`, before its rate or the links change.
-    pub(crate) fn settle(&mut self, now_unix_ms: u64) {
+    /// Adds the traffic up to `now_unix_ms` to the counters. Call before the rates or the links
+    /// change.
+    pub(crate) fn accumulate_traffic(&mut self, now_unix_ms: u64) {
         let counted: Vec<(u64, u64)> =
             self.links.iter().map(|link| self.traffic_kib_at(link, now_unix_ms)).collect();
         for (link, counted) in self.links.iter_mut().zip(counted) {
@@ -53,26 +53,24 @@ impl NvLink {
     }
 }
 
-/// A link.
+/// One NVLink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Whether it is up.
     pub active: bool,
-    /// What is at the other end.
     pub remote: Remote,
-    /// Where that is.
+    /// PCI address of the remote device.
     pub remote_address: String,
-    /// Packets sent again.
+    /// Link-level replays.
     #[serde(default)]
     pub replay_errors: u64,
-    /// Times that it was trained anew.
+    /// Link retrainings.
     #[serde(default)]
     pub recovery_errors: u64,
-    /// Broken flow-control units.
+    /// CRC errors in flits.
     #[serde(default)]
     pub crc_flit_errors: u64,
-    /// Broken data.
+    /// CRC errors in data.
     #[serde(default)]
     pub crc_data_errors: u64,
     /// Sent since the driver was loaded.
@@ -81,46 +79,42 @@ pub struct Link {
     /// Received since the driver was loaded.
     #[serde(default)]
     pub received_kib: u64,
-    /// What it runs at, where that is not what all links do.
+    /// Actual speed. `None` if it is the nominal `link_mb_per_s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mb_per_s: Option<u32>,
-    /// What only links of the fifth generation count.
-    #[serde(default, skip_serializing_if = "FifthGeneration::is_clean")]
-    pub fifth: FifthGeneration,
+    #[serde(default, skip_serializing_if = "NvLink5Counters::is_clean")]
+    pub fifth: NvLink5Counters,
 }
 
-/// What only links of the fifth generation count.
+/// Counters that only NVLink 5 has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FifthGeneration {
-    /// Packets that came broken.
+pub struct NvLink5Counters {
     pub receive_errors: u64,
-    /// Packets of a wrong form.
     pub malformed_packets: u64,
-    /// Packets that found no room.
     pub buffer_overruns: u64,
-    /// Losses of integrity.
+    /// Local link integrity errors.
     pub integrity_errors: u64,
-    /// Packets that were not sent.
+    /// Packets dropped on transmit.
     pub discarded_packets: u64,
-    /// Trainings that failed.
+    /// Failed link retrainings.
     pub recoveries_failed: u64,
-    /// Errors left after correction.
+    /// Errors remaining after FEC.
     pub effective_errors: u64,
-    /// Symbols that could not be corrected.
+    /// Symbols that FEC could not correct.
     pub symbol_errors: u64,
-    /// Blocks sent again by the physical layer.
+    /// Blocks retransmitted by the physical layer.
     pub retry_blocks: u64,
-    /// Rate of bits left wrong after correction, packed as NVML does: mantissa above eight bits of exponent.
+    /// Bit error rate after FEC, packed as in NVML: the mantissa above eight exponent bits.
     pub effective_ber: u64,
-    /// Rate of symbols that could not be corrected, packed likewise.
+    /// Symbol error rate after FEC, packed likewise.
     pub symbol_ber: u64,
 }
 
-/// 15e-255, which a link without errors says.
+/// 15e-255, the value that an error-free link reports.
 const NO_ERRORS_BER: u64 = 0xfff;
 
-impl Default for FifthGeneration {
+impl Default for NvLink5Counters {
     fn default() -> Self {
         Self {
             receive_errors: 0,
@@ -138,35 +132,32 @@ impl Default for FifthGeneration {
     }
 }
 
-impl FifthGeneration {
+impl NvLink5Counters {
     fn is_clean(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What is at the other end of a link.
+/// Device type at the remote end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remote {
-    /// Another GPU.
     Gpu,
-    /// A switch.
     Switch,
-    /// A Grace CPU or nothing known.
+    /// A Grace CPU, or unknown.
     Unknown,
 }
 
-/// Its place in an `NVSwitch` fabric.
+/// Registration of the GPU in an `NVSwitch` fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
     /// NVML's number: 1 not started, 2 in progress, 3 completed.
     pub state: u32,
-    /// NVML's return code of the registration.
+    /// NVML return code of the registration.
     pub status: u32,
-    /// Its clique.
     pub clique: u32,
-    /// Thirty-two hexadecimal digits, in groups or not.
+    /// 32 hexadecimal digits, with or without dashes.
     pub cluster_uuid: String,
     /// NVML's health mask.
     pub health_mask: u32,

@@ -1,25 +1,25 @@
 //! `gpus/N.json`: one GPU as its driver would report it.
 //!
-//! Values are in the units of their names. What moves with time (energy, throttled time) is a base and the
-//! moment from which the present rate applies, so that a reading needs no writer.
+//! Units are in the field names. Values that change with time (energy, throttled time, traffic) are
+//! stored as a base plus the time since which the current rate applies, so reads need no writer.
 
 mod activity;
 mod clocks;
+mod faults;
 mod links;
 mod memory;
 mod modes;
 mod pci;
 mod power;
-mod wrong;
 
 use serde::{Deserialize, Serialize};
 
 use crate::fault::CallFault;
 
 pub use activity::{Process, ProcessKind, Utilisation};
-pub use clocks::{ClockEvents, Clocks, Held, Range, Rates, Reason};
-pub use links::{Fabric, FifthGeneration, Link, NvLink, Remote};
-pub use memory::{Banks, Ecc, EccCounts, Memory, Remap, RetiredPages};
+pub use clocks::{ClockEvents, ClockRange, ClockRates, Clocks, ThrottleReason, ThrottledTime};
+pub use links::{Fabric, Link, NvLink, NvLink5Counters, Remote};
+pub use memory::{Ecc, EccCounts, Memory, Remap, RemapBanks, RetiredPages};
 pub use modes::{Mig, MigMemory, Modes};
 pub use pci::{Pci, Pcie, PcieErrors};
 pub use power::{Power, Temperature};
@@ -28,89 +28,75 @@ pub use power::{Power, Temperature};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// The version of this form.
     pub format: u32,
-    /// What NVML calls it.
+    /// Product name as NVML reports it.
     pub name: String,
-    /// `GPU-` and a UUID.
+    /// `GPU-` followed by a UUID.
     pub uuid: String,
-    /// The number on its board.
+    /// Board serial number.
     pub serial: String,
-    /// The number in `/dev/nvidiaN`.
+    /// Device minor number, as in `/dev/nvidiaN`.
     pub minor: u32,
-    /// What was built.
-    pub board: Board,
-    /// Where it sits.
+    pub board: BoardInfo,
     pub pci: Pci,
-    /// Whether it has fallen off the bus.
+    /// Whether the GPU has fallen off the bus.
     #[serde(default)]
     pub lost: bool,
-    /// Whether the kernel no longer lists it either.
+    /// Whether the kernel no longer lists the PCI device either.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
-    /// What the driver asks for, by NVML's number: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset.
+    /// NVML recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset.
     #[serde(default)]
     pub recovery_action: u32,
-    /// How often it was reset since it was made.
-    #[serde(default, skip_serializing_if = "is_nought")]
+    /// Resets since the node was created.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub resets: u32,
-    /// Frame buffer.
     pub memory: Memory,
-    /// Frequencies.
     pub clocks: Clocks,
-    /// What keeps it from its clocks.
     pub clock_events: ClockEvents,
-    /// Degrees and margins.
     pub temperature: Temperature,
-    /// Watts and limits.
     pub power: Power,
-    /// How busy it is.
     pub utilisation: Utilisation,
-    /// Memory errors.
     pub ecc: Ecc,
-    /// Rows taken out of service.
     pub remap: Remap,
-    /// Pages taken out of service, on parts without row remapping.
+    /// Retired pages. `None` on models with row remapping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_pages: Option<RetiredPages>,
-    /// The link to the host.
+    /// PCIe link to the host.
     pub pcie: Pcie,
-    /// Links to peers and switches.
     pub nvlink: NvLink,
-    /// Its place in an `NVSwitch` fabric; absent where it has none.
+    /// NVSwitch fabric registration. `None` outside of a fabric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
-    /// Settings that a person may change.
     pub modes: Modes,
-    /// Partitioning; absent where the part has none.
+    /// `None` on models without MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// What runs on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
-    /// What happened to it, oldest first, for clients that wait for events.
+    /// Events for clients in `nvmlEventSetWait`, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Event>,
-    /// Calls about this GPU that fail or hang.
+    pub events: Vec<GpuEvent>,
+    /// Injected failures of calls about this GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<CallFault>,
-    /// Calls that this part answers with "not supported".
+    /// Calls that return `NVML_ERROR_NOT_SUPPORTED` on this model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
-fn is_nought(count: &u32) -> bool {
+fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// What was built.
+/// Hardware identity and firmware versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Board {
+pub struct BoardInfo {
     /// Such as `Hopper`.
     pub architecture: String,
-    /// Major and minor number.
+    /// Major and minor.
     pub compute_capability: [u32; 2],
     /// CUDA cores.
     pub cores: u32,
@@ -118,44 +104,44 @@ pub struct Board {
     pub multiprocessors: u32,
     /// Such as `692-2G520-0282-001`.
     pub part_number: String,
-    /// The part number of the GPU itself.
+    /// Part number of the chip itself.
     pub gpu_part_number: String,
     /// Such as `96.00.A5.00.1A`.
     pub vbios: String,
-    /// Version of the whole `InfoROM`.
+    /// Version of the `InfoROM` image.
     pub inforom_image: String,
-    /// Version of its OEM object.
+    /// Version of the OEM object.
     pub inforom_oem: String,
-    /// Version of its ECC object.
+    /// Version of the ECC object.
     pub inforom_ecc: String,
-    /// Whether its checksum holds.
+    /// Whether the `InfoROM` checksum is valid.
     pub inforom_valid: bool,
-    /// Its place on the baseboard.
+    /// Position on the baseboard.
     pub module_id: u32,
     /// Per-device identifier.
     pub pdi: u64,
 }
 
-/// What happened, for clients that wait for events.
+/// An NVML event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
-    /// Grows by one with each event of the GPU.
+pub struct GpuEvent {
+    /// Increases by one with each event of the GPU.
     pub sequence: u64,
-    /// NVML's bit of its type.
+    /// NVML event type bit.
     pub kind: u64,
-    /// For an Xid its number.
+    /// The Xid number for Xid events.
     pub data: u64,
 }
 
-/// NVML's event type of a critical Xid.
+/// NVML event type of a critical Xid.
 pub const EVENT_XID: u64 = 0x8;
 
-/// Old events are dropped: a client that has not looked for so long has missed them on a real node too.
-const EVENTS_KEPT: usize = 128;
+/// Older events are dropped. A client this far behind would miss them on a real node too.
+const EVENTS_MAX: usize = 128;
 
 impl Gpu {
-    /// Memory in use by the processes and besides.
+    /// Memory used by the processes and otherwise.
     pub fn used_bytes(&self) -> u64 {
         let processes = self
             .processes
@@ -167,15 +153,15 @@ impl Gpu {
             .min(self.memory.total_bytes.saturating_sub(self.memory.reserved_bytes))
     }
 
-    /// Adds an event after those that are there.
+    /// Appends an event with the next sequence number.
     pub fn push_event(&mut self, kind: u64, data: u64) {
         let sequence = self.events.last().map_or(1, |event| event.sequence.saturating_add(1));
-        self.events.push(Event { sequence, kind, data });
-        let extra = self.events.len().saturating_sub(EVENTS_KEPT);
+        self.events.push(GpuEvent { sequence, kind, data });
+        let extra = self.events.len().saturating_sub(EVENTS_MAX);
         self.events.drain(..extra);
     }
 
-    /// The margin to the thermal limit.
+    /// Margin to the thermal limit.
     pub fn margin_c(&self) -> i32 {
         self.temperature.gpu_limit_c.saturating_sub(self.temperature.gpu_c)
     }

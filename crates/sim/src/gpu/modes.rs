@@ -1,42 +1,39 @@
-//! Settings that a person may change.
+//! Driver modes and MIG.
 
 use serde::{Deserialize, Serialize};
 
-/// Settings that a person may change.
+/// Driver modes that an administrator sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Modes {
-    /// The driver stays loaded without clients.
+    /// Persistence mode.
     pub persistence: bool,
-    /// NVML's number: 0 default, 2 prohibited, 3 exclusive process.
+    /// NVML compute mode: 0 default, 2 prohibited, 3 exclusive process.
     pub compute: u32,
-    /// Processes are accounted for.
+    /// Accounting mode.
     pub accounting: bool,
 }
 
-/// Partitioning.
+/// MIG mode and slice sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mig {
-    /// On now.
     pub enabled: bool,
-    /// On after the next reset.
+    /// Mode after the next reset.
     pub pending: bool,
-    /// Most instances.
     pub instances_max: u32,
-    /// What instances get of the memory, by share.
+    /// Instance memory, by share of the GPU.
     #[serde(default)]
     pub memory: Vec<MigMemory>,
 }
 
-/// What an instance gets of the memory.
+/// Memory of a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigMemory {
-    /// Of the whole.
+    /// Share of the GPU memory in eighths.
     pub eighths: u32,
-    /// In mebibytes.
     pub mib: u64,
-    /// In gigabytes, as in the profile's name.
+    /// Nominal gigabytes, as in the profile name.
     pub sold_gb: u64,
 }

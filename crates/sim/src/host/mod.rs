@@ -1,6 +1,6 @@
-//! `host.json`: what a node has besides its GPUs, and what is wrong with it.
+//! `host.json`: everything in a node except its GPUs, with its faults.
 //!
-//! The files below `root/` are made from this; nothing is read back from them.
+//! The files in `root/` are generated from this and never read back.
 
 mod nic;
 mod task;
@@ -8,7 +8,7 @@ mod task;
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
-use crate::random::Random;
+use crate::rng::SeededRng;
 
 pub use nic::{Nic, NicKind, PHYS_STATES, Port, STATES, phys_state_number, state_number};
 pub(crate) use task::{FABRIC_MANAGER_PID, PERSISTENCED_PID};
@@ -18,61 +18,54 @@ pub use task::{Task, TaskState};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// The version of this form.
     pub format: u32,
-    /// Decided anew at each start.
+    /// Changes with each boot.
     pub boot_id: String,
-    /// The least number that the next record of the kernel log gets.
+    /// Minimum sequence number of the next kernel log record.
     #[serde(default)]
     pub kernel_sequence: u64,
-    /// Network adapters for jobs.
+    /// RDMA adapters.
     pub nics: Vec<Nic>,
-    /// Processes and kernel threads, besides those that hold a GPU.
+    /// Processes and kernel threads, except GPU processes.
     pub tasks: Vec<Task>,
-    /// What is mounted.
     pub mounts: Vec<Mount>,
-    /// Processes that the kernel killed for memory.
     #[serde(default)]
     pub oom_kills: u64,
-    /// Memory that is left.
     #[serde(default)]
     pub memory: HostMemory,
-    /// Memory errors that the host's controllers counted.
+    /// Memory controller error counts.
     #[serde(default)]
     pub edac: Edac,
-    /// Open files.
     pub file_handles: FileHandles,
-    /// What the kernel takes its time from.
+    /// Kernel clock source.
     pub clock_source: String,
-    /// How the processors choose their clocks.
+    /// CPU frequency governor.
     pub governor: String,
-    /// Whether bridges send peer-to-peer traffic through the root complex.
+    /// Whether ACS is enabled, which routes peer-to-peer traffic through the root complex.
     #[serde(default)]
     pub acs: bool,
 }
 
-/// Memory errors that the host's controllers counted.
+/// Memory controller (EDAC) error counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edac {
-    /// Put right.
     pub corrected: u64,
-    /// Not put right.
     pub uncorrected: u64,
 }
 
-/// Memory that is left.
+/// Free host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostMemory {
-    /// Without swapping.
+    /// `MemAvailable`.
     pub available_kib: u64,
-    /// Blocks of 2 MiB and more that are free.
+    /// Free blocks of 2 MiB or more.
     pub large_blocks: u64,
 }
 
 impl HostMemory {
-    /// All of it.
+    /// `MemTotal`.
     pub const TOTAL_KIB: u64 = 2_113_420_288;
 }
 
@@ -82,30 +75,27 @@ impl Default for HostMemory {
     }
 }
 
-/// Open files.
+/// System-wide file handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileHandles {
-    /// Now.
     pub used: u64,
-    /// The most.
     pub max: u64,
 }
 
-/// A file system that is mounted.
+/// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// The device, or server and path.
+    /// Device, or `server:path`.
     pub source: String,
-    /// Where.
+    /// Mount point.
     pub path: String,
-    /// Such as `ext4`.
+    /// File system type, such as `ext4`.
     pub kind: String,
-    /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether its server no longer answers.
+    /// Whether the NFS server has stopped responding.
     #[serde(default)]
     pub stalled: bool,
 }
@@ -114,24 +104,24 @@ const FILE_HANDLES: FileHandles = FileHandles { used: 12_480, max: 9_223_372 };
 const CLOCK_SOURCE: &str = "tsc";
 const GOVERNOR: &str = "performance";
 
-/// What adapters a host has.
+/// The RDMA adapters of a host.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Adapters {
+pub struct NicConfig {
     /// `InfiniBand` or `RoCE` ports.
     pub ports: u32,
-    /// Whether those are Ethernet.
+    /// Whether the ports are Ethernet (`RoCE`).
     pub ethernet: bool,
     /// Elastic Fabric Adapters.
     pub efa: u32,
 }
 
 impl Host {
-    /// A host on which all is well.
-    pub fn of(node: &Node, adapters: Adapters) -> Self {
-        let mut nics: Vec<Nic> = (0..adapters.ports.min(nic::PORTS_MAX))
-            .map(|number| Nic::mellanox(number, adapters.ethernet))
+    /// A healthy host.
+    pub fn new(node: &Node, nic_config: NicConfig) -> Self {
+        let mut nics: Vec<Nic> = (0..nic_config.ports.min(nic::PORTS_MAX))
+            .map(|number| Nic::mellanox(number, nic_config.ethernet))
             .collect();
-        nics.extend((0..adapters.efa.min(nic::EFA_MAX)).map(Nic::efa));
+        nics.extend((0..nic_config.efa.min(nic::EFA_MAX)).map(Nic::efa));
         let mount = |source: &str, path: &str, kind: &str| Mount {
             source: source.to_owned(),
             path: path.to_owned(),
@@ -141,10 +131,10 @@ impl Host {
         };
         Self {
             format: crate::FORMAT,
-            boot_id: Random::of(node.seed, "boot").uuid(),
+            boot_id: SeededRng::new(node.seed, "boot").uuid(),
             kernel_sequence: 0,
             nics,
-            tasks: task::ordinary(node),
+            tasks: task::default_tasks(node),
             mounts: vec![
                 mount("/dev/nvme0n1p2", "/", "ext4"),
                 mount("/dev/nvme0n1p1", "/boot/efi", "vfat"),
@@ -161,7 +151,7 @@ impl Host {
         }
     }
 
-    /// The process of a service, by its unit.
+    /// Main process of a systemd unit.
     pub fn service(&self, unit: &str) -> Option<&Task> {
         let cgroup = format!("/system.slice/{unit}");
         self.tasks.iter().find(|task| task.cgroup == cgroup)
@@ -172,7 +162,7 @@ impl Host {
         self.tasks.iter_mut().find(|task| task.cgroup == cgroup)
     }
 
-    /// Puts everything right, as a repair and a restart would. The kernel log goes on.
+    /// Clears all faults, as a repair plus a reboot would. The kernel log continues.
     pub fn clear(&mut self) {
         for nic in &mut self.nics {
             nic.clear();
@@ -190,13 +180,13 @@ impl Host {
         self.acs = false;
     }
 
-    /// Starts anew at `now`: another boot, counters and tasks from nothing, file systems mounted anew and the clock source
-    /// chosen anew. Adapters that are gone, servers that do not answer and settings stay so.
+    /// Reboots: new boot ID, counters reset, injected tasks gone, file systems writable again and
+    /// the default clock source. Missing adapters, stalled NFS servers and settings are unchanged.
     pub(crate) fn restart(&mut self, now_unix_ms: u64) {
-        self.boot_id = Random::of(now_unix_ms, &self.boot_id).uuid();
+        self.boot_id = SeededRng::new(now_unix_ms, &self.boot_id).uuid();
         self.kernel_sequence = 0;
         for nic in &mut self.nics {
-            nic.forget_counts();
+            nic.reset_counters();
         }
         self.tasks.retain(|task| !task.is_injected);
         for task in &mut self.tasks {
@@ -212,47 +202,47 @@ impl Host {
         self.file_handles = FILE_HANDLES;
     }
 
-    /// What is wrong, in words.
-    pub fn wrong(&self) -> Vec<String> {
-        let mut wrong: Vec<String> = self.nics.iter().flat_map(Nic::wrong).collect();
+    /// Describes every deviation from a healthy host.
+    pub fn describe_faults(&self) -> Vec<String> {
+        let mut faults: Vec<String> = self.nics.iter().flat_map(Nic::describe_faults).collect();
         for mount in &self.mounts {
             if mount.read_only {
-                wrong.push(format!("{} is read-only", mount.path));
+                faults.push(format!("{} is read-only", mount.path));
             }
             if mount.stalled {
-                wrong.push(format!("{} does not answer", mount.path));
+                faults.push(format!("{}: NFS server not responding", mount.path));
             }
         }
         let blocked = self.tasks.iter().filter(|task| task.state == TaskState::Blocked);
-        wrong.extend(blocked.map(|task| format!("{} ({}) is blocked", task.name, task.pid)));
-        for (count, words) in [
-            (self.oom_kills, "processes killed for memory"),
-            (self.edac.corrected, "corrected errors of the host's memory"),
-            (self.edac.uncorrected, "uncorrected errors of the host's memory"),
+        faults.extend(blocked.map(|task| format!("{} ({}) is blocked", task.name, task.pid)));
+        for (count, description) in [
+            (self.oom_kills, "OOM kills"),
+            (self.edac.corrected, "corrected host memory errors"),
+            (self.edac.uncorrected, "uncorrected host memory errors"),
         ] {
             if count > 0 {
-                wrong.push(format!("{count} {words}"));
+                faults.push(format!("{count} {description}"));
             }
         }
         if self.memory != HostMemory::default() {
             let HostMemory { available_kib, large_blocks } = self.memory;
-            wrong.push(format!("{available_kib} KiB available, {large_blocks} large blocks free"));
+            faults.push(format!("{available_kib} KiB available, {large_blocks} large blocks free"));
         }
         if self.file_handles != FILE_HANDLES {
-            wrong.push(format!(
+            faults.push(format!(
                 "{} of {} file handles in use",
                 self.file_handles.used, self.file_handles.max
             ));
         }
         if self.clock_source != CLOCK_SOURCE {
-            wrong.push(format!("clock source {}", self.clock_source));
+            faults.push(format!("clock source {}", self.clock_source));
         }
         if self.governor != GOVERNOR {
-            wrong.push(format!("governor {}", self.governor));
+            faults.push(format!("governor {}", self.governor));
         }
         if self.acs {
-            wrong.push("ACS is on".to_owned());
+            faults.push("ACS is enabled".to_owned());
         }
-        wrong
+        faults
     }
 }

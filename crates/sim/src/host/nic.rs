@@ -1,20 +1,20 @@
-//! Network adapters for jobs: `InfiniBand`, `RoCE`, and Amazon's Elastic Fabric Adapter.
+//! RDMA adapters: `InfiniBand`, `RoCE` and Amazon's Elastic Fabric Adapter.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The most ports that a host has room for.
+/// Maximum ports per host.
 pub(super) const PORTS_MAX: u32 = 8;
-/// The most Elastic Fabric Adapters, as a p5.48xlarge has.
+/// Maximum Elastic Fabric Adapters, as in a p5.48xlarge.
 pub(super) const EFA_MAX: u32 = 32;
 
-/// Buses of the adapters, each beside a GPU.
+/// PCI buses of the adapters, one next to each GPU.
 const ADAPTER_BUSES: [u32; 8] = [0x18, 0x40, 0x4f, 0x5e, 0x9a, 0xc0, 0xce, 0xdc];
-/// The first bus of the Elastic Fabric Adapters.
+/// First PCI bus of the Elastic Fabric Adapters.
 const EFA_BUS: u32 = 0x70;
 
-/// The kernel's counters of a port, `Documentation/ABI/stable/sysfs-class-infiniband`.
+/// Port counters, see `Documentation/ABI/stable/sysfs-class-infiniband`.
 const PORT_COUNTERS: [&str; 21] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -39,7 +39,7 @@ const PORT_COUNTERS: [&str; 21] = [
     "unicast_xmit_packets",
 ];
 
-/// Counters of the mlx5 driver, `drivers/infiniband/hw/mlx5/counters.c`.
+/// Counters of the mlx5 driver, see `drivers/infiniband/hw/mlx5/counters.c`.
 const MLX5_COUNTERS: [&str; 22] = [
     "duplicate_request",
     "implied_nak_seq_err",
@@ -65,7 +65,7 @@ const MLX5_COUNTERS: [&str; 22] = [
     "rx_icrc_encapsulated",
 ];
 
-/// Counters of a port of the efa driver, `drivers/infiniband/hw/efa/efa_verbs.c`.
+/// Port counters of the efa driver, see `drivers/infiniband/hw/efa/efa_verbs.c`.
 const EFA_PORT_COUNTERS: [&str; 23] = [
     "lifespan",
     "impaired_remote_conn_events",
@@ -92,7 +92,7 @@ const EFA_PORT_COUNTERS: [&str; 23] = [
     "unresponsive_remote_events",
 ];
 
-/// Counters of the adapter itself, from the same file.
+/// Adapter counters of the efa driver, same file.
 const EFA_COUNTERS: [&str; 13] = [
     "alloc_pd_err",
     "alloc_ucontext_err",
@@ -109,30 +109,27 @@ const EFA_COUNTERS: [&str; 13] = [
     "submitted_cmds",
 ];
 
-/// Milliseconds between two readings of the counters, which the kernel lists among them.
+/// Counter refresh interval, which the kernel lists among the counters as `lifespan`.
 const LIFESPAN_MS: u64 = 10;
 
-/// An adapter.
+/// An RDMA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
     /// Such as `mlx5_0`.
     pub name: String,
-    /// What it is.
     pub kind: NicKind,
-    /// PCI bus.
     pub bus: u32,
-    /// Whether it has gone from the bus.
+    /// Whether the adapter is missing from the bus.
     #[serde(default)]
     pub gone: bool,
     /// Counters of the adapter itself.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hw_counters: BTreeMap<String, u64>,
-    /// Its ports.
     pub ports: Vec<Port>,
 }
 
-/// What an adapter is.
+/// Adapter type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NicKind {
@@ -144,17 +141,16 @@ pub enum NicKind {
     Efa,
 }
 
-/// A port.
+/// A port of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// From one.
+    /// Starts at 1.
     pub number: u32,
-    /// The kernel's word, such as `ACTIVE`.
+    /// Kernel name of the logical state, such as `ACTIVE`.
     pub state: String,
-    /// The kernel's word, such as `LinkUp`.
+    /// Kernel name of the physical state, such as `LinkUp`.
     pub phys_state: String,
-    /// In gigabits a second.
     pub rate_gbps: u32,
     /// `counters/`.
     #[serde(default)]
@@ -164,10 +160,10 @@ pub struct Port {
     pub hw_counters: BTreeMap<String, u64>,
 }
 
-/// States of a port by the kernel's number.
+/// Logical port states with their kernel numbers.
 pub const STATES: [(u32, &str); 5] =
     [(1, "DOWN"), (2, "INIT"), (3, "ARMED"), (4, "ACTIVE"), (5, "ACTIVE_DEFER")];
-/// Physical states of a port by the kernel's number.
+/// Physical port states with their kernel numbers.
 pub const PHYS_STATES: [(u32, &str); 7] = [
     (1, "Sleep"),
     (2, "Polling"),
@@ -178,13 +174,13 @@ pub const PHYS_STATES: [(u32, &str); 7] = [
     (7, "Phy Test"),
 ];
 
-fn zeroes(names: &[&str]) -> BTreeMap<String, u64> {
+fn zeroed(names: &[&str]) -> BTreeMap<String, u64> {
     let value = |name: &str| if name == "lifespan" { LIFESPAN_MS } else { 0 };
     names.iter().map(|name| ((*name).to_owned(), value(name))).collect()
 }
 
 impl Nic {
-    /// A `ConnectX-7` of one port.
+    /// A single-port `ConnectX-7`.
     pub(super) fn mellanox(number: u32, ethernet: bool) -> Self {
         Self {
             name: format!("mlx5_{number}"),
@@ -192,11 +188,11 @@ impl Nic {
             bus: ADAPTER_BUSES[(number % PORTS_MAX) as usize],
             gone: false,
             hw_counters: BTreeMap::new(),
-            ports: vec![Port::up(400, zeroes(&PORT_COUNTERS), zeroes(&MLX5_COUNTERS))],
+            ports: vec![Port::active(400, zeroed(&PORT_COUNTERS), zeroed(&MLX5_COUNTERS))],
         }
     }
 
-    /// An Elastic Fabric Adapter. systemd would add its bus and slot to the name.
+    /// An Elastic Fabric Adapter. On a real node systemd adds bus and slot to the name.
     pub(super) fn efa(number: u32) -> Self {
         let bus = EFA_BUS + number % EFA_MAX;
         Self {
@@ -204,16 +200,16 @@ impl Nic {
             kind: NicKind::Efa,
             bus,
             gone: false,
-            hw_counters: zeroes(&EFA_COUNTERS),
-            ports: vec![Port::up(100, BTreeMap::new(), zeroes(&EFA_PORT_COUNTERS))],
+            hw_counters: zeroed(&EFA_COUNTERS),
+            ports: vec![Port::active(100, BTreeMap::new(), zeroed(&EFA_PORT_COUNTERS))],
         }
     }
 
-    /// As it was made.
+    /// Restores the initial state.
     pub(super) fn clear(&mut self) {
         self.gone = false;
-        self.forget_counts();
-        let rate_gbps = self.usual_rate_gbps();
+        self.reset_counters();
+        let rate_gbps = self.nominal_rate_gbps();
         for port in &mut self.ports {
             "ACTIVE".clone_into(&mut port.state);
             "LinkUp".clone_into(&mut port.phys_state);
@@ -221,8 +217,8 @@ impl Nic {
         }
     }
 
-    /// Counts from nothing.
-    pub(super) fn forget_counts(&mut self) {
+    /// Sets all counters to zero.
+    pub(super) fn reset_counters(&mut self) {
         let zero = |counters: &mut BTreeMap<String, u64>| {
             for (name, value) in counters {
                 *value = if name == "lifespan" { LIFESPAN_MS } else { 0 };
@@ -235,52 +231,52 @@ impl Nic {
         }
     }
 
-    fn usual_rate_gbps(&self) -> u32 {
+    fn nominal_rate_gbps(&self) -> u32 {
         if self.kind == NicKind::Efa { 100 } else { 400 }
     }
 
-    /// `0000:18:00.0`, as the kernel writes it.
+    /// PCI address as the kernel prints it: `0000:18:00.0`.
     pub fn address(&self) -> String {
         format!("0000:{:02x}:00.0", self.bus)
     }
 
-    /// What is wrong, in words.
-    pub(super) fn wrong(&self) -> Vec<String> {
+    /// Describes every deviation from a healthy adapter.
+    pub(super) fn describe_faults(&self) -> Vec<String> {
         if self.gone {
-            return vec![format!("{} is gone", self.name)];
+            return vec![format!("{} is missing", self.name)];
         }
-        let mut wrong = Vec::new();
+        let mut faults = Vec::new();
         for port in &self.ports {
-            let place = format!("{} port {}", self.name, port.number);
+            let port_name = format!("{} port {}", self.name, port.number);
             if port.state != "ACTIVE" || port.phys_state != "LinkUp" {
-                wrong.push(format!("{place} is {}, {}", port.state, port.phys_state));
+                faults.push(format!("{port_name} is {}, {}", port.state, port.phys_state));
             }
-            if port.rate_gbps != self.usual_rate_gbps() {
-                wrong.push(format!("{place} runs at {} Gb/s", port.rate_gbps));
+            if port.rate_gbps != self.nominal_rate_gbps() {
+                faults.push(format!("{port_name} runs at {} Gb/s", port.rate_gbps));
             }
         }
         let ports =
             self.ports.iter().flat_map(|port| port.counters.iter().chain(&port.hw_counters));
-        let counted = ports.chain(&self.hw_counters).filter(|(name, _)| *name != "lifespan");
-        for (name, value) in counted.filter(|(_, value)| **value > 0) {
-            wrong.push(format!("{} counts {value} {name}", self.name));
+        let nonzero = ports.chain(&self.hw_counters).filter(|(name, _)| *name != "lifespan");
+        for (name, value) in nonzero.filter(|(_, value)| **value > 0) {
+            faults.push(format!("{}: {name} {value}", self.name));
         }
-        wrong
+        faults
     }
 
-    /// The counter of this name, of a port or of the adapter.
+    /// A counter of the adapter or of one of its ports.
     pub fn counter_mut(&mut self, port: u32, name: &str) -> Option<&mut u64> {
         if self.hw_counters.contains_key(name) && name != "lifespan" {
             return self.hw_counters.get_mut(name);
         }
-        let port = self.ports.iter_mut().find(|found| found.number == port)?;
+        let port = self.ports.iter_mut().find(|candidate| candidate.number == port)?;
         match port.counters.get_mut(name) {
             Some(counter) => Some(counter),
             None => port.hw_counters.get_mut(name),
         }
     }
 
-    /// The names of all counters.
+    /// Names of all counters.
     pub fn counter_names(&self) -> Vec<&str> {
         let ports =
             self.ports.iter().flat_map(|port| port.counters.keys().chain(port.hw_counters.keys()));
@@ -293,7 +289,7 @@ impl Nic {
 }
 
 impl Port {
-    fn up(
+    fn active(
         rate_gbps: u32,
         counters: BTreeMap<String, u64>,
         hw_counters: BTreeMap<String, u64>,
@@ -309,16 +305,16 @@ impl Port {
     }
 }
 
-fn number_of(known: &[(u32, &str)], word: &str) -> u32 {
-    known.iter().find(|(_, known)| *known == word).map_or(0, |(number, _)| *number)
+fn find_number(states: &[(u32, &str)], word: &str) -> u32 {
+    states.iter().find(|(_, name)| *name == word).map_or(0, |(number, _)| *number)
 }
 
-/// The kernel's number of a port's state.
+/// Kernel number of a logical port state.
 pub fn state_number(word: &str) -> u32 {
-    number_of(&STATES, word)
+    find_number(&STATES, word)
 }
 
-/// The kernel's number of a port's physical state.
+/// Kernel number of a physical port state.
 pub fn phys_state_number(word: &str) -> u32 {
-    number_of(&PHYS_STATES, word)
+    find_number(&PHYS_STATES, word)
 }

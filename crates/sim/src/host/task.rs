@@ -1,4 +1,4 @@
-//! Processes and kernel threads as `/proc` shows them.
+//! Processes and kernel threads as shown in `/proc`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,48 +8,43 @@ use crate::node::Node;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    /// Its number.
     pub pid: u32,
-    /// Its parent: 2 is that of all kernel threads.
+    /// Parent PID; 2 for kernel threads.
     pub parent: u32,
     /// As in `comm`, without the brackets of a kernel thread.
     pub name: String,
-    /// Words of the command line; none for a kernel thread.
+    /// Command line arguments. Empty for a kernel thread.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Its path in the control groups.
     pub cgroup: String,
-    /// What it does.
     pub state: TaskState,
-    /// The kernel's function in which it waits.
+    /// Kernel function in which the task waits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wait_channel: String,
-    /// When it was started, milliseconds of the Unix clock.
+    /// Start time, Unix milliseconds.
     pub started_unix_ms: u64,
-    /// Whether a fault brought it.
+    /// Whether a fault added the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_injected: bool,
 }
 
-/// What a task does.
+/// Kernel task state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskState {
-    /// Runs.
     Running,
-    /// Waits and can be woken.
+    /// Interruptible sleep.
     Sleeping,
-    /// Waits and cannot be interrupted.
+    /// Uninterruptible sleep.
     Blocked,
-    /// A kernel thread with nothing to do.
+    /// Idle kernel thread.
     Idle,
-    /// Has ended, and nobody asked how.
     Zombie,
 }
 
 impl TaskState {
-    /// The letter and the word of `/proc`.
-    pub fn words(self) -> (char, &'static str) {
+    /// State letter and name as in `/proc/PID/status`.
+    pub fn proc_state(self) -> (char, &'static str) {
         match self {
             Self::Running => ('R', "running"),
             Self::Sleeping => ('S', "sleeping"),
@@ -60,8 +55,8 @@ impl TaskState {
     }
 }
 
-/// What runs on every host: some kernel threads and some services.
-pub(super) fn ordinary(node: &Node) -> Vec<Task> {
+/// Kernel threads and services that run on every host.
+pub(super) fn default_tasks(node: &Node) -> Vec<Task> {
     let thread = |pid: u32, name: &str, state: TaskState| Task {
         pid,
         parent: if pid == 2 { 0 } else { 2 },
@@ -79,7 +74,7 @@ pub(super) fn ordinary(node: &Node) -> Vec<Task> {
     let service = |pid: u32, name: &str, command: &str, cgroup: &str| Task {
         pid,
         parent: u32::from(pid != 1),
-        // The kernel keeps fifteen characters.
+        // The kernel truncates names to 15 characters.
         name: name.chars().take(15).collect(),
         command: command.split(' ').map(str::to_owned).collect(),
         cgroup: cgroup.to_owned(),
@@ -113,7 +108,7 @@ pub(super) fn ordinary(node: &Node) -> Vec<Task> {
     ]
 }
 
-/// The process of `nvidia-persistenced`.
+/// PID of `nvidia-persistenced`.
 pub(crate) const PERSISTENCED_PID: u32 = 1320;
-/// The process of fabric manager, where there is one.
+/// PID of the Fabric Manager, on nodes with `NVSwitches`.
 pub(crate) const FABRIC_MANAGER_PID: u32 = 1340;

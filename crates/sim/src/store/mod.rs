@@ -1,8 +1,8 @@
 //! The directory of a simulated node.
 //!
-//! Readers never lock: a file is replaced as a whole. Writers hold `DIR/.lock`, so that none undoes another.
+//! Readers never lock, since files are replaced atomically. Writers hold `DIR/.lock`.
 
-mod root;
+mod write_rootfs;
 
 use std::fs::{self, File};
 use std::io;
@@ -14,53 +14,36 @@ use serde::de::DeserializeOwned;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::state::State;
-use crate::tree::{self, Tree};
+use crate::rootfs::{self, RootFs};
+use crate::state::SimState;
 
-/// Why a node's directory could not be read or written.
+/// Why a node directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A file could not be read.
     #[error("failed to read `{}`", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file could not be written.
     #[error("failed to write `{}`", path.display())]
     Write {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file is not what it should be.
-    #[error("`{}` is not in the form of a simulated node", path.display())]
-    Form {
-        /// Which.
+    /// Invalid JSON, or values that cannot be encoded.
+    #[error("`{}` is not valid simulated-node JSON", path.display())]
+    Json {
         path: PathBuf,
-        /// Why.
         #[source]
         err: serde_json::Error,
     },
-    /// A file is of another version of the form.
     #[error("`{}` has format {found}, this build reads format {}", path.display(), crate::FORMAT)]
-    Format {
-        /// Which.
-        path: PathBuf,
-        /// What it says.
-        found: u32,
-    },
-    /// There is something in the way.
+    UnsupportedFormat { path: PathBuf, found: u32 },
+    /// `create` without `force` on a directory that is not empty.
     #[error("`{}` is not empty", path.display())]
-    NotEmpty {
-        /// Where.
-        path: PathBuf,
-    },
+    NotEmpty { path: PathBuf },
 }
 
 /// The directory of a simulated node.
@@ -70,42 +53,41 @@ pub struct NodeDir {
 }
 
 impl NodeDir {
-    /// The node at `path`, which need not be there yet.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    /// The node at `path`, which does not have to exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `node.json`.
+    /// Path of `node.json`.
     pub fn node_path(&self) -> PathBuf {
         self.path.join("node.json")
     }
 
-    /// `host.json`.
+    /// Path of `host.json`.
     pub fn host_path(&self) -> PathBuf {
         self.path.join("host.json")
     }
 
-    /// `gpus/N.json`.
+    /// Path of `gpus/N.json`.
     pub fn gpu_path(&self, number: u32) -> PathBuf {
         self.path.join("gpus").join(format!("{number}.json"))
     }
 
-    /// Where the library belongs.
+    /// Path of the simulated NVML library.
     pub fn library_path(&self) -> PathBuf {
         self.path.join("lib").join("libnvidia-ml.so.1")
     }
 
-    /// The kernel log of the tree.
+    /// Path of the simulated `/dev/kmsg`.
     pub fn kernel_log_path(&self) -> PathBuf {
         self.path.join("root/dev/kmsg")
     }
 
-    /// The numbers of its GPUs, in order.
+    /// GPU indices in ascending order.
     pub fn gpu_numbers(&self) -> Result<Vec<u32>, StoreError> {
         let path = self.path.join("gpus");
         let read = |err| StoreError::Read { path: path.clone(), err };
@@ -129,7 +111,7 @@ impl NodeDir {
         if node.format == crate::FORMAT {
             Ok(node)
         } else {
-            Err(StoreError::Format { path, found: node.format })
+            Err(StoreError::UnsupportedFormat { path, found: node.format })
         }
     }
 
@@ -140,11 +122,11 @@ impl NodeDir {
         if gpu.format == crate::FORMAT {
             Ok(gpu)
         } else {
-            Err(StoreError::Format { path, found: gpu.format })
+            Err(StoreError::UnsupportedFormat { path, found: gpu.format })
         }
     }
 
-    /// Changes one GPU while no other writer does, and replaces its file as a whole. Nothing is written when
+    /// Changes one GPU under the writer lock and replaces its file atomically. Writes nothing if
     /// `change` fails.
     pub fn edit_gpu<T, E: From<StoreError>>(
         &self,
@@ -168,17 +150,17 @@ impl NodeDir {
         if host.format == crate::FORMAT {
             Ok(host)
         } else {
-            Err(StoreError::Format { path, found: host.format })
+            Err(StoreError::UnsupportedFormat { path, found: host.format })
         }
     }
 
-    /// Changes anything of the node while no other writer does: its JSON, the files below `root/` that follow
-    /// from it, and the kernel log. `real_unix_ms` is the present, unless the node's clock stands still; `change`
-    /// gets the one that counts. Nothing is written when it fails.
+    /// Changes the node under the writer lock: its JSON files, the files in `root/` derived from
+    /// them, and the kernel log. `change` gets the node's time: its frozen clock if it has one,
+    /// else `real_unix_ms`. Writes nothing if `change` fails.
     pub fn edit<T, E: From<StoreError>>(
         &self,
         real_unix_ms: u64,
-        change: impl FnOnce(&mut State, u64) -> Result<T, E>,
+        change: impl FnOnce(&mut SimState, u64) -> Result<T, E>,
     ) -> Result<T, E> {
         let _lock = self.lock()?;
         let before = self.state()?;
@@ -196,14 +178,14 @@ impl NodeDir {
         if state.node != before.node {
             write_json(&self.node_path(), &state.node)?;
         }
-        let (old, new) = Tree::around(&before, &state);
-        self.write_difference(&old, &new)?;
-        self.log(&state, now_unix_ms)?;
+        let (old, new) = RootFs::before_and_after(&before, &state);
+        self.write_changes(&old, &new)?;
+        self.append_kernel_log(&state, now_unix_ms)?;
         Ok(result)
     }
 
-    /// Sets the node's clock to what `change` makes of the present; none is the machine's clock. Quicker than
-    /// [`NodeDir::edit`], for simulations that do it thousands of times.
+    /// Sets the frozen clock to the result of `change`; `None` follows the real clock. Faster than
+    /// [`NodeDir::edit`], for simulations that step the clock thousands of times.
     pub fn set_clock(
         &self,
         real_unix_ms: u64,
@@ -213,27 +195,27 @@ impl NodeDir {
         let mut node = self.node()?;
         node.clock_unix_ms = change(node.now_unix_ms(real_unix_ms));
         write_json(&self.node_path(), &node)?;
-        self.write_difference(&Tree::default(), &Tree::of_clock(&node))?;
+        self.write_changes(&RootFs::default(), &RootFs::clock_files(&node))?;
         Ok(node.clock_unix_ms)
     }
 
-    fn state(&self) -> Result<State, StoreError> {
+    fn state(&self) -> Result<SimState, StoreError> {
         let mut gpus = std::collections::BTreeMap::new();
         for number in self.gpu_numbers()? {
             gpus.insert(number, self.gpu(number)?);
         }
-        Ok(State {
+        Ok(SimState {
             node: self.node()?,
             host: self.host()?,
             gpus,
             next_sequence: self.next_sequence()?,
             records: Vec::new(),
-            log_begins_anew: false,
+            resets_kernel_log: false,
         })
     }
 
-    /// Makes the directory. What is in the way is replaced only with `force`, and only what a simulated node
-    /// is made of.
+    /// Creates the directory. With `force` it replaces the files of a simulated node, and no
+    /// others.
     pub fn create(
         &self,
         node: &Node,
@@ -260,19 +242,19 @@ impl NodeDir {
         for part in ["gpus", "lib", "root/dev"] {
             fs::create_dir_all(self.path.join(part)).map_err(write)?;
         }
-        self.write_new(&Tree::of(node, host, gpus))?;
+        self.write_new(&RootFs::for_node(node, host, gpus))?;
         let log = self.kernel_log_path();
-        fs::write(&log, tree::boot_log(node, gpus))
+        fs::write(&log, rootfs::boot_log(node, gpus))
             .map_err(|err| StoreError::Write { path: log, err })?;
         for (number, gpu) in (0_u32..).zip(gpus) {
             write_json(&self.gpu_path(number), gpu)?;
         }
         write_json(&self.host_path(), host)?;
-        // Last: a directory with this file is whole.
+        // Written last: its presence marks a complete directory.
         write_json(&self.node_path(), node)
     }
 
-    /// Held until it is dropped.
+    /// Takes the writer lock, held until the file is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.join(".lock");
         let failed = |err| StoreError::Write { path: path.clone(), err };
@@ -284,16 +266,16 @@ impl NodeDir {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     let bytes = fs::read(path).map_err(|err| StoreError::Read { path: path.to_owned(), err })?;
-    serde_json::from_slice(&bytes).map_err(|err| StoreError::Form { path: path.to_owned(), err })
+    serde_json::from_slice(&bytes).map_err(|err| StoreError::Json { path: path.to_owned(), err })
 }
 
-/// Writes beside the file and then takes its place: a reader sees the old content or the new.
+/// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
     let failed = |err| StoreError::Write { path: path.to_owned(), err };
     let mut text = serde_json::to_string_pretty(value)
-        .map_err(|err| StoreError::Form { path: path.to_owned(), err })?;
+        .map_err(|err| StoreError::Json { path: path.to_owned(), err })?;
     text.push('\n');
-    let beside = path.with_extension(format!("json.{}", std::process::id()));
-    fs::write(&beside, text).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    let temp_path = path.with_extension(format!("json.{}", std::process::id()));
+    fs::write(&temp_path, text).map_err(failed)?;
+    fs::rename(&temp_path, path).map_err(failed)
 }

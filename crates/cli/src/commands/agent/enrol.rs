@@ -1,4 +1,4 @@
-//! `farrier agent enrol`: a node becomes one of a fleet.
+//! `farrier agent enrol`: enrols this node in a fleet.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,24 +14,24 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Makes a key on this node, and has the server sign a certificate for it.
+/// Generates a key on this node and has the server sign a certificate for it.
 ///
-/// `farrier server token create` prints the command with everything that it needs.
+/// `farrier server token create` prints the full command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the server is, such as `https://fleet.example:9443`
+    /// Server address, such as `https://fleet.example:9443`
     #[arg(long, value_name = "URL")]
     server: ServerUrl,
-    /// The token, or `-` to read it from stdin, where no list of processes shows it
+    /// Enrolment token, or `-` to read it from stdin, which keeps it out of the process list
     #[arg(long)]
     token: String,
-    /// SHA-256 of the authority's certificate, as the server shows it
+    /// SHA-256 fingerprint of the CA certificate, as printed by the server
     #[arg(long, value_name = "SHA256")]
     ca_fingerprint: String,
-    /// The node's name in the fleet [default: the host's]
+    /// Node name in the fleet [default: the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<NodeId>,
-    /// Where key and certificate are kept
+    /// Directory for the key and certificate
     #[arg(long, value_name = "DIR", value_parser = absolute, default_value = config::DEFAULT_IDENTITY)]
     identity: PathBuf,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if args.server.is_plain() {
         return Err(Hinted::error(
-            format!("`{}` has no TLS, and so no certificates to enrol for", args.server),
-            "`https://HOST:PORT`, as `farrier server token create` prints it; a server with `--plain` needs no enrolment",
+            format!("`{}` has no TLS, so there is no certificate to enrol for", args.server),
+            "use `https://HOST:PORT`, as printed by `farrier server token create`; a server with `--plain` needs no enrolment",
         ));
     }
     let token = match args.token.as_str() {
@@ -57,55 +57,57 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         fingerprint: args.ca_fingerprint.clone(),
         keep: Keep::new(&args.identity, None),
     };
-    let identity = uplink::enrol(&enrolment, &token).map_err(|err| explained(&err))?;
-    let kept = enrolment.keep.node_path();
+    let identity = uplink::enrol(&enrolment, &token).map_err(|err| with_hint(&err))?;
+    let path = enrolment.keep.node_path();
     printer.line(&format!(
-        "{} has enrolled; its key and certificate are in {}",
+        "{} is enrolled; its key and certificate are in {}",
         identity.node,
-        kept.display()
+        path.display()
     ))?;
     printer.line("")?;
-    printer.line("In the agent's configuration:")?;
+    printer.line("Add to the agent's configuration:")?;
     printer.line("[server]")?;
     printer.line(&format!("url = \"{}\"", args.server))?;
     if args.identity != std::path::Path::new(config::DEFAULT_IDENTITY) {
         printer.line(&format!("identity = \"{}\"", args.identity.display()))?;
     }
     printer.line("")?;
-    printer.line("[orders]        # the server may drain, mend and prove it: docs/orders.md says what that needs")?;
-    printer.line("enabled = true  # without it the node stays `joining`")?;
+    printer.line(
+        "[orders]        # let the server drain, repair and verify this node; see docs/orders.md",
+    )?;
+    printer.line("enabled = true  # without it the node stays in phase `joining`")?;
     Ok(Outcome::Fine)
 }
 
 fn hostname() -> anyhow::Result<NodeId> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     name.trim().parse().map_err(|err: farrier_fleet::fleet::identity::NameError| {
-        Hinted::error(err.to_string(), "--node gives it another name")
+        Hinted::error(err.to_string(), "set another name with --node")
     })
 }
 
-fn explained(err: &EnrolError) -> anyhow::Error {
+fn with_hint(err: &EnrolError) -> anyhow::Error {
     let hint = match err {
         EnrolError::Refused(status) => match status.code() as i32 {
             6 => {
-                "`farrier server revoke NODE` first, or `farrier server token create --node NODE` for this very node"
+                "run `farrier server revoke NODE` first, or `farrier server token create --node NODE` for this node"
             }
-            7 => "`farrier server token create` makes another",
-            _ => "the server's log says more",
+            7 => "create another with `farrier server token create`",
+            _ => "see the server's log",
         },
         EnrolError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
-            "does the server run, and is the address right?"
+            "check that the server runs and the address is right"
         }
         EnrolError::Connect(ConnectError::Stranger { .. }) => {
-            "is the address right, the fingerprint the one that `farrier server token create` prints there, and this node's clock not hours behind?"
+            "check the address, the fingerprint (as printed by `farrier server token create`), and this node's clock"
         }
         EnrolError::Connect(ConnectError::NoTls { .. }) => {
-            "is another program there? A farrier server without TLS (`--plain`) needs no enrolment"
+            "is it another program? A farrier server without TLS (`--plain`) needs no enrolment"
         }
-        EnrolError::Connect(_) => "is a farrier server there?",
-        EnrolError::Identity(_) => "--identity names another folder",
+        EnrolError::Connect(_) => "is it a farrier server?",
+        EnrolError::Identity(_) => "choose another directory with --identity",
         EnrolError::Fingerprint(_) => "`farrier server token create` prints it",
-        _ => "nothing was changed; try again",
+        _ => "nothing was changed; retry",
     };
     Hinted::error(Chain(err).to_string(), hint)
 }

@@ -1,4 +1,4 @@
-//! `farrier agent`: the node daemon.
+//! `farrier agent`: the node agent.
 
 mod enrol;
 
@@ -11,51 +11,50 @@ use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
 
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::log;
 use crate::printer::Printer;
-use crate::sets;
-use crate::simulated_hands;
+use crate::simulated_actuator;
 
-/// Watches this node: finds what is wrong with it, keeps it, and tells it.
+/// Monitors this node: detects faults, records them in a journal, and reports them.
 ///
-/// Runs in the foreground until SIGTERM; SIGHUP reads the configuration again. Logs go to stderr.
+/// Runs in the foreground until SIGTERM; SIGHUP reloads the configuration. Logs go to stderr.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<AgentCommand>,
-    /// The configuration [default: /etc/farrier/agent.toml, where there is one]
+    /// Configuration file [default: /etc/farrier/agent.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Say whether the configuration is right, and what is in force; start nothing
+    /// Validate the configuration, print the effective settings, and exit
     #[arg(long)]
     check_config: bool,
-    /// Watch the node whose files are below this folder
+    /// Monitor the node whose files are below this directory
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     root: Option<PathBuf>,
-    /// The NVML library to ask
+    /// NVML library to load
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     nvml: Option<PathBuf>,
-    /// Where the journal is [default: /var/lib/farrier]
+    /// Directory of the journal [default: /var/lib/farrier]
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     state_dir: Option<PathBuf>,
-    /// Where /metrics and /healthz are served, or `off` [default: 127.0.0.1:9402]
+    /// Address of /metrics and /healthz, or `off` [default: 127.0.0.1:9402]
     #[arg(long, value_name = "ADDRESS", value_parser = Listen::from_str)]
     listen: Option<Listen>,
-    /// The socket for jobs and for `farrier status` [default: /run/farrier/agent.sock]
+    /// Socket for jobs and for `farrier status` [default: /run/farrier/agent.sock]
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     socket: Option<PathBuf>,
 }
 
-/// What else there is to do with an agent.
 #[derive(Debug, clap::Subcommand)]
 enum AgentCommand {
-    /// Make this node one of a fleet: it gets a certificate for a token
+    /// Enrol this node in a fleet: exchange a token for a certificate
     Enrol(enrol::Args),
 }
 
-/// A path that means the same wherever the agent stands later.
+/// Makes a path absolute, so that it is independent of the working directory.
 pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {
     std::path::absolute(text).map_err(|err| err.to_string())
 }
@@ -74,96 +73,96 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             listen: args.listen,
             socket: args.socket.clone(),
         },
-        // The very file that runs, whatever an upgrade has put in its place since.
+        // The running executable itself, even if an upgrade has replaced the file.
         program: "/proc/self/exe".into(),
         facts: facts(),
-        hands_elsewhere: simulated_hands::of_root,
+        hands_elsewhere: simulated_actuator::from_root,
     };
     if args.check_config {
         let has_file = options.config_named || options.config.exists();
-        let config = options.check().map_err(|err| unchecked(&err, has_file))?;
+        let config = options.check().map_err(|err| config_error(&err, has_file))?;
         for line in config.to_toml().lines() {
             printer.line(line)?;
         }
         return Ok(Outcome::Fine);
     }
     log::start();
-    run::run(&options).map_err(explained)?;
+    run::run(&options).map_err(with_hint)?;
     Ok(Outcome::Fine)
 }
 
-/// The set that is in force now, for as long as the agent runs.
+/// The active fact set, for the lifetime of the process.
 pub(crate) fn facts() -> &'static FactSet {
-    match sets::active() {
+    match fact_sets::active() {
         std::borrow::Cow::Borrowed(set) => set,
         std::borrow::Cow::Owned(set) => Box::leak(Box::new(set)),
     }
 }
 
-/// An error with what to do about it.
-fn explained(err: AgentError) -> anyhow::Error {
+/// An error with a hint.
+fn with_hint(err: AgentError) -> anyhow::Error {
     use farrier_agent::journal::JournalError;
 
     let hint = match &err {
         AgentError::Config(err) => {
             return Hinted::error(
-                whole(err),
-                "nothing was started; mend the file, or name another with --config",
+                config_problems(err),
+                "nothing was started; fix the file, or name another with --config",
             );
         }
         AgentError::Root(_) => {
-            "--root takes a folder that has the node's /proc, /sys and /dev".to_owned()
+            "--root needs a directory with the node's /proc, /sys and /dev".to_owned()
         }
         AgentError::Journal(JournalError::InUse { .. }) => {
-            "one agent a node; another one for a test takes --state-dir, --socket and --listen"
+            "run one agent per node; a second one for a test needs --state-dir, --socket and --listen"
                 .to_owned()
         }
         AgentError::Journal(JournalError::NotOwn { .. }) => {
-            "a folder of the agent's user, to which not everybody may write; --state-dir names another"
+            "the directory must belong to the agent's user and not be world-writable; or choose another with --state-dir"
                 .to_owned()
         }
         AgentError::Journal(_) => {
-            "the agent has to be able to write there; --state-dir names another folder".to_owned()
+            "the agent must be able to write there; or choose another directory with --state-dir".to_owned()
         }
-        AgentError::Socket(_) => "--socket names another path".to_owned(),
-        AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
+        AgentError::Socket(_) => "choose another path with --socket".to_owned(),
+        AgentError::Listen { .. } => "choose another address with --listen, or `off`".to_owned(),
         AgentError::Start(_) | AgentError::Brain => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)
 }
 
-/// What `--check-config` says of a wrong file.
-fn unchecked(err: &ConfigError, has_file: bool) -> anyhow::Error {
+/// The error that `--check-config` prints for an invalid configuration.
+fn config_error(err: &ConfigError, has_file: bool) -> anyhow::Error {
     if let ConfigError::Content { problems, .. } = err
         && !has_file
     {
         let what = if problems.len() == 1 { "problem" } else { "problems" };
         let text = format!(
-            "what is in force without a configuration file has {} {what}:{}",
+            "the settings without a configuration file have {} {what}:{}",
             problems.len(),
             lines(problems)
         );
-        return Hinted::error(text, "flags name other places; see `farrier agent --help`");
+        return Hinted::error(text, "change them with flags; see `farrier agent --help`");
     }
     let hint = match err {
         ConfigError::Content { .. } => {
-            "an agent that runs goes on as it was; `systemctl reload farrier-agent` when the file is mended"
+            "a running agent keeps its last valid configuration; run `systemctl reload farrier-agent` after the fix"
         }
         ConfigError::Unreadable { .. } | ConfigError::TooLarge { .. } => {
-            "--config names another file"
+            "name another file with --config"
         }
     };
-    Hinted::error(whole(err), hint)
+    Hinted::error(config_problems(err), hint)
 }
 
-/// A wrong configuration with every problem on a line of its own.
-pub(crate) fn whole(err: &ConfigError) -> String {
+/// An invalid configuration, with one line per problem.
+pub(crate) fn config_problems(err: &ConfigError) -> String {
     let ConfigError::Content { problems, .. } = err else { return Chain(err).to_string() };
     format!("the configuration {err}:{}", lines(problems))
 }
 
-/// Each problem on a line of its own.
+/// One line per problem.
 fn lines(problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
+    let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
     lines.concat()
 }

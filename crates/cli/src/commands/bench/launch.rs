@@ -1,58 +1,59 @@
 //! `farrier bench launch`
 
-use farrier_hardware::cuda::{self, CudaError, LaunchPlan, LaunchTimes, Timed};
+use farrier_hardware::cuda::{self, CudaError, LaunchPlan, LaunchTimes, LaunchTiming};
 use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::spread::{Spread, figures};
+use crate::stats::{Stats, significant};
 
-/// What one launch, wait or small copy costs on this GPU, from Rust and without a framework.
+/// Measures the cost of a launch, a synchronisation or a small copy on this GPU, without a
+/// framework.
 ///
-/// Needs NVIDIA's driver and a GPU of compute capability 7.0 or higher; no CUDA toolkit.
+/// Needs the NVIDIA driver and a GPU of compute capability 7.0 or higher; no CUDA toolkit.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The GPU, as CUDA counts them
+    /// GPU index, in CUDA's order
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     gpu: usize,
-    /// Launches between two waits, and kernels in the graph
+    /// Launches between two synchronisations, and kernels in the graph
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     launches: u32,
-    /// How often each is measured
+    /// Number of measurements of each kind
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
 }
 
-/// One kind of work, in microseconds for one piece.
+/// One kind of work, in microseconds per operation.
 #[derive(Debug, Serialize)]
-struct Cost {
+struct LaunchCost {
     name: &'static str,
     what: &'static str,
     pieces: u32,
-    submit_us: Option<Spread>,
-    total_us: Spread,
+    submit_us: Option<Stats>,
+    total_us: Stats,
 }
 
-/// What is printed for programs.
+/// The JSON document.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct LaunchReport<'a> {
     farrier_bench_launch: u32,
     gpu: &'a str,
     compute_capability: String,
     driver: Option<String>,
     date: String,
     repeats: u32,
-    costs: Vec<Cost>,
+    costs: Vec<LaunchCost>,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let plan = LaunchPlan { gpu: args.gpu, launches: args.launches, repeats: args.repeats };
-    let times = cuda::measure(plan).map_err(hinted)?;
+    let times = cuda::measure(plan).map_err(with_hint)?;
     let report = report(&times, args.repeats);
     if args.output == Output::Json {
         printer.json(&report)?;
@@ -62,44 +63,44 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-fn hinted(err: CudaError) -> anyhow::Error {
+fn with_hint(err: CudaError) -> anyhow::Error {
     let hint = match &err {
         CudaError::NoLibrary { .. } => {
-            "this needs a machine with NVIDIA's driver; in a container, the NVIDIA container toolkit with the `compute` \
-             capability; `farrier check` says what is there"
+            "this needs a machine with the NVIDIA driver; in a container, the NVIDIA container toolkit with the `compute` \
+             capability; `farrier check` diagnoses it"
         }
-        CudaError::OldLibrary { .. } => "`farrier check` says which driver fits this GPU",
+        CudaError::OldLibrary { .. } => "`farrier check` shows which driver fits this GPU",
         CudaError::NoGpu { .. } => {
-            "`farrier check` says what is wrong; CUDA_VISIBLE_DEVICES hides GPUs too"
+            "`farrier check` diagnoses it; CUDA_VISIBLE_DEVICES may hide GPUs"
         }
         CudaError::NoSuchGpu { .. } => "--gpu counts from 0",
         CudaError::OutOfMemory
-        | CudaError::Withheld { .. }
-        | CudaError::Refused { .. }
-        | CudaError::Lost { .. } => {
-            "`farrier check` and `farrier decode` say whether the GPU is well; another process may hold its memory"
+        | CudaError::Unavailable { .. }
+        | CudaError::CallFailed { .. }
+        | CudaError::LaunchCountMismatch { .. } => {
+            "`farrier check` and `farrier decode` show GPU faults; another process may use its memory"
         }
     };
-    let message = "no launch was measured";
+    let message = "failed to measure launches";
     anyhow::Error::new(err).context(Hinted::plain(message, hint))
 }
 
-fn report(times: &LaunchTimes, repeats: u32) -> Report<'_> {
+fn report(times: &LaunchTimes, repeats: u32) -> LaunchReport<'_> {
     let (major, minor) = times.compute_capability;
-    Report {
+    LaunchReport {
         farrier_bench_launch: 1,
         gpu: &times.gpu,
         compute_capability: format!("{major}.{minor}"),
         driver: super::train::driver_version(),
-        date: crate::sets::today().to_string(),
+        date: crate::fact_sets::today().to_string(),
         repeats,
         costs: times.timed.iter().filter_map(cost).collect(),
     }
 }
 
-fn cost(timed: &Timed) -> Option<Cost> {
-    let us = |seconds: &[f64]| Some(Spread::of(seconds.iter().copied())?.times(1e6));
-    Some(Cost {
+fn cost(timed: &LaunchTiming) -> Option<LaunchCost> {
+    let us = |seconds: &[f64]| Some(Stats::from_samples(seconds.iter().copied())?.scaled(1e6));
+    Some(LaunchCost {
         name: timed.name,
         what: timed.what,
         pieces: timed.pieces,
@@ -108,7 +109,7 @@ fn cost(timed: &Timed) -> Option<Cost> {
     })
 }
 
-fn print(report: &Report<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &LaunchReport<'_>, printer: &mut Printer) -> anyhow::Result<()> {
     let driver = report.driver.as_deref().unwrap_or("unknown");
     printer.line(&format!(
         "{}, compute capability {}, driver {driver}, {}",
@@ -119,23 +120,23 @@ fn print(report: &Report<'_>, printer: &mut Printer) -> anyhow::Result<()> {
         .costs
         .iter()
         .map(|cost| {
-            let waits = || "waits".to_owned();
+            let synchronous = || "synchronous".to_owned();
             vec![
                 cost.name.to_owned(),
-                cost.submit_us.map_or_else(waits, |spread| spread.text(figures)),
-                cost.total_us.text(figures),
-                format!("{}, {} between two waits", cost.what, cost.pieces),
+                cost.submit_us.map_or_else(synchronous, |stats| stats.format_with(significant)),
+                cost.total_us.format_with(significant),
+                format!("{}, {} per synchronisation", cost.what, cost.pieces),
             ]
         })
         .collect();
-    printer.table(&["Work", "Submit, µs each", "Done, µs each", "What is counted"], &rows)?;
+    printer.table(&["Work", "Submit, µs each", "Done, µs each", "What is measured"], &rows)?;
     printer.line("")?;
     printer.paragraph(
         "",
         0,
         &format!(
-            "Medians of {} repeats that took turns, and their range. The kernel counts its own runs, and the count was \
-             right.",
+            "Medians of {} interleaved repeats, with their range. The kernel counts its own runs, and the count was \
+             correct.",
             report.repeats
         ),
     )?;
@@ -147,8 +148,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_microseconds_for_one_piece() {
-        let timed = Timed {
+    fn costs_are_microseconds_per_operation() {
+        let timed = LaunchTiming {
             name: "stream",
             what: "a kernel",
             pieces: 1000,
@@ -157,8 +158,8 @@ mod tests {
         };
         let cost = cost(&timed).unwrap();
         assert!((cost.submit_us.unwrap().median - 3.0).abs() < 1e-9);
-        assert_eq!(cost.total_us.text(figures), "5.00");
-        let waits = Timed { submit_s: None, ..timed };
-        assert!(super::cost(&waits).unwrap().submit_us.is_none());
+        assert_eq!(cost.total_us.format_with(significant), "5.00");
+        let synchronous = LaunchTiming { submit_s: None, ..timed };
+        assert!(super::cost(&synchronous).unwrap().submit_us.is_none());
     }
 }

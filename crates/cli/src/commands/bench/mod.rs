@@ -1,4 +1,4 @@
-//! `farrier bench`: measurements on the GPU of this machine, with medians and ranges.
+//! `farrier bench`: benchmarks on this machine's GPU, with medians and ranges.
 
 mod launch;
 mod train;
@@ -6,12 +6,11 @@ mod train;
 use super::Outcome;
 use crate::printer::Printer;
 
-/// What is measured.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
-    /// What it costs to give the GPU work: launches, graphs, waits, small copies
+    /// Measure kernel launches, CUDA graphs, synchronisation and small copies
     Launch(launch::Args),
-    /// Training steps before and after: throughput, launches, memory, cost
+    /// Benchmark training steps before and after: throughput, launches, memory, cost
     Train(Box<train::Args>),
 }
 

@@ -1,16 +1,16 @@
-//! A combination that a person names.
+//! Checks a named combination of GPU, driver, CUDA and framework.
 
 use farrier_facts::check::{
-    Feature, InputError, Module, Query, Reason, Report, Request, Usage, Verdict, check,
+    CheckReport, Feature, InputError, Module, Query, Reason, Request, Usage, Verdict, check,
 };
 
 use super::print::{self, INDENT};
 use super::{Args, FeatureArg, ModuleArg, UsageArg};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 impl Args {
     fn request(&self, gpu: &str, driver: &str) -> Request {
@@ -45,15 +45,15 @@ pub(super) fn run(
     driver: &str,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let set = sets::active();
-    let on = args.on.unwrap_or_else(sets::today);
-    let query = Query::read(&set, &args.request(gpu, driver), on).map_err(refusal)?;
+    let set = fact_sets::active();
+    let on = args.on.unwrap_or_else(fact_sets::today);
+    let query = Query::parse(&set, &args.request(gpu, driver), on).map_err(refusal)?;
     let report = check(&set, &query);
     match args.output {
         Output::Json => printer.json(&report)?,
         Output::Table => {
             print(&report, args, printer)?;
-            sets::print(&set.set, printer)?;
+            fact_sets::print(&set.set, printer)?;
         }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
@@ -63,11 +63,11 @@ fn refusal(err: InputError) -> anyhow::Error {
     Hinted::error(err.to_string(), err.expected)
 }
 
-fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
-    // What stands in the way, what to do about it, and only then what is fine.
+    // First the blockers, then the remedies, then what is fine.
     let (fine, open): (Vec<&Reason>, Vec<&Reason>) =
         report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
     print_reasons(&open, printer)?;

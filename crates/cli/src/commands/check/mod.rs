@@ -1,4 +1,4 @@
-//! `farrier check`: this node, or a combination that a person names.
+//! `farrier check`: this node, or a named combination of GPU and software.
 
 mod combination;
 mod node;
@@ -13,48 +13,48 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Judges this node; with --gpu and --driver, a combination that is named.
+/// Checks this node or, with --gpu and --driver, a named combination.
 ///
 /// Exit code 0: ok or caveat; 1: blocked or unknown; 2: bad input.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The GPU by any name: SKU, NVML product name, PCI id
+    /// GPU by any name: SKU, NVML product name, PCI id
     #[arg(long, value_name = "NAME", requires = "driver")]
     gpu: Option<String>,
-    /// The driver release (580.65.06), or its branch (580)
+    /// Driver release (580.65.06) or branch (580)
     #[arg(long, value_name = "VERSION", requires = "gpu")]
     driver: Option<String>,
-    /// The CUDA to run or compile with
+    /// CUDA version to run or compile with
     #[arg(long, value_name = "X.Y[.Z]", requires = "gpu")]
     cuda: Option<String>,
-    /// The framework build, such as torch==2.11.0+cu128, jax[cuda13]==0.8.0 or vllm==0.20.0
+    /// Framework build, such as torch==2.11.0+cu128, jax[cuda13]==0.8.0 or vllm==0.20.0
     #[arg(long, value_name = "NAME==VERSION", requires = "gpu")]
     framework: Option<String>,
-    /// The kernel modules in use
+    /// Kernel module flavour
     #[arg(long, requires = "gpu")]
     module: Option<ModuleArg>,
-    /// What CUDA is for
+    /// Whether CUDA programs are run or compiled
     #[arg(long, value_name = "USE", default_value = "run", requires = "gpu")]
     r#use: UsageArg,
-    /// The program carries PTX and no machine code for this GPU
+    /// The program contains PTX and no machine code for this GPU
     #[arg(long, requires = "gpu")]
     ptx_only: bool,
-    /// A cuda-compat package is on the library path: its CUDA
+    /// CUDA version of a cuda-compat package on the library path
     #[arg(long, value_name = "X.Y", requires = "gpu")]
     forward_compat: Option<String>,
-    /// The version of fabric manager
+    /// Fabric Manager version
     #[arg(long, value_name = "VERSION", requires = "gpu")]
     fabric_manager: Option<String>,
-    /// A feature that must work
+    /// Feature that must work
     #[arg(long, requires = "gpu")]
     feature: Option<FeatureArg>,
-    /// Check the node whose files are below this folder, or a capture
+    /// Check the node whose files are below this directory, or a capture
     #[arg(long, value_name = "DIR", conflicts_with = "gpu", help_heading = NODE)]
     root: Option<PathBuf>,
-    /// The NVML library to ask, or a file with its saved answers (.json)
+    /// NVML library to query, or a file with saved NVML answers (.json)
     #[arg(long, value_name = "PATH", conflicts_with = "gpu", help_heading = NODE)]
     nvml: Option<PathBuf>,
-    /// How long NVML is given to answer, in seconds
+    /// Timeout for NVML, in seconds
     #[arg(
         long,
         value_name = "SECONDS",
@@ -64,25 +64,26 @@ pub(crate) struct Args {
         help_heading = NODE
     )]
     nvml_deadline: u64,
-    /// The Python whose frameworks are judged: an interpreter or an environment [default: the active one]
+    /// Python whose frameworks are checked: an interpreter or an environment [default: the active
+    /// one]
     #[arg(long, value_name = "PATH", conflicts_with = "gpu", help_heading = NODE)]
     python: Option<PathBuf>,
-    /// Write all that was read into this folder, to check it elsewhere with --root
+    /// Write everything that was read into this directory, to check it elsewhere with --root
     #[arg(long, value_name = "DIR", conflicts_with = "gpu", help_heading = NODE)]
     capture: Option<PathBuf>,
-    /// The day for which the answer shall hold [default: today]
-    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
+    /// Date for which the answer holds [default: today]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::parse_date)]
     on: Option<Date>,
-    /// Let security advisories and known regressions decide too
+    /// Let security advisories and known regressions affect the verdict
     #[arg(long)]
     strict: bool,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// The flags that only a check of a node takes.
-const NODE: &str = "A node";
+/// Help heading of the flags that only apply to a node.
+const NODE: &str = "Node";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModuleArg {

@@ -1,4 +1,4 @@
-//! This node, another root, or a capture.
+//! Checks this node, another root, or a capture.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farrier_facts::check::Verdict;
 use farrier_facts::node::{self, Item, NodeReport, NvmlReading};
-use farrier_hardware::capture::{self, Captured};
+use farrier_hardware::capture::{self, CapturedNode};
 use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 
@@ -15,48 +15,48 @@ use super::Args;
 use super::print::{self, INDENT};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let set = sets::active();
-    let today = sets::today();
+    let set = fact_sets::active();
+    let today = fact_sets::today();
     let on = args.on.unwrap_or(today);
-    let Seen { root, nvml, python, name, captured } = look(args)?;
+    let Target { root, nvml, python, name, captured } = open_target(args)?;
     let observation = observe::observe_now(&root, nvml, &python);
     if let Some(folder) = &args.capture {
         let day = captured.unwrap_or(today);
         capture::write(folder, &root, &observation.nvml, &python, day)
             .with_context(|| format!("failed to write the capture `{}`", folder.display()))?;
     }
-    let report = node::judge(&set, &observation, on, args.strict);
+    let report = node::evaluate(&set, &observation, on, args.strict);
     match args.output {
         Output::Json => printer.json(&report)?,
         Output::Table => {
             print(&report, args, &name, printer)?;
-            sets::print(&set.set, printer)?;
+            fact_sets::print(&set.set, printer)?;
         }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
 }
 
-/// Where the node's files are and what NVML said.
-struct Seen {
+/// The node to check: its files and NVML's answers.
+struct Target {
     root: Root,
     nvml: NvmlReading,
     python: PythonChoice,
-    /// What the headline calls it.
+    /// Name in the headline.
     name: String,
-    /// The day of a capture.
+    /// Date of a capture.
     captured: Option<jiff::civil::Date>,
 }
 
-fn look(args: &Args) -> anyhow::Result<Seen> {
+fn open_target(args: &Args) -> anyhow::Result<Target> {
     let Some(folder) = args.root.as_deref().filter(|folder| *folder != Path::new("/")) else {
-        return Ok(Seen {
+        return Ok(Target {
             root: Root::live("/"),
-            nvml: ask(args, Path::new(nvml::LIBRARY))?,
+            nvml: read_nvml(args, Path::new(nvml::LIBRARY))?,
             python: PythonChoice::active(args.python.as_deref()),
             name: "this node".to_owned(),
             captured: None,
@@ -64,48 +64,49 @@ fn look(args: &Args) -> anyhow::Result<Seen> {
     };
     if !folder.is_dir() {
         return Err(Hinted::error(
-            format!("--root: `{}` is not a folder", folder.display()),
-            "the root of a node's files, such as /host, or a folder that --capture wrote",
+            format!("--root: `{}` is not a directory", folder.display()),
+            "the root of a node's files, such as /host, or a directory written by --capture",
         ));
     }
     if capture::is_capture(folder) {
         if args.python.is_some() {
             return Err(Hinted::error(
-                "--python: a capture holds the packages of one Python, the one that was active",
-                "name the Python when the node is captured: farrier check --python PATH --capture DIR",
+                "--python: a capture contains the packages of one Python, the one that was active",
+                "name the Python when capturing: farrier check --python PATH --capture DIR",
             ));
         }
-        let Captured { root, nvml, python, captured } = capture::open(folder)
+        let CapturedNode { root, nvml, python, captured } = capture::open(folder)
             .with_context(|| format!("failed to open the capture `{}`", folder.display()))?;
-        let nvml = if args.nvml.is_some() { ask(args, Path::new(nvml::LIBRARY))? } else { nvml };
+        let nvml =
+            if args.nvml.is_some() { read_nvml(args, Path::new(nvml::LIBRARY))? } else { nvml };
         let name = format!("the capture {} of {captured}", folder.display());
-        return Ok(Seen { root, nvml, python, name, captured: Some(captured) });
+        return Ok(Target { root, nvml, python, name, captured: Some(captured) });
     }
-    // This machine's own library would speak of other GPUs.
+    // This machine's own NVML would report other GPUs.
     let nvml = match &args.nvml {
-        Some(path) => ask(args, path)?,
+        Some(path) => read_nvml(args, path)?,
         None => NvmlReading::NotAsked { why: "--root was given without --nvml".to_owned() },
     };
     let named = args.python.as_deref().and_then(Path::to_str);
-    Ok(Seen {
+    Ok(Target {
         root: Root::live(folder),
         nvml,
-        python: PythonChoice::of_root(named),
+        python: PythonChoice::for_root(named),
         name: format!("the root {}", folder.display()),
         captured: None,
     })
 }
 
-/// Asks NVML through a child, or reads its saved answers.
-fn ask(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
+/// Queries NVML through a child process, or reads its saved answers.
+fn read_nvml(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
     let library = args.nvml.as_deref().unwrap_or(default);
     if library.extension().is_some_and(|extension| extension == "json") {
-        return capture::read_nvml(library).context("failed to read the saved answers of NVML");
+        return capture::read_nvml(library).context("failed to read saved NVML answers");
     }
-    let program = std::env::current_exe().context("failed to find our own program")?;
+    let program = std::env::current_exe().context("failed to find this program")?;
     let mut command = Command::new(program);
     command.args(["probe", "nvml", "--library"]).arg(library);
-    Ok(nvml::ask(command, Duration::from_secs(args.nvml_deadline)))
+    Ok(nvml::probe(command, Duration::from_secs(args.nvml_deadline)))
 }
 
 fn print(
@@ -116,7 +117,7 @@ fn print(
 ) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     printer.line(&format!("{verdict}: {name}"))?;
-    // What stands in the way, what to do about it, and only then what is fine.
+    // First the blockers, then the remedies, then what is fine.
     let (fine, open): (Vec<&Item>, Vec<&Item>) =
         report.items.iter().partition(|item| item.verdict == Verdict::Ok);
     if !open.is_empty() {
@@ -131,7 +132,7 @@ fn print(
         printer.line("")?;
     }
     for item in fine {
-        // Nothing to do about it: where it was read is in the JSON.
+        // No action needed: the source is only in the JSON.
         printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
     }
     print::notices(&report.notices, args.strict, printer)?;

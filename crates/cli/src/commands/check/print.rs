@@ -1,4 +1,4 @@
-//! What both forms of the check print.
+//! Output shared by both forms of the check.
 
 use std::cmp::Ordering;
 
@@ -6,10 +6,10 @@ use farrier_facts::check::{Notice, NoticeCode, Remedy, Verdict};
 
 use crate::printer::{Printer, Tone};
 
-/// Indent of everything under a verdict: the width of the longest verdict and two spaces.
+/// Indent below a verdict: the width of the longest verdict plus two.
 pub(super) const INDENT: usize = 9;
 
-/// The verdict as a headline has it.
+/// The verdict for the headline.
 pub(super) fn headline(verdict: Verdict, printer: &Printer) -> String {
     let tone = match verdict {
         Verdict::Ok => Tone::Good,
@@ -34,7 +34,7 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-/// Advisories can be many: the worst few where they decide, otherwise how many.
+/// There can be many advisories: print the worst few if they decide, otherwise their number.
 const ADVISORIES_SHOWN: usize = 3;
 
 pub(super) fn notices(
@@ -54,10 +54,10 @@ pub(super) fn notices(
         let id = notice.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
         printer.paragraph("  -", 4, &format!("{id}{}", notice.text))?;
     }
-    // Stable: of the same score the newest stays first.
+    // A stable sort: among equal scores the newest stays first.
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     let fixed = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max();
-    let named = |notice: &Notice| {
+    let label = |notice: &Notice| {
         let id = notice.id.as_deref().unwrap_or_default();
         let level = notice.level.unwrap_or_default();
         format!("{id} ({} {level})", notice.score.unwrap_or_default())
@@ -67,13 +67,13 @@ pub(super) fn notices(
         let text = format!(
             "security advisories with a fix in the branch, all of them in {fixed}: {count}, the worst {}; --output json \
              lists them",
-            named(worst)
+            label(worst)
         );
         printer.paragraph("  -", 4, &text)?;
     }
-    // They are no news on a node that is otherwise well: only where they decide their words are shown.
+    // Without --strict they do not decide, so their texts are left out.
     for notice in exposed.iter().take(if strict { ADVISORIES_SHOWN } else { 0 }) {
-        printer.paragraph("", 4, &format!("{}: {}", named(notice), notice.text))?;
+        printer.paragraph("", 4, &format!("{}: {}", label(notice), notice.text))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farrier_fleet::fleet::NodeId;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 
 use super::stage::SIMULATED;
 
@@ -11,9 +11,9 @@ use super::stage::SIMULATED;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
     /// Something goes wrong with a simulated node.
-    Trouble { node: NodeId, trouble: Trouble },
+    Trouble { node: NodeId, trouble: NodeFault },
     /// Something goes wrong with all nodes behind a leaf switch.
-    Leaf { leaf: String, nodes: Vec<NodeId>, trouble: Trouble },
+    Leaf { leaf: String, nodes: Vec<NodeId>, trouble: NodeFault },
     /// A line of the kernel's on a node that has a real agent.
     Xid { agent: usize, gpu: u32, xid: u32 },
     /// A person comes with a spare part.
@@ -31,7 +31,7 @@ pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
         acts.extend(act.filter(|_| at < duration).map(|act| (at, act)));
     };
     let trouble = |turn: u64, code: &str, detail: &str| {
-        Some(Act::Trouble { node: node(turn)?, trouble: Trouble::named(code, detail)? })
+        Some(Act::Trouble { node: node(turn)?, trouble: NodeFault::by_code(code, detail)? })
     };
     at(4, trouble(1, "gpu.xid", "Xid 48"));
     at(8, Some(Act::Xid { agent: 0, gpu: 3, xid: 79 }));
@@ -55,7 +55,7 @@ pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
 /// The leaf switch of that number, with the nodes behind it: sixteen by the plan.
 fn leaf(number: u64) -> Option<Act> {
     let nodes = (number * 16..number * 16 + 16).filter_map(name).collect();
-    let trouble = Trouble::named("nic.down", "")?;
+    let trouble = NodeFault::by_code("nic.down", "")?;
     Some(Act::Leaf { leaf: format!("leaf-{number:04}"), nodes, trouble })
 }
 

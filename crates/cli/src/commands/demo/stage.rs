@@ -13,8 +13,8 @@ use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Place, Policy, Standing};
 use farrier_server::follow::Tail;
 use farrier_server::run::{self, Options, Running};
-use farrier_sim::fleet::wire::Herd;
-use farrier_sim::fleet::{Fleet, Plan};
+use farrier_sim::fleet::wire::ConnectedFleet;
+use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::Timestamp;
 
 use super::agents::{self, Agent};
@@ -30,7 +30,7 @@ const HURRY: u64 = 20;
 pub(super) struct Stage {
     folder: Folder,
     running: Running,
-    herd: Herd,
+    herd: ConnectedFleet,
     agents: Vec<Agent>,
     began: Instant,
 }
@@ -85,15 +85,20 @@ impl Stage {
         let running = run::start(options).await.context("failed to start the server")?;
         let policy = Event::PolicySet { policy: Box::new(policy()) };
         running.brain().take(Actor::Server, policy).await?;
-        let plan =
-            Plan { seed, nodes: SIMULATED, trouble_every_s: 0, hurry: HURRY, ..Plan::default() };
-        let fleet = Fleet::new(plan, Timestamp::now());
-        for (node, place) in fleet.places() {
+        let plan = FleetSpec {
+            seed,
+            nodes: SIMULATED,
+            mean_fault_interval_s: 0,
+            time_scale: HURRY,
+            ..FleetSpec::default()
+        };
+        let fleet = SimFleet::new(plan, Timestamp::now());
+        for (node, place) in fleet.locations() {
             join(&running, node.as_str(), place.clone()).await?;
         }
         let url = format!("http://{}", running.address()).parse()?;
         let began = Instant::now();
-        let herd = Herd::start(fleet, &url, 2).await?;
+        let herd = ConnectedFleet::start(fleet, &url, 2).await?;
         let mut agents = Vec::new();
         for number in 0..agents::COUNT {
             let agent = Agent::make(&folder.path, number, running.address()).await?;
@@ -146,10 +151,10 @@ impl Stage {
     /// Lets it happen.
     pub(super) async fn perform(&self, act: &Act) -> anyhow::Result<()> {
         match act {
-            Act::Trouble { node, trouble } => self.herd.befall(node.clone(), *trouble).await,
+            Act::Trouble { node, trouble } => self.herd.inject_fault(node.clone(), *trouble).await,
             Act::Leaf { nodes, trouble, .. } => {
                 for node in nodes {
-                    self.herd.befall(node.clone(), *trouble).await;
+                    self.herd.inject_fault(node.clone(), *trouble).await;
                 }
             }
             Act::Xid { agent, gpu, xid } => {

@@ -247,7 +247,7 @@ impl Story {
 
     fn clear(&mut self, printer: &mut Printer) -> anyhow::Result<()> {
         if std::mem::take(&mut self.has_status) {
-            printer.take_back()?;
+            printer.clear_transient()?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The child that has the GPU: asked for one test at a time, and not waited for longer than a test may take.
+//! The child process that holds the CUDA context: runs one test at a time, each with a timeout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -7,117 +7,127 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use farrier_facts::diag::{Level, Outcome, Test};
-use farrier_hardware::cuda::exam::{Beat, Effort};
-use farrier_hardware::cuda::{About, Asked, Said};
-use farrier_hardware::tether;
+use farrier_hardware::cuda::gpu_tests::{TestBudget, TestProgress};
+use farrier_hardware::cuda::{GpuInfo, TestEvent, TestRequest};
+use farrier_hardware::kill_on_parent_exit;
 
-use super::card::Card;
+use super::target::DiagTarget;
 
-/// Starting CUDA on a machine with many GPUs takes its time.
-const OPEN: Duration = Duration::from_secs(90);
+/// Timeout for starting CUDA, which is slow on machines with many GPUs.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A GPU that could not be opened.
 #[derive(Debug, Clone)]
-pub(super) struct Closed {
+pub(super) struct OpenError {
     pub(super) why: String,
-    /// Whether that says something of the GPU.
-    pub(super) is_of_gpu: bool,
+    /// Whether the GPU is at fault.
+    pub(super) is_gpu_fault: bool,
 }
 
-impl Closed {
-    /// What becomes of a test for which it should have been opened.
+impl OpenError {
+    /// The outcome of a test that needed the GPU.
     pub(super) fn outcome(&self) -> Outcome {
         let why = self.why.clone();
-        if self.is_of_gpu { Outcome::Failed { why } } else { Outcome::NotRun { why } }
+        if self.is_gpu_fault { Outcome::Failed { why } } else { Outcome::NotRun { why } }
     }
 }
 
 /// A running child.
-pub(super) struct Examiner {
+pub(super) struct TestChild {
     child: Child,
     input: Option<ChildStdin>,
-    lines: Receiver<Said>,
-    pub(super) about: About,
-    /// By how much a simulated GPU is waited for less.
-    hurry: f64,
-    /// Whether a test did not end.
+    lines: Receiver<TestEvent>,
+    pub(super) about: GpuInfo,
+    /// Factor by which timeouts of a simulated GPU are shortened.
+    speedup: f64,
+    /// Whether a test timed out.
     pub(super) hung: bool,
 }
 
-impl Examiner {
-    /// Opens a GPU. `with` are others that it may copy to.
-    pub(super) fn open(card: &Card, with: &[&Card]) -> Result<Self, Closed> {
-        let failed = |why: String| Closed { why, is_of_gpu: false };
-        // The very file that runs, whatever an upgrade has put in its place since.
+impl TestChild {
+    /// Opens a GPU. `peers` are GPUs that it may copy to.
+    pub(super) fn open(target: &DiagTarget, peers: &[&DiagTarget]) -> Result<Self, OpenError> {
+        let failed = |why: String| OpenError { why, is_gpu_fault: false };
+        // The running executable itself, even if an upgrade has replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "cuda"]);
-        if let Some((file, index)) = &card.simulated {
+        if let Some((file, index)) = &target.simulated {
             command.arg("--simulated").arg(file).arg("--gpu").arg(index.to_string());
         } else {
-            let seen: Vec<&str> = std::iter::once(card)
-                .chain(with.iter().copied())
-                .map(|it| it.uuid.as_str())
+            let visible: Vec<&str> = std::iter::once(target)
+                .chain(peers.iter().copied())
+                .map(|target| target.uuid.as_str())
                 .collect();
-            command.env("CUDA_VISIBLE_DEVICES", seen.join(","));
-            // Kernels are loaded before they are timed.
+            command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
+            // Load kernels before they are timed.
             command.env("CUDA_MODULE_LOADING", "EAGER");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        tether(&mut command);
-        let mut child =
-            command.spawn().map_err(|err| failed(format!("no child started: {err}")))?;
+        kill_on_parent_exit(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|err| failed(format!("failed to start the child process: {err}")))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed("the child has no pipes".to_owned()));
+            return Err(failed("the child process has no pipes".to_owned()));
         };
         let (sender, lines) = channel();
-        // The thread ends with the child's output; it is not waited for.
+        // The thread ends with the child's output; it is never joined.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let Ok(said) = serde_json::from_str(&line) else { return };
-                if sender.send(said).is_err() {
+                let Ok(message) = serde_json::from_str(&line) else { return };
+                if sender.send(message).is_err() {
                     return;
                 }
             }
         });
-        let hurry = if card.simulated.is_some() { 2.0 } else { 1.0 };
-        let mut examiner =
-            Self { child, input: Some(input), lines, about: About::default(), hurry, hung: false };
-        match examiner.lines.recv_timeout(OPEN) {
-            Ok(Said::Opened(about)) => {
-                examiner.about = about;
-                Ok(examiner)
+        let speedup = if target.simulated.is_some() { 2.0 } else { 1.0 };
+        let mut child = Self {
+            child,
+            input: Some(input),
+            lines,
+            about: GpuInfo::default(),
+            speedup,
+            hung: false,
+        };
+        match child.lines.recv_timeout(OPEN_TIMEOUT) {
+            Ok(TestEvent::Opened(about)) => {
+                child.about = about;
+                Ok(child)
             }
-            Ok(Said::Closed { why, is_of_gpu }) => Err(Closed { why, is_of_gpu }),
-            Ok(Said::Beat(_) | Said::Done(_)) => {
-                Err(failed("the child answers what nobody asked".to_owned()))
+            Ok(TestEvent::OpenFailed { why, implicates_gpu: is_of_gpu }) => {
+                Err(OpenError { why, is_gpu_fault: is_of_gpu })
+            }
+            Ok(TestEvent::Progress(_) | TestEvent::Done(_)) => {
+                Err(failed("unexpected message from the child process".to_owned()))
             }
             Err(RecvTimeoutError::Timeout) => {
-                let why = format!("CUDA did not start within {} s", OPEN.as_secs());
-                Err(Closed { why, is_of_gpu: true })
+                let why = format!("CUDA did not start within {} s", OPEN_TIMEOUT.as_secs());
+                Err(OpenError { why, is_gpu_fault: true })
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let (why, is_of_gpu) = examiner.ended();
-                Err(Closed { why, is_of_gpu })
+                let (why, is_gpu_fault) = child.exit_reason();
+                Err(OpenError { why, is_gpu_fault })
             }
         }
     }
 
-    /// As NVML may know it.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Runs a test. `Err`: the child is of no use any more; the outcome tells what became of the test.
+    /// Runs a test. `Err` if the child process is no longer usable; it holds the outcome of the
+    /// test.
     pub(super) fn run(
         &mut self,
         test: Test,
-        effort: Effort,
-        beat: &mut dyn FnMut(Beat),
+        effort: TestBudget,
+        beat: &mut dyn FnMut(TestProgress),
     ) -> Result<Outcome, Outcome> {
-        let deadline = deadline(test, &effort).div_f64(self.hurry);
+        let deadline = deadline(test, &effort).div_f64(self.speedup);
         let until = Instant::now() + deadline;
         let failed = |why: String| Err(Outcome::Failed { why });
-        let mut line = serde_json::to_vec(&Asked { test, effort }).unwrap_or_default();
+        let mut line =
+            serde_json::to_vec(&TestRequest { test, budget: effort }).unwrap_or_default();
         line.push(b'\n');
         let written = self.input.as_mut().map(|input| input.write_all(&line));
         if !matches!(written, Some(Ok(()))) {
@@ -126,18 +136,18 @@ impl Examiner {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(Said::Beat(now)) => beat(now),
-                // After an error the context is of no use.
-                Ok(Said::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
-                Ok(Said::Done(outcome)) => return Ok(outcome),
-                Ok(Said::Opened(_) | Said::Closed { .. }) => {
-                    return failed("the child lost its place".to_owned());
+                Ok(TestEvent::Progress(now)) => beat(now),
+                // After an error the CUDA context is unusable.
+                Ok(TestEvent::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
+                Ok(TestEvent::Done(outcome)) => return Ok(outcome),
+                Ok(TestEvent::Opened(_) | TestEvent::OpenFailed { .. }) => {
+                    return failed("unexpected message from the child process".to_owned());
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = self.child.kill();
                     self.hung = true;
                     return failed(format!(
-                        "it did not end within {} s: the GPU or its driver hangs",
+                        "timed out after {} s: the GPU or its driver hangs",
                         deadline.as_secs()
                     ));
                 }
@@ -146,48 +156,49 @@ impl Examiner {
         }
     }
 
-    /// What becomes of a test whose child has ended.
+    /// The outcome of a test whose child process has exited.
     fn lost(&mut self) -> Outcome {
-        let (why, is_of_gpu) = self.ended();
-        Closed { why, is_of_gpu }.outcome()
+        let (why, is_gpu_fault) = self.exit_reason();
+        OpenError { why, is_gpu_fault }.outcome()
     }
 
-    /// How the child ended, and whether that says something of the GPU.
-    fn ended(&mut self) -> (String, bool) {
-        // Its output has ended; it itself is about to.
+    /// Why the child process exited, and whether the GPU is at fault.
+    fn exit_reason(&mut self) -> (String, bool) {
+        // Its output is closed; the process is about to exit.
         for _ in 0..100 {
             match self.child.try_wait() {
-                Ok(Some(status)) => return how_ended(status),
+                Ok(Some(status)) => return describe_exit(status),
                 Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                Err(err) => return (format!("the process that ran it ended ({err})"), false),
+                Err(err) => return (format!("the test process exited ({err})"), false),
             }
         }
-        ("the process that ran it says nothing more".to_owned(), true)
+        ("the test process closed its output and did not exit".to_owned(), true)
     }
 }
 
-// The numbers of POSIX.
+// POSIX signal numbers.
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A child that somebody killed, or that gave up by itself, tells nothing of the GPU; one that crashed in the driver does.
-fn how_ended(status: ExitStatus) -> (String, bool) {
-    let why = format!("the process that ran it ended ({status})");
+/// A process that was killed, or exited by itself, says nothing about the GPU; one that crashed
+/// inside the driver does.
+fn describe_exit(status: ExitStatus) -> (String, bool) {
+    let why = format!("the test process exited ({status})");
     match status.signal() {
         Some(SIGKILL) => {
-            (format!("{why}: somebody killed it, or the kernel did for want of host memory"), false)
+            (format!("{why}: killed by a user, or by the kernel for lack of host memory"), false)
         }
         Some(SIGTERM | SIGINT | SIGHUP) => (why, false),
         Some(_) => (why, true),
-        None => (format!("{why}: this is a fault of Farrier"), false),
+        None => (format!("{why}: this is a bug in Farrier"), false),
     }
 }
 
-impl Drop for Examiner {
+impl Drop for TestChild {
     fn drop(&mut self) {
-        // With nobody to ask it ends by itself, and gives back what it has.
+        // On end of input the child exits by itself and frees its resources.
         drop(self.input.take());
         for _ in 0..300 {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -200,8 +211,8 @@ impl Drop for Examiner {
     }
 }
 
-/// Many times what a test takes on the slowest GPU.
-fn deadline(test: Test, effort: &Effort) -> Duration {
+/// Many times the duration of the test on the slowest GPU.
+fn deadline(test: Test, effort: &TestBudget) -> Duration {
     let seconds = match (test, test.level()) {
         (_, Level::One) => 30.0,
         (Test::MemoryPatterns, _) => 240.0,
@@ -216,12 +227,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_was_killed_says_nothing_of_the_gpu() {
-        let ended = |raw| how_ended(ExitStatus::from_raw(raw));
+    fn a_killed_child_does_not_blame_the_gpu() {
+        let ended = |raw| describe_exit(ExitStatus::from_raw(raw));
         assert!(!ended(SIGKILL).1);
-        assert!(ended(SIGKILL).0.contains("for want of host memory"));
+        assert!(ended(SIGKILL).0.contains("for lack of host memory"));
         assert!(!ended(SIGTERM).1);
-        assert!(!ended(101 << 8).1, "a panic of ours");
+        assert!(!ended(101 << 8).1, "a panic in Farrier");
         let (bus, segmentation) = (7, 11);
         assert!(ended(bus).1 && ended(segmentation).1);
     }

@@ -1,4 +1,5 @@
-//! What each card reached before: a file a card, a line a result, until somebody has it forgotten.
+//! Past results of each GPU, as the baseline for new ones: one JSONL file per GPU, one line per
+//! result.
 
 use std::fs;
 use std::io::Write;
@@ -10,25 +11,26 @@ use serde::{Deserialize, Serialize};
 
 /// A result that passed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct PastResult {
     pub(super) at: Timestamp,
     pub(super) driver: Option<String>,
     pub(super) test: Test,
     pub(super) value: f64,
 }
 
-/// Where it is kept, unless somebody names another folder.
-pub(super) const FOLDER: &str = "/var/lib/farrier/diag";
+/// Default of `--history`.
+pub(super) const DEFAULT_DIRECTORY: &str = "/var/lib/farrier/diag";
 
-/// The file of one card.
+/// Past results of one GPU.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct ResultHistory {
     file: PathBuf,
-    kept: Vec<Kept>,
+    results: Vec<PastResult>,
 }
 
-impl Ledger {
-    /// Reads it; a card that is new has none. A line that does not read is left alone: it may be of a later version.
+impl ResultHistory {
+    /// Reads the file; a new GPU has none. Unparsable lines are skipped: a later version may have
+    /// written them.
     pub(super) fn open(folder: &Path, uuid: &str) -> Result<Self, String> {
         let file = file(folder, uuid);
         let text = match fs::read_to_string(&file) {
@@ -36,18 +38,20 @@ impl Ledger {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(err) => return Err(format!("failed to read `{}`: {err}", file.display())),
         };
-        let kept = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Ok(Self { file, kept })
+        let results = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Ok(Self { file, results })
     }
 
-    /// What the card reached in a test with this driver, oldest first: another one may be slower, and no fault of the card.
+    /// Past values of a test with this driver, oldest first. Another driver may be slower without a
+    /// fault.
     pub(super) fn values(&self, test: Test, driver: Option<&str>) -> Vec<f64> {
-        let is_it = |it: &&Kept| it.test == test && it.driver.as_deref() == driver;
-        self.kept.iter().filter(is_it).map(|it| it.value).collect()
+        let matches =
+            |result: &&PastResult| result.test == test && result.driver.as_deref() == driver;
+        self.results.iter().filter(matches).map(|result| result.value).collect()
     }
 
-    /// Forgets what a card reached: its slot, its host or its cooling is another now.
-    pub(super) fn forget(folder: &Path, uuid: &str) -> Result<(), String> {
+    /// Deletes the results of a GPU, for example after a change of slot, host or cooling.
+    pub(super) fn delete(folder: &Path, uuid: &str) -> Result<(), String> {
         let file = file(folder, uuid);
         match fs::remove_file(&file) {
             Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
@@ -57,8 +61,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps new results.
-    pub(super) fn keep(&self, results: &[Kept]) -> Result<(), String> {
+    pub(super) fn append(&self, results: &[PastResult]) -> Result<(), String> {
         if results.is_empty() {
             return Ok(());
         }
@@ -81,8 +84,8 @@ impl Ledger {
 }
 
 fn file(folder: &Path, uuid: &str) -> PathBuf {
-    let harmless = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
-    let name: String = uuid.chars().filter(|letter| harmless(*letter)).collect();
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let name: String = uuid.chars().filter(|letter| allowed(*letter)).collect();
     folder.join(format!("{name}.jsonl"))
 }
 
@@ -91,27 +94,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_kept_by_card_and_test() {
+    fn results_are_stored_by_gpu_and_test() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = |test, value| Kept { at: Timestamp::UNIX_EPOCH, driver: None, test, value };
-        let ledger = Ledger::open(folder.path(), "GPU-1/../x").unwrap();
-        assert_eq!(ledger.values(Test::HbmRead, None), [0.0; 0]);
-        ledger.keep(&[kept(Test::HbmRead, 1.0), kept(Test::HbmCopy, 9.0)]).unwrap();
+        let result =
+            |test, value| PastResult { at: Timestamp::UNIX_EPOCH, driver: None, test, value };
+        let history = ResultHistory::open(folder.path(), "GPU-1/../x").unwrap();
+        assert_eq!(history.values(Test::HbmRead, None), [0.0; 0]);
+        history.append(&[result(Test::HbmRead, 1.0), result(Test::HbmCopy, 9.0)]).unwrap();
         for value in 2..30 {
-            ledger.keep(&[kept(Test::HbmRead, f64::from(value))]).unwrap();
+            history.append(&[result(Test::HbmRead, f64::from(value))]).unwrap();
         }
         let file = folder.path().join("GPU-1x.jsonl");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, format!("{text}not json\n")).unwrap();
-        let again = Ledger::open(folder.path(), "GPU-1/../x").unwrap();
+        let again = ResultHistory::open(folder.path(), "GPU-1/../x").unwrap();
         let values = again.values(Test::HbmRead, None);
         assert_eq!((values.len(), values[0], values[28]), (29, 1.0, 29.0));
         assert_eq!(again.values(Test::HbmCopy, None), [9.0]);
         assert_eq!(again.values(Test::HbmCopy, Some("580.95.05")), [0.0; 0], "another driver");
-        let other = Ledger::open(folder.path(), "GPU-2").unwrap();
+        let other = ResultHistory::open(folder.path(), "GPU-2").unwrap();
         assert_eq!(other.values(Test::HbmRead, None), [0.0; 0]);
-        Ledger::forget(folder.path(), "GPU-1/../x").unwrap();
-        Ledger::forget(folder.path(), "GPU-1/../x").unwrap();
+        ResultHistory::delete(folder.path(), "GPU-1/../x").unwrap();
+        ResultHistory::delete(folder.path(), "GPU-1/../x").unwrap();
         assert!(!file.exists());
     }
 }

@@ -1,21 +1,22 @@
-//! `farrier diag`: proves a GPU with work.
+//! `farrier diag`: tests GPUs under load.
 //!
 //! ```text
-//! NVML (who, busy?) ─> Card ─> Examiner (a child with CUDA) ─ one test at a time, with a deadline ─> Outcome
-//!       └─ Watch: clocks, power, heat, Xids meanwhile          judge(envelope, history) ─> Report ─> text, JSON, HTML
+//! NVML (identity, in use?) ─> DiagTarget ─> TestChild (CUDA) ─ one test at a time, timeout ─> Outcome
+//!   └─ NvmlMonitor: clocks, power, heat, Xids during the tests                                   │
+//!                              text, JSON, HTML <─ DiagReport <─ judge(baseline, history) <──────┘
 //! ```
 
-mod card;
 mod child;
-mod conduct;
 mod history;
+mod html;
+mod interference;
 mod interrupt;
 mod lock;
-mod meanwhile;
-mod page;
+mod monitor;
 mod print;
 mod report;
-mod watch;
+mod runner;
+mod target;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,64 +26,69 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farrier_facts::diag::{Grade, Level, Test};
 use farrier_hardware::cuda::SimulatedGpu;
-use farrier_hardware::{nvml, tether_to};
+use farrier_hardware::{kill_self_on_parent_exit, nvml};
 use jiff::Timestamp;
 
-use self::card::{Card, Cards};
-use self::conduct::{Plan, Scene};
-use self::history::Ledger;
+use self::history::ResultHistory;
 use self::interrupt::Progress;
-use self::lock::Held;
-use self::report::Report;
-use self::watch::Watch;
+use self::lock::GpuLock;
+use self::monitor::NvmlMonitor;
+use self::report::DiagReport;
+use self::runner::{Plan, Runner};
+use self::target::{DiagTarget, DiagTargets};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
-/// Proves GPUs with work: is the result right, and is it as fast as this part and this very card should be?
+/// Tests GPUs under load: are results correct, and as fast as this model and this card should be?
 ///
-/// Level 1 takes half a minute: memory, a checked kernel, PCIe both ways, launches. Level 2 takes three: HBM, matrix products in
-/// each precision, patterns over all free memory, other GPUs. Level 3 adds minutes of load and a hunt for silent
-/// corruption. No setting of the card is changed. Exit code 0: all pass in all that they can do; 1: one is degraded, failed or
-/// could not be tested in something; 2: none could be.
+/// Level 1 takes half a minute: memory, a checked kernel, PCIe both ways, launches. Level 2 takes
+/// three minutes: HBM, GEMM in each precision, patterns over all free memory, peer copies. Level 3
+/// adds minutes of sustained load and a search for silent data corruption. No GPU setting is
+/// changed.
+///
+/// Exit code 0: all GPUs pass every applicable test; 1: a GPU is degraded, failed or was not fully
+/// tested; 2: no GPU could be tested.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How thorough: 1, 2 or 3
+    /// Test level: 1, 2 or 3
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     level: u32,
-    /// Only this GPU, by number or UUID; may be given several times
+    /// GPU to test, by index or UUID; repeatable
     #[arg(long, value_name = "GPU")]
     gpu: Vec<String>,
-    /// Minutes of load in level 3 [default: 10]
+    /// Minutes of sustained load in level 3 [default: 10]
     #[arg(long, value_name = "MINUTES", value_parser = minutes)]
     minutes: Option<f64>,
-    /// Only this test; may be given several times
+    /// Run only this test; repeatable
     #[arg(long, value_name = "TEST")]
     only: Vec<Test>,
-    /// Test GPUs that others use too: they are disturbed, and so are the figures
+    /// Also test GPUs in use: this disturbs their jobs and the measurements
     #[arg(long)]
     force: bool,
-    /// Where what each card reached is kept, a file a card
-    #[arg(long, value_name = "FOLDER", default_value = history::FOLDER)]
+    /// Directory of past results, one file per GPU
+    #[arg(long, value_name = "DIR", default_value = history::DEFAULT_DIRECTORY)]
     history: PathBuf,
-    /// First forget what these cards reached: the slot, the host or the cooling is another now
+    /// First delete the past results of these GPUs, for example after a change of slot, host or
+    /// cooling
     #[arg(long)]
     forget_history: bool,
-    /// End when this process does: for an agent, whose successor would find the GPUs in use
+    /// Exit when this process does, so that a restarted agent does not find the GPUs in use
     #[arg(long, value_name = "PID", hide = true)]
     ends_with: Option<u32>,
-    /// Write the report as one HTML page too
+    /// Also write the report as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// NVML's library, if not the machine's own
+    /// NVML library to load [default: the system's]
     #[arg(long, value_name = "PATH")]
     nvml: Option<PathBuf>,
-    /// CUDA's part is played by GPUs that this file describes (a JSON list): to see a report, and for tests
+    /// Run CUDA tests on the simulated GPUs in this file (a JSON list), to preview a report or for
+    /// tests
     #[arg(long, value_name = "FILE")]
     simulated: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
 }
@@ -91,71 +97,72 @@ fn minutes(text: &str) -> Result<f64, String> {
     let minutes: f64 =
         text.parse().map_err(|_| "expected minutes, such as 10 or 0.5".to_owned())?;
     let fits = minutes > 0.0 && minutes <= 24.0 * 60.0;
-    if fits { Ok(minutes) } else { Err("expected more than nothing and at most a day".to_owned()) }
+    if fits { Ok(minutes) } else { Err("expected more than 0 and at most a day".to_owned()) }
 }
 
-/// What `--simulated` names.
+/// Reads the file named by `--simulated`.
 pub(crate) fn simulated_gpus(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
-    card::read(file)
+    target::read(file)
 }
 
-/// NVML reads who uses GPUs every ten seconds at least.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for the list of processes on a GPU; NVML is polled for it at least every ten seconds.
+const PROCESSES_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Minutes of load where nobody says.
-const MINUTES: f64 = 10.0;
+/// Default of `--minutes`.
+const DEFAULT_MINUTES: f64 = 10.0;
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (began, clock) = (Timestamp::now(), Instant::now());
     if let Some(parent) = args.ends_with {
-        tether_to(parent).context("failed to end with the process that asked for it")?;
+        kill_self_on_parent_exit(parent)
+            .context("failed to bind to the lifetime of the parent process")?;
     }
-    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
-    let minutes = args.minutes.unwrap_or(MINUTES);
+    let level = Level::from_number(args.level).context("a level is 1, 2 or 3")?;
+    let minutes = args.minutes.unwrap_or(DEFAULT_MINUTES);
     let plan = Plan::new(level, &args.only, minutes, args.simulated.is_some());
     if args.minutes.is_some() && plan.level() != Level::Three {
         return Err(Hinted::error(
-            format!("level {} has no minutes of load", plan.level().number()),
-            "--minutes is for --level 3, or for --only soak and --only corruption",
+            format!("level {} has no sustained load", plan.level().number()),
+            "--minutes needs --level 3, --only soak or --only corruption",
         ));
     }
-    // Before minutes of tests: what cannot be written then cannot be written later either.
-    args.html.as_deref().map(writable).transpose()?;
-    let set = sets::active();
+    // Check before minutes of tests: a page that cannot be written now cannot be written later.
+    args.html.as_deref().map(ensure_writable).transpose()?;
+    let set = fact_sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
     let has_nvml = args.simulated.is_none() || args.nvml.is_some();
-    let Cards { cards, driver } = match &args.simulated {
-        Some(file) if !has_nvml => card::simulated(&set, file)?,
-        Some(file) => card::by_nvml(&set, library)?.simulated(file)?,
-        None => card::by_nvml(&set, library)?,
+    let DiagTargets { targets, driver } = match &args.simulated {
+        Some(file) if !has_nvml => target::simulated(&set, file)?,
+        Some(file) => target::from_nvml(&set, library)?.simulated(file)?,
+        None => target::from_nvml(&set, library)?,
     };
-    let cards = card::chosen(cards, &args.gpu)?;
+    let targets = target::select(targets, &args.gpu)?;
     let mut notes = Vec::new();
-    let _held = locked(&cards, args, &mut notes)?;
-    let watch = has_nvml.then(|| Watch::start(library));
-    if let Some(watch) = &watch {
-        notes.extend(unused(watch, &cards, args.force)?);
+    let _locks = lock_gpus(&targets, args, &mut notes)?;
+    let monitor = has_nvml.then(|| NvmlMonitor::start(library));
+    if let Some(monitor) = &monitor {
+        notes.extend(require_idle(monitor, &targets, args.force)?);
     }
     if args.forget_history {
-        for card in cards.iter().filter(|card| card.barred.is_none()) {
-            Ledger::forget(&args.history, &card.uuid).map_err(anyhow::Error::msg)?;
+        for target in targets.iter().filter(|target| target.untestable.is_none()) {
+            ResultHistory::delete(&args.history, &target.uuid).map_err(anyhow::Error::msg)?;
         }
     }
     let progress = Progress::default();
-    progress.told_when_interrupted();
-    let scene = Scene {
+    progress.print_on_signal();
+    let runner = Runner {
         plan: &plan,
         history: &args.history,
         set: &set,
         driver: driver.as_deref(),
-        watch: watch.as_ref(),
+        monitor: monitor.as_ref(),
         is_forced: args.force,
         host: Mutex::new(()),
         progress,
     };
-    let conducted = conduct::all(&scene, &cards, printer)?;
-    notes.extend(conducted.notes);
-    let report = Report {
+    let run = runner::run_all(&runner, &targets, printer)?;
+    notes.extend(run.notes);
+    let report = DiagReport {
         farrier_diag: 1,
         simulated: args.simulated.is_some(),
         level: plan.level().number(),
@@ -165,17 +172,21 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         host: host(),
         driver,
         set: set.set.name.clone(),
-        // A GPU that could not be tested is no pass.
-        grade: conducted.gpus.iter().map(|gpu| gpu.grade).max().unwrap_or(Grade::NotRun),
-        complete: conducted.gpus.iter().all(|gpu| gpu.complete),
-        gpus: conducted.gpus,
+        // A GPU that could not be tested has not passed.
+        grade: run.gpus.iter().map(|gpu| gpu.grade).max().unwrap_or(Grade::NotRun),
+        complete: run.gpus.iter().all(|gpu| gpu.complete),
+        gpus: run.gpus,
         notes,
     };
-    told(&report, args, printer)
+    print_report(&report, args, printer)
 }
 
-/// Prints the report, then writes the page: what was measured is not lost with a disk that is full.
-fn told(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Prints the report, then writes the page, so that a full disk does not lose the results.
+fn print_report(
+    report: &DiagReport,
+    args: &Args,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     if args.output == Output::Json {
         printer.json(report)?;
     } else {
@@ -183,11 +194,11 @@ fn told(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<O
     }
     if let Some(path) = &args.html {
         printer.finish()?;
-        std::fs::write(path, page::page(report))
+        std::fs::write(path, html::page(report))
             .with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     match report.grade {
-        // What was not tested may be what is broken: who goes by the exit code must not take it for a pass.
+        // An untested part may be the broken one: the exit code must not suggest a pass.
         Grade::Pass => Ok(Outcome::finding_if(!report.complete)),
         Grade::Degraded | Grade::Fail => Ok(Outcome::Finding),
         Grade::NotRun if report.gpus.iter().any(|gpu| gpu.grade == Grade::Pass) => {
@@ -198,18 +209,18 @@ fn told(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<O
             let why =
                 report.gpus.iter().flat_map(|gpu| &gpu.tests).map(|row| row.why.clone()).next();
             let hint = if report.gpus.iter().any(|gpu| gpu.about.is_some()) {
-                "the GPU itself was opened; `farrier diag` without --only has tests that it can do"
+                "the GPU was opened; `farrier diag` without --only has tests that apply to it"
             } else {
-                "`farrier check` says what is wrong with the driver; in a container CUDA needs the `compute` capability"
+                "`farrier check` diagnoses the driver; in a container CUDA needs the `compute` capability"
             };
             Err(Hinted::error(format!("nothing was tested: {}", why.unwrap_or_default()), hint))
         }
     }
 }
 
-/// Whether the page can be written. What is there stays until there is something else to write, and where nothing is,
-/// nothing is left.
-fn writable(path: &Path) -> anyhow::Result<()> {
+/// Checks that the page can be written. An existing file keeps its content, and no empty file is
+/// left.
+fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let opened = match File::create_new(path) {
         Ok(_) => std::fs::remove_file(path),
         Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -220,44 +231,55 @@ fn writable(path: &Path) -> anyhow::Result<()> {
     opened.with_context(|| format!("failed to open `{}`", path.display()))
 }
 
-/// Takes the GPUs for this process; with `--force` one that another diag has is only noted.
-fn locked(cards: &[Card], args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Held>> {
-    let mut held = Vec::new();
-    for card in cards.iter().filter(|card| card.barred.is_none()) {
-        match lock::take(card, &args.history) {
-            Ok(lock) => held.push(lock),
+/// Locks the GPUs for this process. With `--force` a GPU locked by another diag is only noted.
+fn lock_gpus(
+    targets: &[DiagTarget],
+    args: &Args,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Vec<GpuLock>> {
+    let mut locks = Vec::new();
+    for target in targets.iter().filter(|target| target.untestable.is_none()) {
+        match lock::acquire(target, &args.history) {
+            Ok(lock) => locks.push(lock),
             Err(None) if args.force => {
-                notes.push(format!("GPU {} is tested by another `farrier diag` too", card.index));
+                notes
+                    .push(format!("GPU {} is also tested by another `farrier diag`", target.index));
             }
             Err(None) => {
                 return Err(Hinted::error(
-                    format!("GPU {} is being tested by another `farrier diag`", card.index),
-                    "two at once measure each other: wait for its end, or choose others with --gpu",
+                    format!("GPU {} is being tested by another `farrier diag`", target.index),
+                    "concurrent tests distort each other: wait for it, or choose other GPUs with --gpu",
                 ));
             }
             Err(Some(err)) => notes.push(format!(
-                "GPU {}: whether another `farrier diag` tests it is not known: {err}",
-                card.index
+                "GPU {}: failed to check for another `farrier diag`: {err}",
+                target.index
             )),
         }
     }
-    Ok(held)
+    Ok(locks)
 }
 
-/// Refuses GPUs that somebody uses, and those of which nobody can say; with `--force` they are only noted.
-fn unused(watch: &Watch, cards: &[Card], force: bool) -> anyhow::Result<Vec<String>> {
-    let busy: Vec<String> = match watch.processes(PATIENCE) {
-        Err(why) => vec![format!("who uses the GPUs is not known: {why}")],
-        Ok(processes) => cards
+/// Refuses GPUs that are in use, or whose processes are unknown. With `--force` they are only
+/// noted.
+fn require_idle(
+    monitor: &NvmlMonitor,
+    targets: &[DiagTarget],
+    force: bool,
+) -> anyhow::Result<Vec<String>> {
+    let busy: Vec<String> = match monitor.processes(PROCESSES_TIMEOUT) {
+        Err(why) => vec![format!("processes on the GPUs are unknown: {why}")],
+        Ok(processes) => targets
             .iter()
-            .filter_map(|card| {
+            .filter_map(|target| {
                 let pids: Vec<String> = processes
                     .iter()
-                    .filter(|process| process.gpu.0 == card.uuid)
+                    .filter(|process| process.gpu.0 == target.uuid)
                     .map(|process| process.pid.to_string())
                     .collect();
-                (!pids.is_empty())
-                    .then(|| format!("GPU {} is in use by process {}", card.index, pids.join(", ")))
+                (!pids.is_empty()).then(|| {
+                    format!("GPU {} is in use by process {}", target.index, pids.join(", "))
+                })
             })
             .collect(),
     };
@@ -266,7 +288,7 @@ fn unused(watch: &Watch, cards: &[Card], force: bool) -> anyhow::Result<Vec<Stri
     }
     Err(Hinted::error(
         busy.join("; "),
-        "tests take all memory and disturb whoever works there: drain it first, choose others with --gpu, or say --force",
+        "tests use all GPU memory and disturb running jobs: drain the node first, choose other GPUs with --gpu, or pass --force",
     ))
 }
 

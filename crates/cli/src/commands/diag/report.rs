@@ -1,18 +1,17 @@
-//! What came of all tests.
+//! The report: results of all tests of all GPUs.
 
-use farrier_facts::diag::{Grade, Least, Test, Unit, remedy};
-use farrier_hardware::cuda::About;
+use farrier_facts::diag::{Baseline, Grade, Test, Unit, remedy};
+use farrier_hardware::cuda::GpuInfo;
 use serde::{Serialize, Serializer};
 
-/// The whole of it.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct DiagReport {
     pub(super) farrier_diag: u32,
-    /// Nothing was measured: the GPUs are a file's.
+    /// The GPUs are simulated; nothing was measured.
     pub(super) simulated: bool,
-    /// The highest of what was run.
+    /// The highest level among the tests.
     pub(super) level: u32,
-    /// Tests that were asked for by name; none: the whole level.
+    /// Tests named with `--only`; empty for a whole level.
     pub(super) only: Vec<Test>,
     pub(super) began: String,
     pub(super) took_s: f64,
@@ -20,62 +19,60 @@ pub(super) struct Report {
     pub(super) driver: Option<String>,
     pub(super) set: String,
     pub(super) grade: Grade,
-    /// Whether nothing that could be tested was left out, of any GPU.
+    /// Whether every applicable test of every GPU was run.
     pub(super) complete: bool,
     pub(super) gpus: Vec<GpuReport>,
-    /// What should be known besides: results that could not be kept, GPUs that others used.
+    /// Further notes, such as results that could not be stored and GPUs in use.
     pub(super) notes: Vec<String>,
 }
 
-/// One GPU.
 #[derive(Debug, Serialize)]
 pub(super) struct GpuReport {
     pub(super) index: u32,
-    /// None of one that does not say who it is.
+    /// `None` if the GPU does not report one.
     pub(super) uuid: Option<String>,
     pub(super) name: String,
     pub(super) part: Option<String>,
     pub(super) grade: Grade,
-    /// Whether every test that this part can do was run.
+    /// Whether every applicable test was run.
     pub(super) complete: bool,
-    /// Those that were not: nothing is said of them, and a GPU that passed the others is not proven in them.
+    /// Applicable tests that were not run, and for which the GPU has no result.
     pub(super) missing: Vec<Test>,
-    /// What to do about what was worst.
+    /// What to do about the worst result.
     pub(super) remedy: Option<String>,
-    /// What CUDA says of it; none where it was not opened.
-    pub(super) about: Option<About>,
-    pub(super) tests: Vec<Row>,
-    /// Over time, by NVML: seconds and value.
-    pub(super) series: Vec<Series>,
+    /// Device properties from CUDA; `None` if it was not opened.
+    pub(super) about: Option<GpuInfo>,
+    pub(super) tests: Vec<TestRow>,
+    /// From NVML: seconds and value.
+    pub(super) series: Vec<SignalSeries>,
 }
 
-/// What a row is about.
+/// What a row reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum RowKind {
     Test(Test),
-    /// What NVML saw while the tests ran.
-    Watched,
+    /// NVML's reports during the tests.
+    Telemetry,
 }
 
-impl What {
+impl RowKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Test(test) => test.name(),
-            Self::Watched => "watched",
+            Self::Telemetry => "watched",
         }
     }
 }
 
-impl Serialize for What {
+impl Serialize for RowKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-/// One test.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) test: What,
+pub(super) struct TestRow {
+    pub(super) test: RowKind,
     pub(super) meaning: &'static str,
     pub(super) grade: Grade,
     pub(super) why: String,
@@ -83,25 +80,26 @@ pub(super) struct Row {
     pub(super) value: Option<f64>,
     pub(super) samples: Vec<f64>,
     pub(super) detail: String,
-    pub(super) least: Option<Least>,
+    pub(super) least: Option<Baseline>,
     pub(super) usual: Option<f64>,
     pub(super) took_s: f64,
-    /// Whether this GPU could have been given it.
+    /// Whether the test applies to this GPU.
     #[serde(skip)]
     pub(super) applies: bool,
-    /// What to do about it, where that is not what is done about all that fail so.
+    /// Overrides the general remedy for the test and grade.
     #[serde(skip)]
     pub(super) remedy: Option<String>,
 }
 
 /// A signal over time.
 #[derive(Debug, Serialize)]
-pub(super) struct Series {
+pub(super) struct SignalSeries {
     pub(super) signal: &'static str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The worst of some. What was not run does not make a GPU worse than it is, but nothing that was not run is a pass.
+/// The worst grade. Tests that were not run are ignored, but a GPU without any result has not
+/// passed.
 pub(super) fn worst(grades: impl Iterator<Item = Grade>) -> Grade {
     let mut ran = false;
     let mut worst = Grade::Pass;
@@ -113,58 +111,59 @@ pub(super) fn worst(grades: impl Iterator<Item = Grade>) -> Grade {
 }
 
 impl GpuReport {
-    /// What the rows come to.
+    /// Derives grade, completeness and remedy from the rows.
     pub(super) fn sum_up(&mut self) {
         self.grade = worst(self.tests.iter().map(|row| row.grade));
         self.missing = missing(&self.tests);
         self.complete = self.missing.is_empty();
         let worst = self.tests.iter().find(|row| row.grade == self.grade);
-        self.remedy = worst.and_then(Row::remedy);
+        self.remedy = worst.and_then(TestRow::remedy);
     }
 
-    /// Whoever else was on the GPU has a share in what was slow: nothing is said of that.
-    pub(super) fn disturbed(&mut self, by: &str) {
+    /// Discards degraded results: another process on the GPU may be the cause.
+    pub(super) fn mark_disturbed(&mut self, by: &str) {
         for row in self.tests.iter_mut().filter(|row| row.grade == Grade::Degraded) {
             row.grade = Grade::NotRun;
-            row.why = format!("it was disturbed by {by}: {}", row.why);
+            row.why = format!("disturbed by {by}: {}", row.why);
         }
         self.sum_up();
     }
 }
 
-/// Tests that could have been run and were not. Our own product stands for those of a library, where it is held to a figure.
-fn missing(rows: &[Row]) -> Vec<Test> {
-    let stands = rows.iter().any(|row| {
-        let is_held = row.least.is_some() || row.usual.is_some();
-        row.test == What::Test(Test::GemmOwn) && row.grade != Grade::NotRun && is_held
+/// Applicable tests that were not run. The built-in GEMM replaces the library's if it has a
+/// baseline.
+fn missing(rows: &[TestRow]) -> Vec<Test> {
+    let own_gemm_counts = rows.iter().any(|row| {
+        let has_baseline = row.least.is_some() || row.usual.is_some();
+        row.test == RowKind::Test(Test::GemmOwn) && row.grade != Grade::NotRun && has_baseline
     });
     let not_run = rows.iter().filter(|row| row.grade == Grade::NotRun && row.applies);
     not_run
         .filter_map(|row| match row.test {
-            What::Test(test) => Some(test),
-            What::Watched => None,
+            RowKind::Test(test) => Some(test),
+            RowKind::Telemetry => None,
         })
-        .filter(|test| !(stands && test.is_by_library()))
+        .filter(|test| !(own_gemm_counts && test.uses_library()))
         .collect()
 }
 
-impl Row {
-    /// What to do about it; none where there is nothing to do.
+impl TestRow {
+    /// What to do; `None` if nothing is.
     fn remedy(&self) -> Option<String> {
         match (&self.remedy, self.test) {
-            (Some(own), _) => Some(own.clone()),
-            (None, What::Test(test)) => remedy(test, self.grade).map(str::to_owned),
-            (None, What::Watched) if self.grade == Grade::Degraded => {
-                Some("look at the cooling and at the power of the server".to_owned())
+            (Some(specific), _) => Some(specific.clone()),
+            (None, RowKind::Test(test)) => remedy(test, self.grade).map(str::to_owned),
+            (None, RowKind::Telemetry) if self.grade == Grade::Degraded => {
+                Some("check the cooling and the power supply of the server".to_owned())
             }
-            (None, What::Watched) => remedy(Test::Compute, self.grade).map(str::to_owned),
+            (None, RowKind::Telemetry) => remedy(Test::Compute, self.grade).map(str::to_owned),
         }
     }
 
-    /// A row of a test that nothing was asked of.
+    /// A test that was not run.
     pub(super) fn not_run(test: Test, why: &str) -> Self {
         Self {
-            test: What::Test(test),
+            test: RowKind::Test(test),
             meaning: test.meaning(),
             grade: Grade::NotRun,
             why: why.to_owned(),
@@ -180,14 +179,14 @@ impl Row {
         }
     }
 
-    /// A row of a test that a GPU cannot be given as it is broken, and what to do.
+    /// A test that cannot run because the GPU is broken, with a remedy.
     pub(super) fn failed(test: Test, why: &str, remedy: &str) -> Self {
         let remedy = Some(remedy.to_owned());
         Self { grade: Grade::Fail, remedy, ..Self::not_run(test, why) }
     }
 
-    /// The same, of a GPU that has nothing to test there.
-    pub(super) fn has_not(test: Test, why: &str) -> Self {
+    /// A test that does not apply to this GPU.
+    pub(super) fn not_applicable(test: Test, why: &str) -> Self {
         Self { applies: false, ..Self::not_run(test, why) }
     }
 }
@@ -197,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_of_which_nothing_was_run_has_not_passed() {
+    fn a_gpu_without_results_has_not_passed() {
         assert_eq!(worst([Grade::Pass, Grade::NotRun].into_iter()), Grade::Pass);
         assert_eq!(worst([Grade::NotRun, Grade::NotRun].into_iter()), Grade::NotRun);
         assert_eq!(worst([Grade::NotRun, Grade::Degraded].into_iter()), Grade::Degraded);
@@ -206,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn our_own_product_stands_for_a_library_only_where_it_is_held_to_something() {
-        let own = |least: Option<f64>| Row {
+    fn the_built_in_gemm_replaces_the_library_only_with_a_baseline() {
+        let own = |least: Option<f64>| TestRow {
             grade: Grade::Pass,
             value: Some(300.0),
-            least: least.map(|value| Least { value, from: "somebody".to_owned() }),
-            ..Row::not_run(Test::GemmOwn, "")
+            least: least.map(|value| Baseline { value, from: "test".to_owned() }),
+            ..TestRow::not_run(Test::GemmOwn, "")
         };
-        let bf16 = || Row::not_run(Test::GemmBf16, "no library");
-        let fp8 = || Row::has_not(Test::GemmFp8, "no 8-bit floats");
+        let bf16 = || TestRow::not_run(Test::GemmBf16, "no library");
+        let fp8 = || TestRow::not_applicable(Test::GemmFp8, "no FP8");
         assert_eq!(missing(&[bf16(), fp8(), own(Some(264.0))]), []);
         assert_eq!(missing(&[bf16(), fp8(), own(None)]), [Test::GemmBf16]);
-        let other = Row::not_run(Test::HbmRead, "no memory");
+        let other = TestRow::not_run(Test::HbmRead, "no memory");
         assert_eq!(missing(&[other, own(Some(264.0))]), [Test::HbmRead]);
     }
 }

@@ -5,8 +5,8 @@ use farrier_facts::advisory::{Advisory, Regression};
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -14,20 +14,21 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         .advisories
         .advisory
         .iter()
-        .filter(|it| name.is_none_or(|name| names(it, name)))
+        .filter(|advisory| name.is_none_or(|name| matches(advisory, name)))
         .collect();
     let regressions: Vec<&Regression> = set
         .advisories
         .regression
         .iter()
-        .filter(|it| name.is_none_or(|name| name == "regression" || it.id == name))
+        .filter(|regression| name.is_none_or(|name| name == "regression" || regression.id == name))
         .collect();
     if let Some(name) = name
         && advisories.is_empty()
         && regressions.is_empty()
     {
-        let ids = set.advisories.advisory.iter().map(|it| it.id.as_str());
-        let known = ids.chain(set.advisories.regression.iter().map(|it| it.id.as_str()));
+        let ids = set.advisories.advisory.iter().map(|advisory| advisory.id.as_str());
+        let regressions = set.advisories.regression.iter().map(|regression| regression.id.as_str());
+        let known = ids.chain(regressions);
         return Err(unknown("advisory", name, known));
     }
     if lookup.output == Output::Json {
@@ -47,12 +48,12 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     } else {
         print_lists(&advisories, &regressions, printer)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
-/// By CVE, bulletin number or product.
-fn names(advisory: &Advisory, name: &str) -> bool {
+/// Matches by CVE, bulletin number or product.
+fn matches(advisory: &Advisory, name: &str) -> bool {
     advisory.id.eq_ignore_ascii_case(name)
         || advisory.bulletin == name
         || advisory.product.name() == name

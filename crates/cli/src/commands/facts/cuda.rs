@@ -5,9 +5,9 @@ use farrier_facts::cuda::Toolkit;
 
 use super::{Lookup, print_json, record};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let toolkits: Vec<&Toolkit> = match &lookup.name {
@@ -38,20 +38,22 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                     toolkit.version.to_string(),
                     toolkit.name.clone(),
                     toolkit.driver.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
-                    family.map(|it| format!("{} or newer", it.driver_min)).unwrap_or_default(),
+                    family
+                        .map(|family| format!("{} or newer", family.driver_min))
+                        .unwrap_or_default(),
                 ]
             })
             .collect();
         printer.table(&headings, &rows)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
-/// `12`, `12.8` or `12.8.1`.
+/// Finds by `12`, `12.8` or `12.8.1`.
 fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Toolkit>> {
-    let wanted = format!("{name}.");
-    let matches = |toolkit: &&Toolkit| format!("{}.", toolkit.version).starts_with(&wanted);
+    let prefix = format!("{name}.");
+    let matches = |toolkit: &&Toolkit| format!("{}.", toolkit.version).starts_with(&prefix);
     let found: Vec<&Toolkit> = set.cuda.toolkit.iter().filter(matches).collect();
     if found.is_empty() {
         let major = name.split('.').next().unwrap_or_default();
@@ -59,10 +61,10 @@ fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Toolkit>> {
         let of_major = minors.filter(|minor| minor.split('.').next() == Some(major));
         let known: Vec<String> = of_major.collect();
         let hint = match known.as_slice() {
-            [] => "`farrier facts cuda` lists what there is".to_owned(),
+            [] => "`farrier facts cuda` lists them all".to_owned(),
             known => format!("published: {}", known.join(", ")),
         };
-        return Err(Hinted::error(format!("there is no cuda `{name}` in the data"), hint));
+        return Err(Hinted::error(format!("no cuda `{name}` in the data"), hint));
     }
     Ok(found)
 }

@@ -7,26 +7,28 @@ use serde::Serialize;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
-/// A branch and, where a release was asked for, what is known of it.
+/// A branch and, if a release was looked up, its facts.
 #[derive(Serialize)]
-struct Found<'a> {
+struct DriverRecord<'a> {
     branch: &'a BranchFacts,
     release: Option<&'a Release>,
 }
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
-    let found: Vec<Found<'_>> = match &lookup.name {
+    let found: Vec<DriverRecord<'_>> = match &lookup.name {
         Some(name) => vec![find(set, name)?],
-        None => set.drivers.branch.iter().map(|branch| Found { branch, release: None }).collect(),
+        None => {
+            set.drivers.branch.iter().map(|branch| DriverRecord { branch, release: None }).collect()
+        }
     };
     if lookup.output == Output::Json {
         return print_json(set, "driver", &found, printer);
     }
     if lookup.name.is_some() {
-        for Found { branch, release } in &found {
+        for DriverRecord { branch, release } in &found {
             record::print(&branch.branch.to_string(), branch, printer)?;
             if let Some(release) = release {
                 record::print(&release.version.to_string(), release, printer)?;
@@ -41,15 +43,15 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             printer.paragraph("  releases", record::VALUES_AT, &releases.join(", "))?;
         }
     } else {
-        let today = sets::today();
+        let today = fact_sets::today();
         let headings =
-            ["Branch", "Kind", "CUDA", "First release", "Latest", "End of support", "On this day"];
+            ["Branch", "Kind", "CUDA", "First release", "Latest", "End of support", "Today"];
         let rows: Vec<Vec<String>> = found
             .iter()
             .rev()
-            .map(|Found { branch, .. }| {
+            .map(|DriverRecord { branch, .. }| {
                 let mark = |field: &str| {
-                    if branch.unverified.iter().any(|it| it == field) { " *" } else { "" }
+                    if branch.unverified.iter().any(|name| name == field) { " *" } else { "" }
                 };
                 vec![
                     branch.branch.to_string(),
@@ -67,25 +69,25 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             .collect();
         printer.table(&headings, &rows)?;
         printer.line("")?;
-        printer.line("* unverified: no source of NVIDIA's confirms it")?;
+        printer.line("* unverified: not confirmed by an NVIDIA source")?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
-fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Found<'a>> {
-    let bare = name.strip_prefix(['R', 'r']).unwrap_or(name);
+fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<DriverRecord<'a>> {
+    let digits = name.strip_prefix(['R', 'r']).unwrap_or(name);
     let version = name.parse::<DriverVersion>().ok();
     let number = match &version {
         Some(version) => Some(version.branch()),
-        None => bare.parse().ok().map(Branch),
+        None => digits.parse().ok().map(Branch),
     };
     let branch = number.and_then(|number| set.drivers.branch(number)).ok_or_else(|| {
         let known: Vec<String> =
             set.drivers.branch.iter().map(|branch| branch.branch.0.to_string()).collect();
         unknown("driver", name, known.iter().map(String::as_str))
     })?;
-    let release =
-        version.and_then(|version| set.drivers.release.iter().find(|it| it.version == version));
-    Ok(Found { branch, release })
+    let release = version
+        .and_then(|version| set.drivers.release.iter().find(|entry| entry.version == version));
+    Ok(DriverRecord { branch, release })
 }

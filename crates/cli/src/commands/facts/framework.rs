@@ -5,8 +5,8 @@ use farrier_facts::framework::{Build, Coverage};
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let builds: Vec<&Build> = match &lookup.name {
@@ -23,7 +23,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         for build in builds {
             let title = format!("{} {} ({})", build.package, build.version, build.build);
             record::print(&title, build, printer)?;
-            if let Some(coverage) = coverage_of(set, build) {
+            if let Some(coverage) = coverage_for(set, build) {
                 printer.paragraph("  carries code for", record::VALUES_AT, &coverage.list())?;
                 let line = format!("{} ({})", coverage.origin.line(), coverage.origin.kind);
                 printer.paragraph("  code: source", record::VALUES_AT, &line)?;
@@ -34,7 +34,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         let rows: Vec<Vec<String>> = builds.iter().rev().map(|build| row(set, build)).collect();
         printer.table(&headings, &rows)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
@@ -51,26 +51,26 @@ fn row(set: &FactSet, build: &Build) -> Vec<String> {
         build.version.to_string(),
         build.build.clone(),
         cuda,
-        coverage_of(set, build).map_or_else(|| "-".to_owned(), Coverage::list),
+        coverage_for(set, build).map_or_else(|| "-".to_owned(), Coverage::list),
         build.requires_python.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
-/// What a build carries, where a source lists this very build.
-fn coverage_of<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
+/// The GPU architectures a build has code for, if a source lists this exact build.
+fn coverage_for<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
     let cuda = build.cuda?;
-    let carried = set.frameworks.coverage(&build.package, &build.version, cuda)?;
-    (!carried.assumed).then_some(carried.coverage)
+    let entry = set.frameworks.coverage(&build.package, &build.version, cuda)?;
+    (!entry.assumed).then_some(entry.coverage)
 }
 
-/// `torch`, `torch==2.11` or `torch==2.11.0`.
+/// Finds by `torch`, `torch==2.11` or `torch==2.11.0`.
 fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Build>> {
     let (package, version) = match name.split_once("==") {
         Some((package, version)) => (package, Some(version)),
         None => (name, None),
     };
     let package = set.frameworks.package(package).ok_or_else(|| {
-        let known = set.frameworks.package.iter().map(|it| it.name.as_str());
+        let known = set.frameworks.package.iter().map(|package| package.name.as_str());
         unknown("framework", package, known)
     })?;
     let builds = set.frameworks.build.iter().filter(|build| build.package == package.name);
@@ -79,15 +79,15 @@ fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Build>> {
         Some((version, tag)) => (version, Some(tag)),
         None => (version, None),
     };
-    let wanted = format!("{version}.");
+    let prefix = format!("{version}.");
     let matches = |build: &&Build| {
-        format!("{}.", build.version).starts_with(&wanted)
+        format!("{}.", build.version).starts_with(&prefix)
             && tag.is_none_or(|tag| build.build == tag)
     };
     let found: Vec<&Build> = builds.filter(matches).collect();
     if found.is_empty() {
         let known: Vec<String> =
-            set.frameworks.builds(&package.name).map(|it| it.version.to_string()).collect();
+            set.frameworks.builds(&package.name).map(|build| build.version.to_string()).collect();
         return Err(unknown("framework", name, known.iter().map(String::as_str)));
     }
     Ok(found)

@@ -5,18 +5,18 @@ use farrier_facts::gpu::Gpu;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let gpus: Vec<&Gpu> = match &lookup.name {
         Some(name) => {
-            let named = set.gpus.by_name(name);
-            let named = named.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?;
-            if named.assumed && lookup.output == Output::Table {
-                printer.line(&format!("`{name}` is a family; {} is taken", named.gpu.id))?;
+            let matched = set.gpus.by_name(name);
+            let matched = matched.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?;
+            if matched.assumed && lookup.output == Output::Table {
+                printer.line(&format!("`{name}` is a family; using {}", matched.gpu.id))?;
             }
-            vec![named.gpu]
+            vec![matched.gpu]
         }
         None => oldest_first(set),
     };
@@ -35,7 +35,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                 .map(String::as_str)
                 .collect();
             if !aliases.is_empty() {
-                printer.paragraph("  also called", record::VALUES_AT, &aliases.join(", "))?;
+                printer.paragraph("  aliases", record::VALUES_AT, &aliases.join(", "))?;
             }
         }
     } else {
@@ -45,17 +45,17 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer.table(&headings, &rows)?;
         printer.line("")?;
         printer.line(
-            "* unverified: no source confirms it; `farrier facts gpu NAME` shows every source",
+            "* unverified: not confirmed by a source; `farrier facts gpu NAME` shows all sources",
         )?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
-/// By generation, as the architectures are listed.
+/// Sorted by generation, in the order of the architecture table.
 fn oldest_first(set: &FactSet) -> Vec<&Gpu> {
     let generation =
-        |gpu: &&Gpu| set.gpus.architecture.iter().position(|it| it.name == gpu.architecture);
+        |gpu: &&Gpu| set.gpus.architecture.iter().position(|entry| entry.name == gpu.architecture);
     let mut gpus: Vec<&Gpu> = set.gpus.gpu.iter().collect();
     gpus.sort_by_key(generation);
     gpus
@@ -63,7 +63,7 @@ fn oldest_first(set: &FactSet) -> Vec<&Gpu> {
 
 fn row(gpu: &Gpu) -> Vec<String> {
     let cell = |value: Option<f64>, field: &str| match value {
-        Some(value) if gpu.unverified.iter().any(|it| it == field) => format!("{value} *"),
+        Some(value) if gpu.unverified.iter().any(|name| name == field) => format!("{value} *"),
         Some(value) => value.to_string(),
         None => "-".to_owned(),
     };
@@ -74,12 +74,12 @@ fn row(gpu: &Gpu) -> Vec<String> {
         gpu.compute_capability.to_string(),
         memory.map_or_else(
             || "-".to_owned(),
-            |it| format!("{} GB {}", it.capacity_gb, it.technology),
+            |memory| format!("{} GB {}", memory.capacity_gb, memory.technology),
         ),
-        cell(memory.map(|it| it.bandwidth_gb_per_s), "memory.bandwidth_gb_per_s"),
-        cell(gpu.compute.as_ref().and_then(|it| it.fp16_tflops), "compute.fp16_tflops"),
-        cell(gpu.links.as_ref().and_then(|it| it.nvlink_gb_per_s), "links.nvlink_gb_per_s"),
-        cell(gpu.power.as_ref().map(|it| it.default_w), "power.default_w"),
+        cell(memory.map(|memory| memory.bandwidth_gb_per_s), "memory.bandwidth_gb_per_s"),
+        cell(gpu.compute.as_ref().and_then(|compute| compute.fp16_tflops), "compute.fp16_tflops"),
+        cell(gpu.links.as_ref().and_then(|links| links.nvlink_gb_per_s), "links.nvlink_gb_per_s"),
+        cell(gpu.power.as_ref().map(|power| power.default_w), "power.default_w"),
         gpu.mig.as_ref().map_or_else(|| "-".to_owned(), |mig| mig.instances_max.to_string()),
     ]
 }

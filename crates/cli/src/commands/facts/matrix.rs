@@ -4,41 +4,40 @@ use farrier_facts::FactSet;
 use farrier_facts::check::DataId;
 use farrier_facts::driver::{BranchFacts, Lifecycle, SupportStatus};
 use farrier_facts::gpu::Architecture;
-use farrier_facts::origin::When;
+use farrier_facts::origin::PartialDate;
 use farrier_facts::version::{Branch, CudaVersion, DriverVersion};
 use jiff::civil::Date;
 use serde::Serialize;
 
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
-/// Every driver branch: the CUDA it speaks, how far minor-version compatibility carries it, the
-/// generations it drives, and its support.
+/// Lists every driver branch: its CUDA, the newest CUDA it runs by minor-version compatibility, the
+/// GPU generations it supports, and its support status.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The day for which the status shall hold [default: today]
-    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
+    /// Date for which the status holds [default: today]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::parse_date)]
     on: Option<Date>,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// One branch.
 #[derive(Serialize)]
-struct Row<'a> {
+struct MatrixRow<'a> {
     branch: Branch,
     kind: Lifecycle,
-    /// The newest CUDA that it speaks itself.
+    /// The branch's native CUDA.
     cuda: CudaVersion,
-    /// The newest CUDA that it runs by minor-version compatibility.
+    /// The newest CUDA it runs by minor-version compatibility.
     cuda_by_minor_version: CudaVersion,
     architectures: Vec<&'a str>,
     latest: &'a DriverVersion,
-    end_of_support: Option<When>,
+    end_of_support: Option<PartialDate>,
     status: SupportStatus,
-    /// Fields that no source confirms.
+    /// Fields not confirmed by a source.
     unverified: &'a [String],
 }
 
@@ -46,13 +45,13 @@ struct Row<'a> {
 struct Matrix<'a> {
     on: Date,
     #[serde(rename = "matrix")]
-    rows: Vec<Row<'a>>,
+    rows: Vec<MatrixRow<'a>>,
     data: DataId,
 }
 
 pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let on = args.on.unwrap_or_else(sets::today);
-    let rows: Vec<Row<'_>> =
+    let on = args.on.unwrap_or_else(fact_sets::today);
+    let rows: Vec<MatrixRow<'_>> =
         set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
     if args.output == Output::Json {
         printer.json(&Matrix { on, rows, data: (&set.set).into() })?;
@@ -64,22 +63,23 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     let lines: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let drives = match row.architectures.as_slice() {
+            let gpus = match row.architectures.as_slice() {
                 [] => "-".to_owned(),
                 [one] => (*one).to_owned(),
                 [first, .., last] => format!("{first} to {last}"),
             };
-            let mark =
-                |field: &str| if row.unverified.iter().any(|it| it == field) { " *" } else { "" };
+            let mark = |field: &str| {
+                if row.unverified.iter().any(|name| name == field) { " *" } else { "" }
+            };
             let end =
-                row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string());
+                row.end_of_support.map_or_else(|| "not printed".to_owned(), |end| end.to_string());
             let end = format!("{end}{}", mark("end_of_support"));
             vec![
                 row.branch.to_string(),
                 format!("{}{}", kind(row.kind), mark("lifecycle")),
                 format!("{}{}", row.cuda, mark("native_cuda")),
                 row.cuda_by_minor_version.to_string(),
-                drives,
+                gpus,
                 row.latest.to_string(),
                 end,
                 row.status.name().to_owned(),
@@ -88,11 +88,11 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    let legend = "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it \
-                  runs by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: \
-                  the oldest to the newest GPU generation, none left out. * unverified.";
+    let legend = "CUDA: the branch's native version (PTX too). Runs to: the newest CUDA whose programs it runs \
+                  by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: the oldest \
+                  to the newest supported generation, none left out. * unverified.";
     printer.paragraph("", 0, legend)?;
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
@@ -105,11 +105,11 @@ fn kind(lifecycle: Lifecycle) -> &'static str {
     }
 }
 
-fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
-    let drives = |architecture: &&Architecture| architecture.is_driven_by(branch.branch);
-    let of_family = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;
-    let by_minor_version = set.cuda.minors().into_iter().filter(of_family).max();
-    Row {
+fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> MatrixRow<'a> {
+    let supported = |architecture: &&Architecture| architecture.is_driven_by(branch.branch);
+    let same_major = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;
+    let by_minor_version = set.cuda.minors().into_iter().filter(same_major).max();
+    MatrixRow {
         branch: branch.branch,
         kind: branch.lifecycle,
         cuda: branch.native_cuda,
@@ -120,8 +120,8 @@ fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
             .gpus
             .architecture
             .iter()
-            .filter(drives)
-            .map(|it| it.name.as_str())
+            .filter(supported)
+            .map(|architecture| architecture.name.as_str())
             .collect(),
         latest: &branch.latest,
         end_of_support: branch.end_of_support,

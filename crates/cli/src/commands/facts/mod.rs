@@ -1,4 +1,4 @@
-//! `farrier facts`: what the answers rest on.
+//! `farrier facts`: looks up the fact set.
 
 mod advisory;
 mod cuda;
@@ -17,14 +17,13 @@ use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
-/// The kinds of facts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FactsCommand {
-    /// GPUs: memory, rates, links, power, MIG, names
+    /// GPUs: memory, compute, links, power, MIG, names
     Gpu(Lookup),
     /// Driver branches: CUDA, end of support, latest release
     Driver(Lookup),
@@ -32,32 +31,32 @@ pub(crate) enum FactsCommand {
     Cuda(Lookup),
     /// Frameworks: the CUDA and the GPUs of each published build
     Framework(Lookup),
-    /// Xid messages of the GPU and of NVSwitch: what happened and what to do
+    /// GPU Xids and NVSwitch SXids: what happened and what to do
     Xid(Lookup),
     /// Security advisories and known driver regressions
     Advisory(Lookup),
-    /// Driver branch × CUDA × architecture, end of support, today's status
+    /// Driver branch × CUDA × architecture, with end of support and today's status
     Matrix(matrix::Args),
-    /// The sets of facts: the embedded one and those installed beside it
+    /// Fact sets: the embedded one and installed ones
     Sets(set::SetsArgs),
-    /// Print the whole set in force as one JSON document
+    /// Print the active fact set as one JSON document
     Export,
-    /// Check a newer set and install it beside the embedded one
+    /// Validate a newer fact set and install it
     Update(set::UpdateArgs),
 }
 
-/// One kind of fact, all of it or one record.
+/// Looks up all records of one kind, or one record.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lookup {
-    /// Which one; all without it
+    /// Record to print; all without it
     name: Option<String>,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
 pub(crate) fn run(command: &FactsCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let set = sets::active();
+    let set = fact_sets::active();
     match command {
         FactsCommand::Gpu(lookup) => gpu::run(&set, lookup, printer)?,
         FactsCommand::Driver(lookup) => driver::run(&set, lookup, printer)?,
@@ -73,7 +72,7 @@ pub(crate) fn run(command: &FactsCommand, printer: &mut Printer) -> anyhow::Resu
     Ok(Outcome::Fine)
 }
 
-/// JSON of a lookup: the records under the name of their kind, and the set that they are from.
+/// Prints a lookup as JSON: the records under their kind, and the fact set.
 fn print_json<T: Serialize>(
     set: &FactSet,
     kind: &str,
@@ -87,15 +86,15 @@ fn print_json<T: Serialize>(
     Ok(())
 }
 
-/// The error for a name that is not in the data, with the nearest that is.
+/// The error for an unknown name, with the nearest known names.
 fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> anyhow::Error {
     let near = names::nearest(name, known);
     let hint = match near.as_slice() {
-        [] => format!("`farrier facts {kind}` lists what there is"),
+        [] => format!("`farrier facts {kind}` lists them all"),
         near => {
             let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", quoted.join(", "))
         }
     };
-    Hinted::error(format!("there is no {kind} `{name}` in the data"), hint)
+    Hinted::error(format!("no {kind} `{name}` in the data"), hint)
 }

@@ -1,11 +1,11 @@
-//! One record for a person: every value, what is unverified, what is disputed, and whose word it is.
+//! Prints one record: every value, which are unverified or disputed, and the sources.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::printer::{Printer, Tone};
 
-/// Column in which values begin.
+/// Column where values start.
 pub(super) const VALUES_AT: usize = 32;
 
 /// Prints a record under a title.
@@ -21,7 +21,7 @@ pub(super) fn print(
     for dispute in fields.get("disputed").and_then(Value::as_array).into_iter().flatten() {
         let text = |key: &str| dispute[key].as_str().unwrap_or_default();
         let line = format!(
-            "{}: {} says {}; not followed: {}",
+            "{}: {} says {}; not used: {}",
             text("field"),
             text("source"),
             text("other"),
@@ -35,8 +35,8 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Fields that [`print`] shows in their own way.
-const APART: [&str; 4] = ["unverified", "disputed", "note", "origin"];
+/// Fields that [`print`] formats separately.
+const SPECIAL_FIELDS: [&str; 4] = ["unverified", "disputed", "note", "origin"];
 
 fn print_fields(
     fields: &Map<String, Value>,
@@ -47,7 +47,7 @@ fn print_fields(
     for (key, value) in fields {
         let path = if group.is_empty() { key.clone() } else { format!("{group}.{key}") };
         let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        if APART.contains(&key.as_str()) || empty {
+        if SPECIAL_FIELDS.contains(&key.as_str()) || empty {
             continue;
         }
         match value {
@@ -77,7 +77,7 @@ fn texts(value: Option<&Value>) -> Vec<String> {
     items.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A value without JSON's quotes and braces.
+/// A value without JSON quotes and braces.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -6,27 +6,27 @@ use farrier_facts::FactSet;
 use serde::Serialize;
 
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
-/// The embedded set and those installed beside it; the newest is in force.
+/// Lists the embedded and the installed fact sets; the newest is active.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetsArgs {
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// Checks all of a newer set and installs it. A bad file changes nothing.
+/// Validates a newer fact set and installs it. An invalid file changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpdateArgs {
-    /// The set: one JSON document, as `farrier facts export` prints it
+    /// Fact set: one JSON document, as printed by `farrier facts export`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct FactSetRow {
     set: String,
     date: jiff::civil::Date,
     active: bool,
@@ -34,19 +34,19 @@ struct Row {
 }
 
 pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()> {
-    let active = sets::active().set.clone();
+    let active = fact_sets::active().set.clone();
     let embedded = &FactSet::embedded().set;
-    let mut rows = vec![Row {
+    let mut rows = vec![FactSetRow {
         set: embedded.name.clone(),
         date: embedded.date,
         active: active == *embedded,
         path: None,
     }];
-    rows.extend(sets::installed().into_iter().map(|found| Row {
-        active: active == found.id,
-        set: found.id.name,
-        date: found.id.date,
-        path: Some(found.path),
+    rows.extend(fact_sets::installed().into_iter().map(|installed| FactSetRow {
+        active: active == installed.id,
+        set: installed.id.name,
+        date: installed.id.date,
+        path: Some(installed.path),
     }));
     if args.output == Output::Json {
         printer.json(&rows)?;
@@ -55,23 +55,23 @@ pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()>
     let lines: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let place = row.path.as_ref().map(|path| path.display().to_string());
+            let path = row.path.as_ref().map(|path| path.display().to_string());
             vec![
                 row.set.clone(),
                 row.date.to_string(),
-                if row.active { "in force" } else { "-" }.to_owned(),
-                place.unwrap_or_else(|| "embedded".to_owned()),
+                if row.active { "active" } else { "-" }.to_owned(),
+                path.unwrap_or_else(|| "embedded".to_owned()),
             ]
         })
         .collect();
-    printer.table(&["Set", "Date", "State", "Where"], &lines)?;
+    printer.table(&["Set", "Date", "State", "Path"], &lines)?;
     Ok(())
 }
 
 pub(super) fn update(args: &UpdateArgs, printer: &mut Printer) -> anyhow::Result<()> {
-    let installed = sets::install(&args.from)?;
+    let installed = fact_sets::install(&args.from)?;
     printer.line(&format!(
-        "installed `{}` of {} as {}; it is in force now, delete the file to go back",
+        "installed `{}` of {} as {}; it is now active, delete the file to go back",
         installed.id.name,
         installed.id.date,
         installed.path.display()

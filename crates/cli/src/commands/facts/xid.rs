@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -24,7 +24,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     }
     if lookup.output == Output::Json {
         let xids = xids.iter().map(serde_json::to_value);
-        let sxids = sxids.iter().map(|sxid| judged(sxid));
+        let sxids = sxids.iter().map(|sxid| with_verdict(sxid));
         let all: Vec<Value> = xids.chain(sxids).collect::<Result<_, _>>()?;
         return print_json(set, "xid", &all, printer);
     }
@@ -33,13 +33,13 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             record::print(&format!("Xid {}: {}", xid.code, xid.title()), xid, printer)?;
             printer.paragraph("  what to do", record::VALUES_AT, &set.xids.describe(xid))?;
             if let Some(other) = xid.disagreement() {
-                let line = format!("{other}; not followed, NVIDIA's catalogue comes first");
+                let line = format!("{other}; not used, NVIDIA's catalogue takes precedence");
                 printer.paragraph("  disputed", record::VALUES_AT, &line)?;
             }
         }
         for sxid in sxids {
             let title = format!("SXid {}: {}", sxid.code, sxid.name);
-            record::print(&title, &judged(sxid)?, printer)?;
+            record::print(&title, &with_verdict(sxid)?, printer)?;
             printer.paragraph("  what to do", record::VALUES_AT, &sxid.verdict().text)?;
         }
     } else {
@@ -58,15 +58,14 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             .collect();
         printer.table(&headings, &rows)?;
         printer.line("")?;
-        printer
-            .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
+        printer.line(&format!("plus {} NVSwitch SXids: `farrier facts xid 24007`", sxids.len()))?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 
-/// The record of an NVSwitch error with the severity and action that `farrier decode` gives it; an Xid has its own.
-fn judged(sxid: &Sxid) -> serde_json::Result<Value> {
+/// An SXid record with the severity and action that `farrier decode` assigns; an Xid has its own.
+fn with_verdict(sxid: &Sxid) -> serde_json::Result<Value> {
     let mut record = serde_json::to_value(sxid)?;
     let verdict = sxid.verdict();
     record["severity"] = serde_json::to_value(verdict.severity)?;
@@ -74,13 +73,13 @@ fn judged(sxid: &Sxid) -> serde_json::Result<Value> {
     Ok(record)
 }
 
-/// `79`, `Xid 79`, or the driver's name for it.
+/// Matches `79`, `Xid 79`, or the driver's mnemonic.
 fn is_xid(xid: &Xid, name: &str) -> bool {
     code(name, "xid") == Some(xid.code)
         || xid.mnemonic.iter().any(|mnemonic| mnemonic.eq_ignore_ascii_case(name))
 }
 
-/// `24007` or `SXid 24007`.
+/// Matches `24007` or `SXid 24007`.
 fn is_sxid(sxid: &Sxid, name: &str) -> bool {
     code(name, "sxid") == Some(sxid.code)
 }

@@ -22,7 +22,7 @@ use super::session::Session;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::commands::server::span;
-use crate::failure::{Hinted, is_unanswered, note, warn};
+use crate::failure::{Hinted, is_unavailable, note, warn};
 use crate::printer::Printer;
 
 /// How often the server is asked whether the file is there.
@@ -163,7 +163,7 @@ fn request(
     loop {
         let found: NodeDetail = match session.get(&detail) {
             // The server is being restarted: the order is in its log.
-            Err(err) if is_unanswered(&err) && begin.elapsed() < wait => {
+            Err(err) if is_unavailable(&err) && begin.elapsed() < wait => {
                 warn(&err);
                 std::thread::sleep(RECONNECT_EVERY);
                 session.reconnect();
@@ -193,7 +193,7 @@ fn request(
             return Err(Hinted::error(text, hint));
         }
         if printer.is_terminal() {
-            printer.take_back()?;
+            printer.clear_transient()?;
             printer.transient(&format!("waiting for {node}: {waits_for}"))?;
         }
         std::thread::sleep(LOOK_EVERY.min(wait.saturating_sub(begin.elapsed())));
@@ -210,7 +210,7 @@ fn not_connected(node: &NodeDetail) -> Option<String> {
 
 fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
     if printer.is_terminal() {
-        printer.take_back()?;
+        printer.clear_transient()?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use farrier_wire::rest::{EventPage, EventRow};
 use super::session::{Path, Session};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::{is_unanswered, warn};
+use crate::failure::{is_unavailable, warn};
 use crate::printer::Printer;
 
 /// How long until a stream that broke off is taken up again.
@@ -109,7 +109,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
             Ok(true) => return Ok(()),
             Ok(false) => tries = 0,
             // A server that refused the request refuses the next one too.
-            Err(err) if last.is_none() || tries >= TRIES || !is_unanswered(&err) => {
+            Err(err) if last.is_none() || tries >= TRIES || !is_unavailable(&err) => {
                 return Err(err);
             }
             Err(err) => {

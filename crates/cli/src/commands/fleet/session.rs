@@ -280,10 +280,10 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
     let message = Chain(err).to_string();
     match err {
         // It ends, or has too much to do.
-        RestError::Refused(problem) if problem.status == 503 => Hinted::unanswered(message, hint),
+        RestError::Refused(problem) if problem.status == 503 => Hinted::unavailable(message, hint),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. })
         | RestError::Broken(_)
-        | RestError::Slow => Hinted::unanswered(message, hint),
+        | RestError::Slow => Hinted::unavailable(message, hint),
         _ => Hinted::error(message, hint),
     }
 }

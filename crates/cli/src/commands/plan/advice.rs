@@ -7,8 +7,8 @@ use farrier_planner::run::{TrainingRun, TrainingTask};
 use farrier_planner::search::{self, Constraints};
 
 use super::request::PlanRequest;
+use crate::fact_sets;
 use crate::failure::Hinted;
-use crate::sets;
 
 /// Checks a run; the error hints at an alternative.
 pub(super) fn check_run(
@@ -41,7 +41,7 @@ pub(super) fn alternatives(request: &PlanRequest, constraints: &Constraints, few
     let run = &request.run;
     let found: Vec<String> = [
         more_gpus(run, constraints, few).map(|gpus| format!("{gpus} GPUs fit")),
-        larger_gpu(&sets::active(), run, constraints, few)
+        larger_gpu(&fact_sets::active(), run, constraints, few)
             .map(|gpu| format!("{few} × `{gpu}` fit")),
         lora_fits(run, constraints, few).then(|| "LoRA fits (`--lora`)".to_owned()),
         relaxed_fits(run, constraints, few)

@@ -12,9 +12,9 @@ use farrier_planner::gpu::Accelerator;
 use super::format::{number, percent};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// The `farrier diag` tests that a plan depends on.
 const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let text = match &args.from {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("failed to read `{}`", path.display()))?,

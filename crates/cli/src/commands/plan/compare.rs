@@ -15,9 +15,9 @@ use super::request::{self, LinkArgs, WorkloadArgs};
 use super::value_parsers::{count as whole, days, price, up_to};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// GPUs to compare by default, oldest first.
 const DEFAULT_GPUS: [&str; 7] = [
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let basis = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
         (_, Some(usd), ..) => Basis::UsdPerHour(usd),
         (_, _, Some(days), Some(tokens)) => Basis::Days { days, tokens },

@@ -1,6 +1,6 @@
 //! Number formatting.
 
-pub(super) use crate::spread::thousands as grouped;
+pub(super) use crate::stats::thousands as grouped;
 
 /// Three significant digits with thousands separators: `12,300`, `0.0123`.
 pub(super) fn number(value: f64) -> String {

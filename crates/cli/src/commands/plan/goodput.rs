@@ -20,8 +20,8 @@ use super::train::{NothingFits, best};
 use super::value_parsers::up_to;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// A run and its failure model.
 #[derive(Debug, clap::Args)]
@@ -136,7 +136,7 @@ fn choose_run(
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let tokens = args.work.tokens;
     let request = request::from_args(&facts, &args.work, &args.cluster, &args.split)?;
     let planner = args.calibration.planner(&request.run.gpu)?;

@@ -13,7 +13,7 @@ use farrier_planner::run::TrainingTask;
 use farrier_planner::search;
 
 use super::format::{count, grouped, number, percent, usd};
-use crate::page::{escape, head_with_colours};
+use crate::charts::{escape, head_with_colours};
 
 /// Days and cost of the run on a number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -10,8 +10,8 @@ use farrier_planner::score::{ErrorStats, Score, ScoredRow, score};
 use super::format::percent;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// The table to score.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 const LIST_ALL_MAX: usize = 30;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let (name, bytes) = match &args.file {
         Some(path) => {
             let bytes = std::fs::read(path)

@@ -21,9 +21,9 @@ use super::search_args::{SearchArgs, SearchGoal};
 use super::train_output;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use crate::sets;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let answer = match answer(&facts, args)? {
         Ok(answer) => answer,
         Err(nothing_fits) => return report_nothing_fits(&nothing_fits, args, printer),

@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use super::{BEHIND, Folder, accept_log, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
-use crate::{log, sets};
+use crate::{fact_sets, log};
 
 /// Runs the server.
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         },
         certificate_life: args.certificate_life,
         new_authority: args.new_authority,
-        facts: sets::active(),
+        facts: fact_sets::active(),
         ..Options::new(args.folder.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;

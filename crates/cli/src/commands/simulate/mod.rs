@@ -1,4 +1,4 @@
-//! `farrier simulate`: nodes that are not there, for clients that do not know.
+//! `farrier simulate`: simulated GPU nodes for unmodified clients.
 
 mod clock;
 mod inject;
@@ -15,19 +15,20 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// What to do with a simulated node.
+/// Commands for simulated nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimulateCommand {
-    /// Make a node: GPUs, a `libnvidia-ml.so.1` that answers for them, and the files of such a host
+    /// Create a node: GPUs, a `libnvidia-ml.so.1` for them, and the host's files
     Node(node::Args),
-    /// Let something happen to a simulated node, while clients run
+    /// Inject a fault or an event into a simulated node while clients run
     Inject(inject::Args),
-    /// Set the clock of a simulated node, so that an hour takes no time
+    /// Set the clock of a simulated node, to skip time
     ///
-    /// What the node itself counts follows it: energy, time that clocks were held, uptime, its kernel log. An agent that watches the
-    /// node goes by this machine's clock: its windows and waits do not pass any faster.
+    /// The node's own counters follow this clock: energy, throttled time, uptime and the kernel
+    /// log. An agent that watches the node uses the real clock, so its windows and timeouts do not
+    /// run faster.
     Clock(clock::Args),
-    /// What a simulated node is like now
+    /// Show the state of a simulated node
     Show(show::Args),
 }
 
@@ -41,25 +42,28 @@ pub(crate) fn run(command: &SimulateCommand, printer: &mut Printer) -> anyhow::R
     Ok(Outcome::Fine)
 }
 
-/// The node in `path`, which must be there.
-fn existing(path: &Path) -> anyhow::Result<NodeDir> {
-    let directory = NodeDir::at(path);
+/// Opens the node in `path`. Fails if there is none.
+fn open_node(path: &Path) -> anyhow::Result<NodeDir> {
+    let directory = NodeDir::new(path);
     if !directory.node_path().exists() {
         return Err(Hinted::error(
             format!("there is no simulated node in `{}`", path.display()),
-            format!("`farrier simulate node {} --sku H100-SXM5-80GB` makes one", path.display()),
+            format!(
+                "create one with `farrier simulate node {} --sku H100-SXM5-80GB`",
+                path.display()
+            ),
         ));
     }
     directory.node().with_context(|| {
         Hinted::plain(
-            "the simulated node is broken",
-            "put its file right, or make the node anew with `--force`",
+            "failed to read the simulated node",
+            "fix the file, or recreate the node with `--force`",
         )
     })?;
     Ok(directory)
 }
 
-/// Milliseconds of the Unix clock.
+/// Current time, Unix milliseconds.
 pub(crate) fn now_unix_ms() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }

@@ -4,57 +4,57 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_sim::host::Adapters;
-use farrier_sim::make::{self, MakeError, Spec};
+use farrier_sim::builder::{self, BuildError, NodeSpec};
+use farrier_sim::host::NicConfig;
 use farrier_sim::{Host, NodeDir, StoreError};
 
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
-/// The name of the library as it is built.
-const BUILT: &str = "libfarrier_nvml_sim.so";
+/// File name of the library as built by cargo.
+const LIBRARY_FILE: &str = "libfarrier_nvml_sim.so";
 
-/// The node to make.
+/// The node to create.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to make it; must be empty or not there
+    /// Where to create the node; must be empty or not exist
     dir: PathBuf,
-    /// The GPU, by any of its names
+    /// GPU model, by any of its names
     #[arg(long, value_name = "GPU")]
     sku: String,
-    /// How many of them
+    /// Number of GPUs
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     gpus: u32,
-    /// The driver
+    /// Driver version
     #[arg(long, value_name = "VERSION", default_value = "580.95.05")]
     driver: String,
-    /// The kernel, as `uname -r` prints it
+    /// Kernel release, as printed by `uname -r`
     #[arg(long, value_name = "RELEASE", default_value = "6.8.0-86-generic")]
     kernel: String,
-    /// InfiniBand ports
+    /// Number of InfiniBand ports
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=8))]
     adapters: u32,
-    /// The adapters are Ethernet (RoCE)
+    /// Make the ports Ethernet (RoCE)
     #[arg(long)]
     roce: bool,
-    /// Elastic Fabric Adapters
+    /// Number of Elastic Fabric Adapters
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=32))]
     efa: u32,
-    /// Decides UUIDs, serial numbers and the host's name
+    /// Seed of UUIDs, serial numbers and the host name
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Make it with a clock that stands still at this moment, in milliseconds of the Unix clock
+    /// Freeze the clock at this time, in Unix milliseconds
     #[arg(long, value_name = "MILLISECONDS")]
     clock_unix_ms: Option<u64>,
-    /// Replace the node that is there
+    /// Replace an existing simulated node
     #[arg(long)]
     force: bool,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let library = library()?;
-    let spec = Spec {
+    let spec = NodeSpec {
         sku: args.sku.clone(),
         gpus: args.gpus,
         driver: args.driver.clone(),
@@ -62,18 +62,19 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (mut node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    let (mut node, gpus) =
+        builder::build_node(&fact_sets::active(), &spec).map_err(|err| with_hint(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
-    let adapters = Adapters { ports: args.adapters, ethernet: args.roce, efa: args.efa };
-    let host = Host::of(&node, adapters);
+    let nic_config = NicConfig { ports: args.adapters, ethernet: args.roce, efa: args.efa };
+    let host = Host::new(&node, nic_config);
     if args.force {
-        refuse_stranger(&args.dir)?;
+        require_simulated_node(&args.dir)?;
     }
-    let directory = NodeDir::at(&args.dir);
+    let directory = NodeDir::new(&args.dir);
     directory.create(&node, &host, &gpus, args.force).map_err(|err| match err {
         StoreError::NotEmpty { .. } => Hinted::error(
             err.to_string(),
-            "name another directory, or replace the simulated node in it with `--force`",
+            "choose another directory, or replace the simulated node with `--force`",
         ),
         err => err.into(),
     })?;
@@ -85,75 +86,84 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only a simulated node is replaced: a slip of the finger must not cost a home directory's `lib`.
-fn refuse_stranger(dir: &Path) -> anyhow::Result<()> {
+/// Only a simulated node may be replaced: a mistyped path must not delete the `lib` of a home
+/// directory.
+fn require_simulated_node(dir: &Path) -> anyhow::Result<()> {
     let occupied = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && !dir.join("node.json").is_file() {
         return Err(Hinted::error(
-            format!("`{}` is not empty and is no simulated node", dir.display()),
-            "name another directory: `--force` replaces simulated nodes only",
+            format!("`{}` is not empty and not a simulated node", dir.display()),
+            "choose another directory; `--force` only replaces simulated nodes",
         ));
     }
     Ok(())
 }
 
-/// Puts the library where loaders look for it.
+/// Installs the library where the loader looks for it.
 fn install(library: &Path, directory: &NodeDir) -> anyhow::Result<()> {
     let target = directory.library_path();
     fs::copy(library, &target).with_context(|| {
         format!("failed to copy `{}` to `{}`", library.display(), target.display())
     })?;
-    let short = target.with_file_name("libnvidia-ml.so");
-    std::os::unix::fs::symlink("libnvidia-ml.so.1", &short)
-        .with_context(|| format!("failed to make the link `{}`", short.display()))
+    let symlink = target.with_file_name("libnvidia-ml.so");
+    std::os::unix::fs::symlink("libnvidia-ml.so.1", &symlink)
+        .with_context(|| format!("failed to create the symlink `{}`", symlink.display()))
 }
 
-/// The library: where the environment says, beside the executable, where packages put it, or where it was built with this program.
+/// Finds the library: named in the environment, next to the executable, in a package's location, or
+/// in the cargo target directory.
 fn library() -> anyhow::Result<PathBuf> {
-    let executable = std::env::current_exe().context("failed to find the own executable")?;
+    let executable = std::env::current_exe().context("failed to locate the executable")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
-    if let Some(named) = std::env::var_os("FARRIER_NVML_SIM").map(PathBuf::from) {
-        if named.is_file() {
-            return Ok(named);
+    if let Some(path) = std::env::var_os("FARRIER_NVML_SIM").map(PathBuf::from) {
+        if path.is_file() {
+            return Ok(path);
         }
         return Err(Hinted::error(
-            format!("FARRIER_NVML_SIM names `{}`, and there is no file", named.display()),
-            format!("name the `{BUILT}` that `cargo build -p farrier-nvml-sim` makes, or unset it"),
+            format!("FARRIER_NVML_SIM is set to `{}`, which is not a file", path.display()),
+            format!(
+                "set it to the `{LIBRARY_FILE}` built by `cargo build -p farrier-nvml-sim`, or unset it"
+            ),
         ));
     }
-    // Where cargo leaves it when it builds this program; then where it lies when it was built or installed by itself.
-    let mut places = vec![
-        folder.join("deps").join(BUILT),
-        folder.join(BUILT),
-        folder.join("../lib/farrier").join(BUILT),
+    // The folder where cargo builds it with this program, then those of a separate build or
+    // install.
+    let mut candidates = vec![
+        folder.join("deps").join(LIBRARY_FILE),
+        folder.join(LIBRARY_FILE),
+        folder.join("../lib/farrier").join(LIBRARY_FILE),
     ];
-    // `cargo install` moves the program away and leaves the library in the checkout.
+    // `cargo install` moves the program but leaves the library in the checkout.
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    places.extend(["release", "debug"].map(|it| checkout.join(it).join("deps").join(BUILT)));
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        let beside = folder.join(BUILT);
+    candidates.extend(
+        ["release", "debug"].map(|profile| checkout.join(profile).join("deps").join(LIBRARY_FILE)),
+    );
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let expected = folder.join(LIBRARY_FILE);
         Hinted::error(
             format!(
-                "simulated nodes need `{BUILT}`, a library that answers as NVML does, and it is not beside this program: `{}`",
-                beside.display()
+                "the simulated NVML library is missing: `{}`",
+                expected.display()
             ),
             format!(
-                "in a checkout `cargo build --release -p farrier-nvml-sim` makes it as `target/release/{BUILT}`: copy it there, or name it in FARRIER_NVML_SIM"
+                "build it with `cargo build --release -p farrier-nvml-sim` and copy `target/release/{LIBRARY_FILE}` there, or set FARRIER_NVML_SIM to its path"
             ),
         )
     })
 }
 
-fn hinted(err: &MakeError) -> anyhow::Error {
+fn with_hint(err: &BuildError) -> anyhow::Error {
     let hint = match err {
-        MakeError::UnknownSku { near, .. } if !near.is_empty() => {
-            let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
+        BuildError::UnknownSku { suggestions, .. } if !suggestions.is_empty() => {
+            let quoted: Vec<String> = suggestions.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", quoted.join(", "))
         }
-        MakeError::UnknownSku { .. } => "`farrier facts gpu` lists what there is".to_owned(),
-        MakeError::UnknownBranch { .. } => "`farrier facts driver` lists what there is".to_owned(),
-        MakeError::Driver { .. } => "a driver version is such as 580.95.05".to_owned(),
-        MakeError::Gpus { .. } => "eight is what baseboards have".to_owned(),
+        BuildError::UnknownSku { .. } => "`farrier facts gpu` lists the known GPUs".to_owned(),
+        BuildError::UnknownBranch { .. } => {
+            "`farrier facts driver` lists the known branches".to_owned()
+        }
+        BuildError::InvalidDriver { .. } => "use a version such as 580.95.05".to_owned(),
+        BuildError::GpuCount { .. } => "baseboards have 8 GPUs".to_owned(),
     };
     Hinted::error(err.to_string(), hint)
 }

@@ -13,20 +13,20 @@ use crate::printer::{Printer, Tone};
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct SimulatedNodeJson {
     node: Node,
     host: Host,
     gpus: Vec<Gpu>,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let directory = super::existing(&args.dir)?;
+    let directory = super::open_node(&args.dir)?;
     let (node, host) = (directory.node()?, directory.host()?);
     let gpus = directory
         .gpu_numbers()?
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         .map(|number| directory.gpu(number))
         .collect::<Result<Vec<_>, _>>()?;
     if args.output == Output::Json {
-        printer.json(&Shown { node, host, gpus })?;
+        printer.json(&SimulatedNodeJson { node, host, gpus })?;
         return Ok(());
     }
     let [major, minor] = node.cuda;
@@ -47,37 +47,37 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         printer.line(&format!("adapters: {}", nics.join(", ")))?;
     }
     if let Some(now) = node.clock_unix_ms {
-        printer.line(&format!("the clock stands at {now} ms"))?;
+        printer.line(&format!("clock frozen at {now} ms"))?;
     }
-    for words in wrong_with_node(&node).into_iter().chain(host.wrong()) {
-        printer.line(&printer.toned(Tone::Bad, &words))?;
+    for fault in describe_node_faults(&node).into_iter().chain(host.describe_faults()) {
+        printer.line(&printer.toned(Tone::Bad, &fault))?;
     }
     printer.line("")?;
     let rows: Vec<Vec<String>> =
         gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu)).collect();
     printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory"], &rows)?;
     printer.line("")?;
-    // Below the table, where nothing of it is folded.
-    if gpus.iter().all(|gpu| gpu.wrong().is_empty()) {
-        printer.line(&printer.toned(Tone::Good, "nothing is wrong with the GPUs"))?;
+    // Below the table, so that long descriptions are not wrapped in a cell.
+    if gpus.iter().all(|gpu| gpu.describe_faults().is_empty()) {
+        printer.line(&printer.toned(Tone::Good, "no GPU faults"))?;
     }
     for (number, gpu) in gpus.iter().enumerate() {
-        for words in gpu.wrong() {
-            printer.line(&printer.toned(Tone::Bad, &format!("GPU {number}: {words}")))?;
+        for fault in gpu.describe_faults() {
+            printer.line(&printer.toned(Tone::Bad, &format!("GPU {number}: {fault}")))?;
         }
     }
     Ok(())
 }
 
-fn wrong_with_node(node: &Node) -> Vec<String> {
-    let mut wrong: Vec<String> = node.faults.iter().map(ToString::to_string).collect();
+fn describe_node_faults(node: &Node) -> Vec<String> {
+    let mut faults: Vec<String> = node.faults.iter().map(ToString::to_string).collect();
     if !node.driver_loaded {
-        wrong.push("the driver is not loaded".to_owned());
+        faults.push("the driver is not loaded".to_owned());
     }
     if let Some(version) = &node.replaced_by {
-        wrong.push(format!("the driver on disk is {version}"));
+        faults.push(format!("the driver on disk is {version}"));
     }
-    wrong
+    faults
 }
 
 fn row(number: usize, gpu: &Gpu) -> Vec<String> {

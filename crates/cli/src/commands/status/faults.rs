@@ -1,4 +1,4 @@
-//! Faults for people: by part, with one thing to do first, and what supports it below.
+//! Prints faults by component: the first action, then the findings and their evidence.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use farrier_fleet::health::{Evidence, Finding, Subject};
 use super::print::second;
 use crate::printer::{Printer, Tone};
 
-/// The width of `do first` or of the longest severity, with spaces, as in `farrier decode`.
+/// The width of `do first` or the longest severity plus spaces, as in `farrier decode`.
 const INDENT: usize = 12;
 
-/// Of a finding's evidence the newest that are shown.
+/// Newest evidence entries shown per finding.
 const EVIDENCE_SHOWN: usize = 3;
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let by_id: BTreeMap<u64, &FindingStatus> =
-        status.findings.iter().map(|it| (it.finding.id, it)).collect();
+        status.findings.iter().map(|entry| (entry.finding.id, entry)).collect();
     let mut reboot_for: Option<&str> = None;
     for group in &status.groups {
         printer.line("")?;
@@ -27,20 +27,20 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         if group.do_first.action == Action::RebootNode {
             reboot_for = reboot_for.or(Some(&group.name));
         }
-        let mut said = Said { remedies: vec![&group.do_first.text], clears: "" };
+        let mut printed = Printed { remedies: vec![&group.do_first.text], clears: "" };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
-            print_finding(shown, group, &said, printer)?;
-            said.remedies.extend(shown.finding.remedy.as_deref());
-            said.clears = &shown.finding.clears;
+            print_finding(shown, group, &printed, printer)?;
+            printed.remedies.extend(shown.finding.remedy.as_deref());
+            printed.clears = &shown.finding.clears;
         }
     }
     Ok(())
 }
 
-/// What stands above a finding in its group and is not said again.
-struct Said<'s> {
+/// Texts already printed in this group, which are not repeated.
+struct Printed<'s> {
     remedies: Vec<&'s str>,
-    /// By the one before.
+    /// From the previous finding.
     clears: &'s str,
 }
 
@@ -60,8 +60,10 @@ fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> a
         (Action::RebootNode, Some(other)) => {
             format!("{}: the same reboot as for {other}.", first.action)
         }
-        // What is to be done is known: "investigate" would say less.
-        (Action::Investigate, _) if first.text != first.action.asks() => format!("{}.", first.text),
+        // The text is more specific than the action "investigate".
+        (Action::Investigate, _) if first.text != first.action.instruction() => {
+            format!("{}.", first.text)
+        }
         (action, _) => format!("{action}: {}.", first.text),
     };
     if first.action_by == ActionBy::Driver {
@@ -73,7 +75,7 @@ fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> a
 fn print_finding(
     shown: &FindingStatus,
     group: &Group,
-    said: &Said<'_>,
+    printed: &Printed<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let Finding { code, detail, severity, text, evidence, count, clears, .. } = &shown.finding;
@@ -85,12 +87,12 @@ fn print_finding(
     let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
     let times = if *count == 1 { String::new() } else { format!(", {count} times") };
     let since = second(shown.finding.first_seen);
-    let not_kept = if shown.durable { "" } else { " (not on disk yet)" };
+    let not_durable = if shown.durable { "" } else { " (not on disk yet)" };
     let action = shown.finding.action;
     let action =
         if action == group.do_first.action { String::new() } else { format!(" → {action}") };
-    let head = format!("{code}{detail}{link}, since {since}{times}{not_kept}{action}");
-    // The colour's letters must not count as width: padded first, coloured after.
+    let head = format!("{code}{detail}{link}, since {since}{times}{not_durable}{action}");
+    // Pad first, then colour: escape codes must not count as width.
     let word = severity.to_string();
     let padded = format!("  {word:<9} ").replacen(&word, &printer.severity(*severity), 1);
     printer.line(&format!("{padded}{head}"))?;
@@ -99,38 +101,38 @@ fn print_finding(
         printer.paragraph("    seen", INDENT, &evidence_text(evidence, text))?;
     }
     if let Some(remedy) = &shown.finding.remedy
-        && !said.remedies.contains(&remedy.as_str())
+        && !printed.remedies.contains(&remedy.as_str())
     {
         printer.paragraph("    do", INDENT, &format!("{remedy}."))?;
     }
-    if !clears.is_empty() && said.clears != clears {
+    if !clears.is_empty() && printed.clears != clears {
         printer.paragraph("    clears", INDENT, clears)?;
     }
     Ok(())
 }
 
-fn evidence_text(evidence: &Evidence, said: &str) -> String {
-    let (who, text, at) = match evidence {
+fn evidence_text(evidence: &Evidence, finding_text: &str) -> String {
+    let (source, text, at) = match evidence {
         Evidence::Signal { signal, text, value, note, at, .. } => {
             let text = match value {
                 _ if !text.is_empty() => text.clone(),
                 Reading::Value(value) => format!("{signal} was {value}"),
-                Reading::Absent => format!("{signal} was not there"),
-                Reading::Unreadable(why) => format!("{signal} was not readable: {why}"),
+                Reading::Absent => format!("{signal} was absent"),
+                Reading::Unreadable(why) => format!("{signal} was unreadable: {why}"),
             };
             let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
             return format!("{}: {text}{note}", second(*at));
         }
         Evidence::Nvml { xid, at, .. } => return format!("{}: {xid}", second(*at)),
-        // Journals of before have no line.
+        // Older journals have no line.
         Evidence::Kernel { text, line, at, .. } => {
             ("in the kernel log", if line.is_empty() { text } else { line }, at)
         }
-        Evidence::Check { text, at } => ("by the check of the node", text, at),
+        Evidence::Check { text, at } => ("in the node check", text, at),
     };
-    // What the finding says already is not said again.
-    let text = if text == said { String::new() } else { format!(": {text}") };
-    format!("{} {who}{text}", second(*at))
+    // Do not repeat the finding's own text.
+    let text = if text == finding_text { String::new() } else { format!(": {text}") };
+    format!("{} {source}{text}", second(*at))
 }
 
 #[cfg(test)]
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nvml_told_is_not_said_to_stand_in_the_log() {
+    fn evidence_from_nvml_does_not_mention_the_kernel_log_line() {
         let (text, at) = ("Off the bus.".to_owned(), Timestamp::UNIX_EPOCH);
         let xid = NvmlXid { code: 79, gpu: GpuUuid("GPU-5f2a".to_owned()), index: Some(5) };
         let by_nvml = Evidence::Nvml { xid, text: text.clone(), at };
@@ -151,7 +153,7 @@ mod tests {
         );
         let line = "NVRM: Xid".to_owned();
         let logged = Evidence::Kernel { text, line, pid: None, process: None, at };
-        let said = evidence_text(&logged, "something else");
-        assert!(said.ends_with(" in the kernel log: NVRM: Xid"), "{said}");
+        let line = evidence_text(&logged, "something else");
+        assert!(line.ends_with(" in the kernel log: NVRM: Xid"), "{line}");
     }
 }

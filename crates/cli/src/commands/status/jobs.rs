@@ -1,4 +1,4 @@
-//! The jobs of a node for people: a line each, and below it what somebody should know of one.
+//! Prints the jobs of a node: one row each, and notes below.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use jiff::SignedDuration;
 use super::print::second;
 use crate::printer::Printer;
 
-/// A rank that is slower than this is worth a word; below it is how ranks are.
-const SLOW: f64 = 1.1;
+/// Slowest rank over median at which a note is printed; smaller differences are normal.
+const SLOW_RATIO: f64 = 1.1;
 
-/// As long as the agent shows a job that has left.
+/// How long the agent shows a job after its ranks disconnected.
 const GONE_SHOWN: SignedDuration = SignedDuration::from_hours(24);
 
 pub(super) fn print(
@@ -27,7 +27,7 @@ pub(super) fn print(
     jobs.sort_by_key(|job| job.left.is_some());
     let rows: Vec<Vec<String>> = jobs.iter().map(|job| row(job)).collect();
     let headings =
-        ["job", "ranks", "phase", "step", "loss", "tokens/s", "slowest", "OOM", "last heard"];
+        ["job", "ranks", "phase", "step", "loss", "tokens/s", "slowest", "OOM", "last report"];
     printer.table(&headings, &rows)?;
     for job in jobs {
         for note in notes(job, names) {
@@ -47,7 +47,10 @@ fn row(job: &JobState) -> Vec<String> {
         maybe(job.step.map(|step| step.to_string())),
         maybe(job.loss.map(|loss| format!("{loss:.4}"))),
         maybe(job.tokens_per_s.map(|rate| format!("{rate:.0}"))),
-        maybe(slowest.map(|(it, over)| format!("rank {} {:+.0} %", it.rank, (over - 1.0) * 100.0))),
+        maybe(
+            slowest
+                .map(|(rank, over)| format!("rank {} {:+.0} %", rank.rank, (over - 1.0) * 100.0)),
+        ),
         job.ooms.to_string(),
         second(job.last_heard),
     ]
@@ -66,18 +69,18 @@ fn ranks(job: &JobState) -> String {
     all.map_or(here.clone(), |size| format!("{here}, {size} in all"))
 }
 
-/// What stands out, worst first.
+/// Notes, worst first.
 fn notes(job: &JobState, names: &BTreeMap<String, String>) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(checkpoint(job, names));
     if let Some(left) = job.left {
         let until = left.checked_add(GONE_SHOWN).unwrap_or(left);
         let (left, until) = (second(left), second(until));
-        notes.push(format!("no rank is connected since {left}; shown until {until}"));
+        notes.push(format!("no rank connected since {left}; shown until {until}"));
     }
     if let Some(at) = job.oom_at {
         let rank = job.oom_rank.map(|rank| format!(" by rank {rank}")).unwrap_or_default();
-        let wanted = job.oom_bytes_wanted.map(|bytes| format!(", which wanted {}", size(bytes)));
+        let wanted = job.oom_bytes_wanted.map(|bytes| format!(", requested {}", size(bytes)));
         let times = if job.ooms == 1 { "once".to_owned() } else { format!("{} times", job.ooms) };
         let wanted = wanted.unwrap_or_default();
         notes.push(format!("out of GPU memory {times}, last {}{rank}{wanted}", second(at)));
@@ -86,38 +89,42 @@ fn notes(job: &JobState, names: &BTreeMap<String, String>) -> Vec<String> {
     notes
 }
 
-/// What was asked for and what came of it.
+/// The last checkpoint request and its result.
 fn checkpoint(job: &JobState, names: &BTreeMap<String, String>) -> Option<String> {
     let step = job.checkpoint_step.map(|step| format!(" of step {step}")).unwrap_or_default();
     let taken = job.checkpoint_at.map(|at| format!("taken {}{step}", second(at)));
     let failed = job.checkpoint_failed.as_ref().map(|why| format!("; the last one failed: {why}"));
     let failed = failed.unwrap_or_default();
-    let Some(asked) = job.checkpoint_wanted_at else {
+    let Some(requested) = job.checkpoint_wanted_at else {
         let taken = taken.unwrap_or_else(|| "none taken".to_owned());
         let worth = job.checkpoint_at.is_some() || !failed.is_empty();
         return worth.then(|| format!("checkpoint {taken}{failed}"));
     };
-    let answer = match (taken, job.checkpoint_at) {
-        (Some(taken), Some(at)) if at >= asked => taken,
+    let result = match (taken, job.checkpoint_at) {
+        (Some(taken), Some(at)) if at >= requested => taken,
         (Some(taken), _) => format!("none since, the last one {taken}"),
         (None, _) => "none taken yet".to_owned(),
     };
-    let mut why = job.checkpoint_wanted_for.join(", ");
+    let mut reason = job.checkpoint_wanted_for.join(", ");
     for (uuid, name) in names {
-        why = why.replace(uuid.as_str(), name);
+        reason = reason.replace(uuid.as_str(), name);
     }
-    Some(format!("checkpoint asked for {} because of {why}; {answer}{failed}", second(asked)))
+    Some(format!(
+        "checkpoint requested {} because of {reason}; {result}{failed}",
+        second(requested)
+    ))
 }
 
 fn slowest(job: &JobState, names: &BTreeMap<String, String>) -> Option<String> {
-    let over = job.slowest_over_median.filter(|over| *over >= SLOW)?;
+    let over = job.slowest_over_median.filter(|over| *over >= SLOW_RATIO)?;
     let slowest = job.slowest.as_ref()?;
     let gpu = slowest.gpu.as_ref().map(|gpu| names.get(&gpu.0).unwrap_or(&gpu.0).clone());
-    let place: Vec<String> =
+    let location: Vec<String> =
         gpu.into_iter().chain(slowest.pid.map(|pid| format!("pid {pid}"))).collect();
-    let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
+    let location =
+        if location.is_empty() { String::new() } else { format!(" ({})", location.join(", ")) };
     Some(format!(
-        "rank {}{place} took {:.2} s for step {}, {:.0} % more than the median of {:.2} s",
+        "rank {}{location} took {:.2} s for step {}, {:.0} % more than the median of {:.2} s",
         slowest.rank,
         slowest.step_s?,
         slowest.step,

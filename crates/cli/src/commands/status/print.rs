@@ -1,4 +1,4 @@
-//! The state of a node for people.
+//! Prints the status of a node for people.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
-use super::{faults, jobs, server, unseen};
+use super::{coverage, faults, jobs, server};
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -17,12 +17,12 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     jobs::print(&status.jobs, &names(status), printer)?;
     faults::print(status, printer)?;
     advice(status, printer)?;
-    unseen::print(status, printer)?;
+    coverage::print(status, printer)?;
     server::print(status, printer)?;
     cost(status, printer)
 }
 
-/// One line, for a loop over many nodes.
+/// Prints one line, for a loop over many nodes.
 pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let verdict = verdict(status, printer);
     let node = match (&status.node, &status.agent) {
@@ -32,7 +32,7 @@ pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     };
     let mut parts = vec![node];
     let mut counts: BTreeMap<Severity, u32> = BTreeMap::new();
-    for finding in status.findings.iter().map(|it| &it.finding) {
+    for finding in status.findings.iter().map(|entry| &entry.finding) {
         if finding.kind == FindingKind::Fault {
             *counts.entry(finding.severity).or_default() += 1;
         }
@@ -43,11 +43,13 @@ pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         [] => "no fault".to_owned(),
         counts => format!("faults: {}", counts.join(", ")),
     });
-    let unseen = unseen::count(status);
-    if unseen > 0 {
-        parts.push(format!("not seen: {unseen}"));
+    let gaps = coverage::gap_count(status);
+    if gaps > 0 {
+        parts.push(format!("coverage gaps: {gaps}"));
     }
-    if let Some(group) = status.groups.first().filter(|it| it.do_first.action != Action::Ignore) {
+    if let Some(group) =
+        status.groups.first().filter(|group| group.do_first.action != Action::Ignore)
+    {
         parts.push(format!("do first: {} ({})", group.do_first.action, group.name));
     }
     Ok(printer.line(&format!("{verdict}: {}", parts.join("; ")))?)
@@ -55,7 +57,7 @@ pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()
 
 fn not_running(status: &Status) -> String {
     let at = status.at.map(second).unwrap_or_default();
-    format!("agent is not running, the last change in its journal is of {at}")
+    format!("agent is not running, its journal ends at {at}")
 }
 
 fn verdict(status: &Status, printer: &Printer) -> String {
@@ -69,8 +71,8 @@ fn verdict(status: &Status, printer: &Printer) -> String {
 
 fn advice(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let names = names(status);
-    let findings = status.findings.iter().map(|it| &it.finding);
-    let advice: Vec<_> = findings.filter(|it| it.kind == FindingKind::Advice).collect();
+    let findings = status.findings.iter().map(|entry| &entry.finding);
+    let advice: Vec<_> = findings.filter(|finding| finding.kind == FindingKind::Advice).collect();
     if !advice.is_empty() {
         heading("Advice", printer)?;
     }
@@ -103,16 +105,16 @@ fn gpus(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     }
     printer.line("")?;
     if status.agent.is_none() {
-        // Nobody knows their values; who they are is known.
-        let rows: Vec<Vec<String>> = status.gpus.iter().map(known).collect();
+        // Without an agent there are no readings, only identities.
+        let rows: Vec<Vec<String>> = status.gpus.iter().map(identity_row).collect();
         return Ok(printer.table(&["GPU", "name", "PCI", "UUID", "worst"], &rows)?);
     }
     let rows: Vec<Vec<String>> = status.gpus.iter().map(row).collect();
-    let headings = ["GPU", "name", "PCI", "°C", "power", "busy", "memory", "held by", "worst"];
+    let headings = ["GPU", "name", "PCI", "°C", "power", "util", "memory", "used by", "worst"];
     Ok(printer.table(&headings, &rows)?)
 }
 
-fn known(gpu: &GpuStatus) -> Vec<String> {
+fn identity_row(gpu: &GpuStatus) -> Vec<String> {
     let identity = &gpu.identity;
     vec![
         identity.index.to_string(),
@@ -123,13 +125,13 @@ fn known(gpu: &GpuStatus) -> Vec<String> {
     ]
 }
 
-/// Of a GPU that nobody reads it is not known whether it has a fault.
+/// The worst severity; `?` if no reading of the GPU is available.
 fn worst(gpu: &GpuStatus) -> String {
     let unread = [&gpu.temperature_c, &gpu.power_w, &gpu.memory_total_bytes]
         .into_iter()
         .all(|reading| reading.why_unreadable().is_some());
-    let none = if unread { "?" } else { "-" };
-    gpu.worst.map_or_else(|| none.to_owned(), |worst| worst.to_string())
+    let no_fault = if unread { "?" } else { "-" };
+    gpu.worst.map_or_else(|| no_fault.to_owned(), |worst| worst.to_string())
 }
 
 fn row(gpu: &GpuStatus) -> Vec<String> {
@@ -144,12 +146,12 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
         format!("{}/{limit} W", number(&gpu.power_w, 1.0, "")),
         number(&gpu.utilisation_ratio, 100.0, " %"),
         format!("{}/{total} GiB", number(&gpu.memory_used_bytes, 1.0 / GIB, "")),
-        holders(gpu.processes.as_deref()),
+        users(gpu.processes.as_deref()),
         worst(gpu),
     ]
 }
 
-/// A question mark is a value that nobody knows, a dash one that the part does not have.
+/// `?` for an unreadable value, `-` for one that the hardware does not have.
 fn number(reading: &Reading<f64>, factor: f64, unit: &str) -> String {
     match reading {
         Reading::Value(value) => format!("{:.0}{unit}", value * factor),
@@ -158,24 +160,28 @@ fn number(reading: &Reading<f64>, factor: f64, unit: &str) -> String {
     }
 }
 
-fn holders(processes: Option<&[Held]>) -> String {
+fn users(processes: Option<&[Held]>) -> String {
     let Some(processes) = processes else { return "?".to_owned() };
     if processes.is_empty() {
         return "-".to_owned();
     }
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    for held in processes {
-        let who = match (&held.kind, &held.name) {
+    for process in processes {
+        let owner = match (&process.kind, &process.name) {
             (Some(kind), Some(name)) => format!("{} {name}", kind.replace("slurm-job", "job")),
-            _ => format!("pid {}", held.pid),
+            _ => format!("pid {}", process.pid),
         };
-        *counts.entry(who).or_default() += 1;
+        *counts.entry(owner).or_default() += 1;
     }
-    let words: Vec<String> = counts
+    let owners: Vec<String> = counts
         .into_iter()
-        .map(|(who, count)| if count > 1 { format!("{who} ({count} processes)") } else { who })
+        .map(
+            |(owner, count)| {
+                if count > 1 { format!("{owner} ({count} processes)") } else { owner }
+            },
+        )
         .collect();
-    words.join(", ")
+    owners.join(", ")
 }
 
 fn cost(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -199,7 +205,7 @@ pub(super) fn heading(text: &str, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(printer.line(&text)?)
 }
 
-/// Short names of GPUs, by UUID.
+/// `GPU <index>` by UUID.
 fn names(status: &Status) -> BTreeMap<String, String> {
     let gpus = status.gpus.iter().map(|gpu| &gpu.identity);
     gpus.map(|identity| (identity.uuid.0.clone(), format!("GPU {}", identity.index))).collect()
@@ -214,7 +220,7 @@ fn subject(subject: &Subject, names: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// A moment to the second, in UTC.
+/// A timestamp to the second, in UTC.
 pub(super) fn second(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).map_or_else(|_| at.to_string(), |at| at.to_string())
 }
@@ -227,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_gpu_that_nobody_reads_no_worst_is_known() {
+    fn the_worst_severity_of_an_unreadable_gpu_is_unknown() {
         let identity = GpuIdentity {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 0,

@@ -1,4 +1,4 @@
-//! What was, for the sparklines.
+//! Past samples for the sparklines.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,12 +7,12 @@ use farrier_fleet::health::{GpuUuid, Signal};
 use jiff::Timestamp;
 
 use super::limit;
-use super::now::{GpuNow, NodeNow};
+use super::sample::{GpuSample, NodeSample};
 
-/// Points that are kept: five minutes at one a second, and more than any terminal is wide.
-const KEPT: usize = 300;
+/// Points stored per metric: five minutes at one per second, and more than the width of a terminal.
+const CAPACITY: usize = 300;
 
-/// What is drawn as a line.
+/// A metric with a sparkline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Metric {
     Power,
@@ -26,7 +26,7 @@ impl Metric {
     pub(super) const ALL: [Self; 5] =
         [Self::Power, Self::Busy, Self::Memory, Self::Nvlink, Self::Pcie];
 
-    pub(super) fn reading(self, gpu: &GpuNow) -> Reading<f64> {
+    pub(super) fn reading(self, gpu: &GpuSample) -> Reading<f64> {
         match self {
             Self::Power => gpu.reading(Signal::GpuPower).clone(),
             Self::Busy => gpu.busy().clone(),
@@ -36,30 +36,30 @@ impl Metric {
         }
     }
 
-    /// What fills the line's height: what there is in all, or what the links carry both ways; none, where that is not
-    /// known: the most that was seen.
-    pub(super) fn full(self, gpu: &GpuNow) -> Option<f64> {
+    /// Full scale of the sparkline: the limit, the total, or the bandwidth of the links in both
+    /// directions. `None` if unknown; the observed maximum is used then.
+    pub(super) fn full_scale(self, gpu: &GpuSample) -> Option<f64> {
         match self {
             Self::Power => gpu.value(Signal::GpuPowerLimit),
             Self::Busy => Some(1.0),
             Self::Memory => gpu.value(Signal::GpuMemoryTotal),
-            Self::Nvlink => gpu.links.bytes_per_s.filter(|it| *it > 0.0).map(|it| it * 2.0),
-            Self::Pcie => limit::pcie_bytes_per_s(gpu).map(|it| it * 2.0),
+            Self::Nvlink => gpu.links.bytes_per_s.filter(|rate| *rate > 0.0).map(|rate| rate * 2.0),
+            Self::Pcie => limit::pcie_bytes_per_s(gpu).map(|rate| rate * 2.0),
         }
     }
 }
 
-/// A GPU's past, oldest first; none where a value was not known.
+/// History of a GPU, oldest first; `None` for an unknown value.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Past {
+pub(super) struct GpuHistory {
     points: BTreeMap<Metric, VecDeque<Option<f64>>>,
 }
 
-impl Past {
-    fn take(&mut self, gpu: &GpuNow) {
+impl GpuHistory {
+    fn push(&mut self, gpu: &GpuSample) {
         for metric in Metric::ALL {
             let points = self.points.entry(metric).or_default();
-            if points.len() == KEPT {
+            if points.len() == CAPACITY {
                 points.pop_front();
             }
             points.push_back(metric.reading(gpu).value().copied());
@@ -72,51 +72,51 @@ impl Past {
         points.iter().skip(points.len().saturating_sub(count)).copied().collect()
     }
 
-    /// The most that was seen.
-    pub(super) fn most(&self, metric: Metric) -> Option<f64> {
+    /// The observed maximum.
+    pub(super) fn max(&self, metric: Metric) -> Option<f64> {
         self.points.get(&metric)?.iter().flatten().copied().reduce(f64::max)
     }
 }
 
-/// All GPUs' past.
+/// History of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct History {
-    /// Shares of the host's processors and memory in use.
+    /// Shares of the host's CPU time and memory in use.
     host: [VecDeque<Option<f64>>; 2],
-    /// When each point was.
-    moments: VecDeque<Timestamp>,
-    gpus: BTreeMap<GpuUuid, Past>,
+    /// Time of each point.
+    times: VecDeque<Timestamp>,
+    gpus: BTreeMap<GpuUuid, GpuHistory>,
 }
 
 impl History {
-    /// A point more. GPUs that are gone are forgotten.
-    pub(super) fn take(&mut self, now: &NodeNow) {
-        if self.moments.len() == KEPT {
-            self.moments.pop_front();
+    /// Adds a point. GPUs that are no longer listed are dropped.
+    pub(super) fn push(&mut self, node: &NodeSample) {
+        if self.times.len() == CAPACITY {
+            self.times.pop_front();
         }
-        self.moments.push_back(now.at);
-        let host = &now.host;
+        self.times.push_back(node.at);
+        let host = &node.host;
         let used = host.memory_used_bytes.value().zip(host.memory_total_bytes.value());
         let shares =
             [host.cpu_ratio.value().copied(), used.map(|(used, total)| used / total.max(1.0))];
         for (points, share) in self.host.iter_mut().zip(shares) {
-            if points.len() == KEPT {
+            if points.len() == CAPACITY {
                 points.pop_front();
             }
             points.push_back(share);
         }
-        self.gpus.retain(|uuid, _| now.gpus.iter().any(|gpu| gpu.identity.uuid == *uuid));
-        for gpu in &now.gpus {
-            self.gpus.entry(gpu.identity.uuid.clone()).or_default().take(gpu);
+        self.gpus.retain(|uuid, _| node.gpus.iter().any(|gpu| gpu.identity.uuid == *uuid));
+        for gpu in &node.gpus {
+            self.gpus.entry(gpu.identity.uuid.clone()).or_default().push(gpu);
         }
     }
 
-    /// When the oldest of the newest `count` points was.
+    /// Time of the oldest of the newest `count` points.
     pub(super) fn since(&self, count: usize) -> Option<Timestamp> {
-        self.moments.get(self.moments.len().saturating_sub(count)).copied()
+        self.times.get(self.times.len().saturating_sub(count)).copied()
     }
 
-    /// The newest `count` shares of the host's processors and memory in use, oldest first.
+    /// The newest `count` shares of CPU time and memory in use, oldest first.
     pub(super) fn host(&self, count: usize) -> [Vec<Option<f64>>; 2] {
         let last = |points: &VecDeque<Option<f64>>| {
             points.iter().skip(points.len().saturating_sub(count)).copied().collect()
@@ -124,7 +124,7 @@ impl History {
         [last(&self.host[0]), last(&self.host[1])]
     }
 
-    pub(super) fn of(&self, gpu: &GpuUuid) -> Option<&Past> {
+    pub(super) fn gpu(&self, gpu: &GpuUuid) -> Option<&GpuHistory> {
         self.gpus.get(gpu)
     }
 }
@@ -134,14 +134,14 @@ mod tests {
     use farrier_fleet::health::GpuIdentity;
     use jiff::Timestamp;
 
-    use super::super::now::Teller;
+    use super::super::sample::DataSource;
     use super::*;
 
-    fn node(power_w: Option<f64>) -> NodeNow {
-        let mut node = NodeNow::new(Teller::Nvml, Timestamp::UNIX_EPOCH);
+    fn node(power_w: Option<f64>) -> NodeSample {
+        let mut node = NodeSample::new(DataSource::Nvml, Timestamp::UNIX_EPOCH);
         let uuid = GpuUuid("GPU-1".to_owned());
         let mut gpu =
-            GpuNow::new(GpuIdentity { uuid, index: 0, minor: None, pci: None, name: None });
+            GpuSample::new(GpuIdentity { uuid, index: 0, minor: None, pci: None, name: None });
         if let Some(power_w) = power_w {
             gpu.readings.insert(Signal::GpuPower, Reading::Value(power_w));
         }
@@ -150,25 +150,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_a_gap_and_the_oldest_goes() {
+    fn unknown_values_are_gaps_and_the_oldest_point_is_dropped() {
         let mut history = History::default();
         for power_w in [Some(1.0), None, Some(3.0)] {
-            history.take(&node(power_w));
+            history.push(&node(power_w));
         }
         let uuid = GpuUuid("GPU-1".to_owned());
-        let past = history.of(&uuid).unwrap();
+        let past = history.gpu(&uuid).unwrap();
         assert_eq!(past.last(Metric::Power, 9), [Some(1.0), None, Some(3.0)]);
         assert_eq!(past.last(Metric::Power, 2), [None, Some(3.0)]);
-        assert_eq!(past.most(Metric::Power), Some(3.0));
-        for _ in 0..KEPT {
-            history.take(&node(Some(2.0)));
+        assert_eq!(past.max(Metric::Power), Some(3.0));
+        for _ in 0..CAPACITY {
+            history.push(&node(Some(2.0)));
         }
-        let past = history.of(&uuid).unwrap();
+        let past = history.gpu(&uuid).unwrap();
         assert_eq!(
-            (past.last(Metric::Power, 999).len(), past.most(Metric::Power)),
-            (KEPT, Some(2.0))
+            (past.last(Metric::Power, 999).len(), past.max(Metric::Power)),
+            (CAPACITY, Some(2.0))
         );
-        history.take(&NodeNow::new(Teller::Nvml, Timestamp::UNIX_EPOCH));
-        assert!(history.of(&uuid).is_none());
+        history.push(&NodeSample::new(DataSource::Nvml, Timestamp::UNIX_EPOCH));
+        assert!(history.gpu(&uuid).is_none());
     }
 }

@@ -1,6 +1,5 @@
-//! Keys, from the bytes of a terminal.
+//! Decodes key presses from the bytes of a terminal.
 
-/// A key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Letter(char),
@@ -19,8 +18,8 @@ pub(super) enum Key {
     Redraw,
 }
 
-/// What cannot be a key yet: it may go on in the next bytes.
-pub(super) fn is_begun(bytes: &[u8]) -> bool {
+/// Whether the bytes end in an incomplete escape sequence or UTF-8 character.
+pub(super) fn is_incomplete(bytes: &[u8]) -> bool {
     match bytes.iter().rposition(|byte| *byte == 0x1b) {
         Some(at) => {
             let rest = &bytes[at + 1..];
@@ -32,8 +31,8 @@ pub(super) fn is_begun(bytes: &[u8]) -> bool {
     }
 }
 
-/// The keys in some bytes. A sequence that nobody knows is passed over as a whole.
-pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
+/// Decodes key presses. Unknown escape sequences are skipped as a whole.
+pub(super) fn decode(bytes: &[u8]) -> Vec<Key> {
     let text = String::from_utf8_lossy(bytes);
     let mut letters = text.chars().peekable();
     let mut keys = Vec::new();
@@ -51,7 +50,7 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
                         }
                         parameters.push(letter);
                     }
-                    keys.extend(end.and_then(|end| sequence(&parameters, end)));
+                    keys.extend(end.and_then(|end| escape_sequence(&parameters, end)));
                 }
                 _ => keys.push(Key::Escape),
             },
@@ -65,7 +64,7 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-fn sequence(parameters: &str, end: char) -> Option<Key> {
+fn escape_sequence(parameters: &str, end: char) -> Option<Key> {
     Some(match (parameters, end) {
         (_, 'A') => Key::Up,
         (_, 'B') => Key::Down,
@@ -84,24 +83,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_keys() {
-        assert_eq!(keys(b"q/\r"), [Key::Letter('q'), Key::Letter('/'), Key::Enter]);
+    fn bytes_decode_to_keys() {
+        assert_eq!(decode(b"q/\r"), [Key::Letter('q'), Key::Letter('/'), Key::Enter]);
         assert_eq!(
-            keys(b"\x1b[A\x1bOB\x1b[5~\x1b[1;5C"),
+            decode(b"\x1b[A\x1bOB\x1b[5~\x1b[1;5C"),
             [Key::Up, Key::Down, Key::PageUp, Key::Right]
         );
-        assert_eq!(keys(b"\x1b"), [Key::Escape]);
-        assert_eq!(keys("\x1bé\x7f".as_bytes()), [Key::Escape, Key::Letter('é'), Key::Backspace]);
-        assert_eq!(keys(b"\x1b[99zx\x01\xff"), [Key::Letter('x'), Key::Letter('\u{fffd}')]);
+        assert_eq!(decode(b"\x1b"), [Key::Escape]);
+        assert_eq!(decode("\x1bé\x7f".as_bytes()), [Key::Escape, Key::Letter('é'), Key::Backspace]);
+        assert_eq!(decode(b"\x1b[99zx\x01\xff"), [Key::Letter('x'), Key::Letter('\u{fffd}')]);
     }
 
     #[test]
-    fn a_sequence_that_came_in_halves_is_waited_for() {
-        for begun in [&b"\x1b"[..], b"\x1b[", b"q\x1b[1;", b"\xc3"] {
-            assert!(is_begun(begun), "{begun:?}");
+    fn partial_sequences_are_incomplete() {
+        for partial in [&b"\x1b"[..], b"\x1b[", b"q\x1b[1;", b"\xc3"] {
+            assert!(is_incomplete(partial), "{partial:?}");
         }
         for whole in [&b"q"[..], b"\x1b[A", b"\x1bx", "é".as_bytes(), b""] {
-            assert!(!is_begun(whole), "{whole:?}");
+            assert!(!is_incomplete(whole), "{whole:?}");
         }
     }
 }

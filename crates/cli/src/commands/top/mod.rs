@@ -1,19 +1,21 @@
-//! `farrier top`: GPUs, live.
+//! `farrier top`: a live view of GPUs.
 //!
-//! Sources tell what is now; `board` keeps it with its past; `screen` is what somebody looks at and what keys do; `draw`
-//! makes a frame of both; `live` puts it on the terminal, `once` prints it. All but sources, `terminal` and `live` is pure.
+//! Sources send samples; `model` keeps the last sample and its history; `view_state` holds what the
+//! user looks at and maps keys to commands; `draw` renders both into a frame; `event_loop` writes
+//! frames to the terminal, `once` prints one sample. All but sources, `terminal` and `event_loop`
+//! is pure.
 
-mod board;
 mod draw;
+mod event_loop;
 mod history;
 mod keys;
 mod limit;
-mod live;
-mod now;
+mod model;
 mod once;
-mod screen;
+mod sample;
 mod source;
 mod terminal;
+mod view_state;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,157 +35,157 @@ use crate::commands::agent::absolute;
 use crate::commands::status;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use board::Told;
-use live::{Event, Look};
-use now::NodeNow;
-use screen::{Page, Question};
+use event_loop::{Event, RenderOptions};
+use model::SourceUpdate;
+use sample::NodeSample;
 use source::nvml::Progress;
+use view_state::{Page, ServerQuery};
 
-/// How often a server is asked where nobody says otherwise: what it tells changes seldom.
+/// Default poll interval of a server, whose state changes rarely.
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A look that takes longer than this shows what there is: a driver that is slow says so in its values.
-const ONCE_WAIT: Duration = Duration::from_secs(20);
+/// Timeout of `--once`; after it the incomplete sample is printed, with the reasons in its values.
+const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// GPUs, live: what each does, what limits it, what was found, who holds it.
+/// Monitors GPUs live: utilisation, bottleneck, findings and processes.
 ///
-/// Without flags the agent of this node is asked where it answers, and NVML itself otherwise. Exit code 0; with --once 1
-/// where nobody answers, or a node of the fleet is not in service; 2: an error.
+/// Without flags it queries this node's agent or, if none answers, NVML. Exit code 0; with --once 1
+/// if the source does not answer or a node of the fleet is out of service; 2: an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print it once, for pipes
+    /// Print one sample and exit, for pipes
     #[arg(long)]
     once: bool,
-    /// How to print it; with --once
+    /// Output format of --once
     #[arg(long, value_name = "FORMAT", default_value = "table", requires = "once")]
     output: Output,
-    /// Seconds between two looks [default: 1; of a fleet 5]
+    /// Seconds between samples [default: 1, with --server 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
-    /// Draw with ASCII alone, for a terminal that knows no more, or a log
+    /// Draw with ASCII only
     #[arg(long)]
     ascii: bool,
-    /// Ask NVML itself, by this library or the usual one, and no agent
+    /// Query NVML directly, through this library or the system's
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = LIBRARY, conflicts_with_all = ["socket", "server"])]
     nvml: Option<OsString>,
-    /// Ask the agent at this socket
+    /// Query the agent at this socket
     #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "server")]
     socket: Option<PathBuf>,
-    /// The whole fleet, at the server of `farrier login`
+    /// Show the fleet of the server saved by `farrier login`
     #[arg(long)]
     server: bool,
-    /// The node whose files are below this folder
+    /// Monitor the node whose files are below this directory
     #[arg(long, value_name = "DIR", value_parser = absolute, conflicts_with = "server")]
     root: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|it| (0.2..=3600.0).contains(it));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "from 0.2 to 3600 seconds".to_owned())
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.2 to 3600 seconds".to_owned())
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let source = Source::of(args)?;
+    let source = Source::from_args(args)?;
     if args.once {
         if args.ascii {
-            printer.use_ascii_alone();
+            printer.set_ascii_only();
         }
         return source.once(args.output, printer);
     }
-    if !terminal::is_there() {
-        return Err(Hinted::error("`farrier top` needs a terminal", "--once prints it for a pipe"));
+    if !terminal::is_available() {
+        return Err(Hinted::error("`farrier top` needs a terminal", "use --once in a pipe"));
     }
     let (events, received) = mpsc::channel();
-    let (wishes, heard) = mpsc::channel();
+    let (queries, pending_queries) = mpsc::channel();
     let mut host = source.host();
     let page = if matches!(source, Source::Server(..)) { Page::Fleet } else { Page::Node };
     let stop = Arc::new(AtomicBool::new(false));
-    let told = events.clone();
+    let source_events = events.clone();
     let stopped = Arc::clone(&stop);
-    let teller = std::thread::spawn(move || source.run(&told, &heard, &stopped));
-    let look = Look { with_colour: printer.has_colour(), in_ascii: args.ascii };
-    let mut read_host = move || host.as_mut().map(source::host::Host::now);
-    let shown = live::run(page, look, (&events, &received), &wishes, &mut read_host);
+    let source_thread =
+        std::thread::spawn(move || source.run(&source_events, &pending_queries, &stopped));
+    let options = RenderOptions { with_colour: printer.has_colour(), in_ascii: args.ascii };
+    let mut read_host = move || host.as_mut().map(source::host::HostReader::sample);
+    let shown = event_loop::run(page, options, (&events, &received), &queries, &mut read_host);
     stop.store(true, Ordering::Relaxed);
-    // The child that asks NVML is ended by its thread; one that waits for a server is left.
-    drop(wishes);
-    let begun = Instant::now();
-    while !teller.is_finished() && begun.elapsed() < Duration::from_secs(1) {
+    // The thread ends the NVML child; a thread that waits for a server is abandoned.
+    drop(queries);
+    let started = Instant::now();
+    while !source_thread.is_finished() && started.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(10));
     }
     shown?;
     Ok(Outcome::Fine)
 }
 
-/// Who is asked.
+/// Where samples come from.
 enum Source {
-    Nvml(source::nvml::Settings),
-    Agent(Box<source::agent::Agent>, Duration),
-    Server(Box<source::server::Server>, Duration),
+    Nvml(source::nvml::NvmlSettings),
+    Agent(Box<source::agent::AgentSource>, Duration),
+    Server(Box<source::server::ServerSource>, Duration),
 }
 
 impl Source {
-    fn of(args: &Args) -> anyhow::Result<Self> {
+    fn from_args(args: &Args) -> anyhow::Result<Self> {
         if args.server {
             let interval = args.interval.unwrap_or(SERVER_INTERVAL);
-            let server = source::server::Server::kept()?;
+            let server = source::server::ServerSource::from_login()?;
             return Ok(Self::Server(Box::new(server), interval));
         }
         let interval = args.interval.unwrap_or(Duration::from_secs(1));
         let root = args.root.clone().unwrap_or_else(|| "/".into());
-        let agent = |socket| {
-            Self::Agent(Box::new(source::agent::Agent::new(socket, root.clone())), interval)
+        let from_agent = |socket| {
+            Self::Agent(Box::new(source::agent::AgentSource::new(socket, root.clone())), interval)
         };
         if let Some(socket) = &args.socket {
-            return Ok(agent(socket.clone()));
+            return Ok(from_agent(socket.clone()));
         }
         if args.nvml.is_none() && args.root.is_none() {
-            let socket = usual_socket();
-            if matches!(status::look(&socket), Ok(status::Asked::Answer(_))) {
-                return Ok(agent(socket));
+            let socket = default_socket();
+            if matches!(status::try_query(&socket), Ok(status::QueryOutcome::Answer(_))) {
+                return Ok(from_agent(socket));
             }
         }
         let library = match &args.nvml {
             Some(library) => library.clone(),
             None if args.root.is_none() => OsString::from(LIBRARY),
             None => {
-                // This machine's own library would speak of other GPUs.
-                return Err(Hinted::error(
-                    "another root is named and no NVML library",
-                    "name it as well: --nvml PATH",
-                ));
+                // This machine's own NVML would report other GPUs.
+                return Err(Hinted::error("--root needs an NVML library", "add --nvml PATH"));
             }
         };
-        Ok(Self::Nvml(source::nvml::Settings { library, root, interval }))
+        Ok(Self::Nvml(source::nvml::NvmlSettings { library, root, interval }))
     }
 
-    /// The host, where whoever is asked may fail to read it for us.
-    fn host(&self) -> Option<source::host::Host> {
+    /// Reads the host directly while NVML does not answer.
+    fn host(&self) -> Option<source::host::HostReader> {
         match self {
-            Self::Nvml(settings) => Some(source::host::Host::new(Root::unrecorded(&settings.root))),
+            Self::Nvml(settings) => {
+                Some(source::host::HostReader::new(Root::unrecorded(&settings.root)))
+            }
             Self::Agent(..) | Self::Server(..) => None,
         }
     }
 
-    /// Tells until nobody listens, or `stop`.
-    fn run(self, events: &Sender<Event>, wished: &Receiver<Question>, stop: &AtomicBool) {
-        let tell = |told| {
-            if events.send(Event::Told(told)).is_err() {
+    /// Sends updates until the receiver is gone, or `stop` is set.
+    fn run(self, events: &Sender<Event>, queries: &Receiver<ServerQuery>, stop: &AtomicBool) {
+        let send = |update| {
+            if events.send(Event::Update(update)).is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
         };
         match self {
             Self::Nvml(settings) => source::nvml::run(&settings, stop, &mut |node, _| {
-                tell(Told::Node(Box::new(node)));
+                send(SourceUpdate::Node(Box::new(node)));
             }),
             Self::Agent(mut agent, interval) => loop {
-                tell(Told::Node(Box::new(agent.ask())));
-                if !matches!(wished.recv_timeout(interval), Err(RecvTimeoutError::Timeout)) {
+                send(SourceUpdate::Node(Box::new(agent.sample())));
+                if !matches!(queries.recv_timeout(interval), Err(RecvTimeoutError::Timeout)) {
                     return;
                 }
             },
             Self::Server(server, interval) => {
-                server.run(interval, wished, &mut |told| tell(told));
+                server.run(interval, queries, &mut |update| send(update));
             }
         }
     }
@@ -191,15 +193,15 @@ impl Source {
     fn once(self, output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
         match self {
             Self::Nvml(settings) => {
-                let node = look_once(&settings).context("NVML told nothing")?;
+                let node = sample_once(&settings).context("NVML reported nothing")?;
                 once::node(&node, output, printer)
             }
-            Self::Agent(mut agent, _) => once::node(&agent.ask(), output, printer),
-            Self::Server(mut server, _) => match server.ask() {
+            Self::Agent(mut agent, _) => once::node(&agent.sample(), output, printer),
+            Self::Server(mut server, _) => match server.sample() {
                 Ok(fleet) => once::fleet(&fleet, output, printer),
-                Err(err) if failure::is_unanswered(&err) => {
-                    let silence = source::server::silence(&err);
-                    once::silent_fleet(server.url(), &silence, output, printer)
+                Err(err) if failure::is_unavailable(&err) => {
+                    let outage = source::server::outage(&err);
+                    once::unavailable_fleet(server.url(), &outage, output, printer)
                 }
                 Err(err) => Err(err),
             },
@@ -207,22 +209,23 @@ impl Source {
     }
 }
 
-/// Where the agent is, as `farrier status` looks for it.
-fn usual_socket() -> PathBuf {
-    let named =
+/// The agent's socket, found as `farrier status` does.
+fn default_socket() -> PathBuf {
+    let from_environment =
         std::env::var_os("FARRIER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
-    named.unwrap_or_else(|| {
+    from_environment.unwrap_or_else(|| {
         config::read_as_far_as_it_goes(Path::new(config::DEFAULT_PATH), false).0.socket.path
     })
 }
 
-/// One look at NVML: until all was read, nobody answers, or it takes too long.
-fn look_once(settings: &source::nvml::Settings) -> Option<NodeNow> {
+/// Samples NVML until everything was read, it does not answer, or the timeout expires.
+fn sample_once(settings: &source::nvml::NvmlSettings) -> Option<NodeSample> {
     let stop = AtomicBool::new(false);
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut last = None;
     source::nvml::run(settings, &stop, &mut |node, progress: Progress| {
-        let is_done = progress.is_whole() || progress.is_silent() || begun.elapsed() > ONCE_WAIT;
+        let is_done =
+            progress.is_complete() || progress.is_unavailable() || started.elapsed() > ONCE_TIMEOUT;
         last = Some(node);
         if is_done {
             stop.store(true, Ordering::Relaxed);

@@ -1,42 +1,43 @@
-//! One look, for pipes and scripts.
+//! `--once`: prints one sample, for pipes and scripts.
 
 use farrier_fleet::health::Signal;
 
-use super::board::Fleet;
-use super::draw::words;
-use super::now::{GpuNow, NodeNow, Silence};
+use super::draw::format;
+use super::model::FleetSample;
+use super::sample::{GpuSample, NodeSample, SourceOutage};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::{Printer, Tone};
 
-/// Prints a node. Exit code 1 where nobody answers, as what is printed says nothing then.
+/// Prints a node. Exit code 1 if the source does not answer, as the output says nothing then.
 pub(super) fn node(
-    node: &NodeNow,
+    node: &NodeSample,
     output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let outcome = Outcome::finding_if(node.silence.is_some());
+    let outcome = Outcome::finding_if(node.outage.is_some());
     if output == Output::Json {
         printer.json(node)?;
         return Ok(outcome);
     }
     let name = node.node.as_deref().unwrap_or("this node");
-    let driver = node.driver.as_ref().map(|it| format!(", driver {it}")).unwrap_or_default();
-    printer.line(&format!("{name}{driver}, {}, {:.0}", node.count(), node.at))?;
-    if let Some(silence) = &node.silence {
+    let driver =
+        node.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
+    printer.line(&format!("{name}{driver}, {}, {:.0}", node.gpu_count(), node.at))?;
+    if let Some(outage) = &node.outage {
         let word = printer.toned(Tone::Bad, "no answer");
-        printer.line(&format!("{word} since {:.0}: {}", silence.since, silence.why))?;
-        if let Some(hint) = &silence.hint {
+        printer.line(&format!("{word} since {:.0}: {}", outage.since, outage.why))?;
+        if let Some(hint) = &outage.hint {
             printer.line(&format!("try: {hint}"))?;
         }
     }
-    for unseen in &node.not_seen {
-        let word = printer.toned(Tone::Caution, "not seen");
-        printer.line(&format!("{word}: {unseen}"))?;
+    for gap in &node.not_seen {
+        let label = printer.toned(Tone::Caution, "coverage gap");
+        printer.line(&format!("{label}: {gap}"))?;
     }
-    if node.gpus.is_empty() && node.silence.is_none() {
-        printer.line("there is no NVIDIA GPU here")?;
+    if node.gpus.is_empty() && node.outage.is_none() {
+        printer.line("no NVIDIA GPU found")?;
     }
     if !node.gpus.is_empty() {
         let headings = [
@@ -54,8 +55,8 @@ pub(super) fn node(
         let rows: Vec<Vec<String>> = node.gpus.iter().map(row).collect();
         printer.line("")?;
         printer.table(&headings, &rows)?;
-        let held = node.gpus.iter().filter(|gpu| gpu.limit.kind.is_worth_a_sentence());
-        for gpu in held {
+        let limited = node.gpus.iter().filter(|gpu| gpu.limit.kind.needs_attention());
+        for gpu in limited {
             printer.line(&format!("GPU {}: {}", gpu.identity.index, gpu.limit.text))?;
         }
     }
@@ -78,29 +79,29 @@ pub(super) fn node(
     Ok(outcome)
 }
 
-fn row(gpu: &GpuNow) -> Vec<String> {
+fn row(gpu: &GpuSample) -> Vec<String> {
     let reading = |signal| gpu.reading(signal);
     vec![
         gpu.identity.index.to_string(),
         gpu.identity.name.clone().unwrap_or_else(|| "?".to_owned()),
-        words::number(reading(Signal::GpuTemperature), 1.0, ""),
-        words::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
-        words::percent(gpu.busy()),
-        words::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal)),
-        words::rate(&gpu.nvlink()),
-        words::rate(&gpu.pcie()),
-        words::number(reading(Signal::GpuClockSm), 1.0, ""),
-        gpu.limit.kind.word().to_owned(),
+        format::number(reading(Signal::GpuTemperature), 1.0, ""),
+        format::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
+        format::percent(gpu.busy()),
+        format::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal)),
+        format::rate(&gpu.nvlink()),
+        format::rate(&gpu.pcie()),
+        format::number(reading(Signal::GpuClockSm), 1.0, ""),
+        gpu.limit.kind.label().to_owned(),
     ]
 }
 
-fn processes(node: &NodeNow, printer: &mut Printer) -> anyhow::Result<()> {
+fn processes(node: &NodeSample, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     let Some(processes) = &node.processes else {
-        return Ok(printer.line("processes: not known")?);
+        return Ok(printer.line("processes: unknown")?);
     };
     if processes.is_empty() {
-        return Ok(printer.line("no process holds a GPU")?);
+        return Ok(printer.line("no process uses a GPU")?);
     }
     let unknown = || "?".to_owned();
     let rows: Vec<Vec<String>> = processes
@@ -111,7 +112,7 @@ fn processes(node: &NodeNow, printer: &mut Printer) -> anyhow::Result<()> {
                 process.pid.to_string(),
                 process.user.clone().unwrap_or_else(unknown),
                 process.job.clone().unwrap_or_else(|| "-".to_owned()),
-                words::memory(process.memory_bytes),
+                format::memory(process.memory_bytes),
                 process.command.clone().unwrap_or_else(unknown),
             ]
         })
@@ -119,29 +120,28 @@ fn processes(node: &NodeNow, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(printer.table(&["GPU", "PID", "user", "job", "memory", "command"], &rows)?)
 }
 
-/// Prints that the server does not answer. Nothing is known of any node then.
-pub(super) fn silent_fleet(
+/// Prints that the server does not answer. No node state is known then.
+pub(super) fn unavailable_fleet(
     url: &str,
-    silence: &Silence,
+    outage: &SourceOutage,
     output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    // A program reads one line a node, and there is none.
+    // JSON output has one line per node, and there are none.
     if output == Output::Json {
-        failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", silence.why));
+        failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", outage.why));
         return Ok(Outcome::Finding);
     }
     let word = printer.toned(Tone::Bad, "no answer");
-    printer.line(&format!("{word} from `{url}`: {}", silence.why))?;
-    if let Some(hint) = &silence.hint {
+    printer.line(&format!("{word} from `{url}`: {}", outage.why))?;
+    if let Some(hint) = &outage.hint {
         printer.line(&format!("try: {hint}"))?;
     }
     Ok(Outcome::Finding)
 }
 
-/// Prints a fleet.
 pub(super) fn fleet(
-    fleet: &Fleet,
+    fleet: &FleetSample,
     output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -168,7 +168,7 @@ pub(super) fn fleet(
             ]
         })
         .collect();
-    printer.table(&["node", "pool", "standing", "GPUs", "findings", "why"], &rows)?;
+    printer.table(&["node", "pool", "phase", "GPUs", "findings", "reason"], &rows)?;
     let more = if fleet.has_more { "more than " } else { "" };
     printer.line("")?;
     printer.line(&format!("{more}{} nodes, {out} not in service", fleet.nodes.len()))?;

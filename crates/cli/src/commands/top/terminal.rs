@@ -1,4 +1,4 @@
-//! The terminal: raw while somebody looks, and as it was whatever ends us.
+//! The terminal: raw mode while the view runs, restored however the process ends.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -14,45 +14,47 @@ use rustix::termios::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::event_loop::Event;
 use super::keys;
-use super::live::Event;
 
-/// Another screen, no cursor; and back.
+/// Alternate state without a cursor, and back.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// The rest of a sequence comes within this time, also over a slow line; a key alone is not felt to wait.
+/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to notice on
+/// a lone Escape.
 const SEQUENCE_WAIT_MS: i64 = 30;
 
-/// What the terminal was like; none: it is so. A panic in any thread must be able to bring it back.
-static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+/// Saved termios; `None` when not in raw mode. Static, because the panic hook of any thread
+/// restores it.
+static SAVED_TERMIOS: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// A terminal that is ours until this is dropped.
+/// The terminal in raw mode; restored on drop.
 pub(super) struct Terminal {
     out: io::Stdout,
 }
 
-/// Whether there is one to look at and to type on, and it can place letters.
-pub(super) fn is_there() -> bool {
+/// Whether stdin and stdout are a terminal that can position its cursor.
+pub(super) fn is_available() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb
 }
 
 impl Terminal {
-    pub(super) fn take() -> io::Result<Self> {
+    pub(super) fn enter() -> io::Result<Self> {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // A view of which a part is gone shows what is no longer so: it ends, and the message can be read.
+            // Without one of its threads the view would go stale: exit, with a readable message.
             restore();
             hook(panic);
             std::process::exit(101);
         }));
         let terminal = Self { out: io::stdout() };
-        enter()?;
+        enable_raw_mode()?;
         Ok(terminal)
     }
 
-    /// Columns and rows; what a terminal does not tell is 80×24.
+    /// Columns and rows; 80×24 if the terminal reports none.
     pub(super) fn size(&self) -> (u16, u16) {
         match tcgetwinsize(self.out.as_fd()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -65,11 +67,11 @@ impl Terminal {
         self.out.flush()
     }
 
-    /// Stands still until somebody says to go on, with the terminal as it was.
+    /// Restores the terminal and stops the process (SIGSTOP); re-enters raw mode on SIGCONT.
     pub(super) fn suspend() -> io::Result<()> {
         restore();
         kill_process(getpid(), Signal::STOP)?;
-        enter()
+        enable_raw_mode()
     }
 }
 
@@ -79,36 +81,36 @@ impl Drop for Terminal {
     }
 }
 
-fn enter() -> io::Result<()> {
+fn enable_raw_mode() -> io::Result<()> {
     let input = io::stdin();
     let before = tcgetattr(input.as_fd())?;
     let mut raw = before.clone();
-    // Letters come at once and are not echoed. Signals of the keyboard stay: Ctrl-C and Ctrl-Z do what they always do.
+    // No line buffering and no echo. ISIG stays set: Ctrl-C and Ctrl-Z still send signals.
     raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);
     raw.input_modes.remove(InputModes::IXON | InputModes::ICRNL);
     raw.special_codes[SpecialCodeIndex::VMIN] = 1;
     raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-    *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+    *SAVED_TERMIOS.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
     tcsetattr(input.as_fd(), OptionalActions::Now, &raw)?;
     let mut out = io::stdout();
     out.write_all(ENTER)?;
     out.flush()
 }
 
-/// Brings back what was, once.
+/// Restores the terminal, once.
 fn restore() {
-    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let before = SAVED_TERMIOS.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // Nothing is left to do where the terminal is gone.
+        // Errors are ignored: the terminal may be gone.
         let mut out = io::stdout();
         let _ = out.write_all(LEAVE).and_then(|()| out.flush());
         let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &before);
     }
 }
 
-/// Tells of keys until the terminal ends.
+/// Sends key events until the terminal closes.
 pub(super) fn read_keys(events: &Sender<Event>) {
-    // Not the buffered stdin: what `poll` says of the descriptor must be so.
+    // Unbuffered: `poll` must see all pending input.
     let Ok(input) = io::stdin().as_fd().try_clone_to_owned() else { return };
     let mut input = File::from(input);
     let mut buffer = [0; 256];
@@ -120,16 +122,16 @@ pub(super) fn read_keys(events: &Sender<Event>) {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => break,
         }
-        if keys::is_begun(&pending) && has_more(&input) {
+        if keys::is_incomplete(&pending) && has_more(&input) {
             continue;
         }
-        for key in keys::keys(&std::mem::take(&mut pending)) {
+        for key in keys::decode(&std::mem::take(&mut pending)) {
             if events.send(Event::Key(key)).is_err() {
                 return;
             }
         }
     }
-    // The terminal is gone.
+    // The terminal closed.
     let _ = events.send(Event::Stop);
 }
 
@@ -138,8 +140,8 @@ fn has_more(input: &File) -> bool {
     poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells of signals for ever; says when it has begun to.
-pub(super) fn watch_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::Result<()> {
+/// Sends signal events forever; `ready` is notified once the handlers are installed.
+pub(super) fn forward_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -176,13 +178,13 @@ mod tests {
 
     use super::*;
 
-    /// Set in the child, which is this very test on a terminal of its own.
+    /// Set in the child process, which runs this same test on its own pseudo-terminal.
     const IS_CHILD: &str = "FARRIER_TEST_TERMINAL_PANICS";
 
     #[test]
-    fn a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was() {
+    fn a_panic_in_any_thread_restores_the_terminal() {
         if std::env::var_os(IS_CHILD).is_some() {
-            let _terminal = Terminal::take().unwrap();
+            let _terminal = Terminal::enter().unwrap();
             let _ = std::thread::spawn(|| panic!("on purpose")).join();
             std::process::exit(7);
         }
@@ -194,20 +196,20 @@ mod tests {
         let theirs =
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
         let before = tcgetattr(&theirs).unwrap().local_modes;
-        let this = "commands::top::terminal::tests::a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was";
+        let this = "commands::top::terminal::tests::a_panic_in_any_thread_restores_the_terminal";
         let again = || theirs.try_clone().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", this, "--nocapture"]);
         command.env(IS_CHILD, "1").env("RUST_BACKTRACE", "0");
         command.stdin(again()).stdout(again()).stderr(again());
         let mut child = command.spawn().unwrap();
-        // It keeps their end open.
+        // It holds copies of the other end.
         drop(command);
-        assert_eq!(child.wait().unwrap().code(), Some(101), "the hook ends it, and nothing else");
+        assert_eq!(child.wait().unwrap().code(), Some(101), "the panic hook exits");
         assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before);
         drop(theirs);
         let mut written = Vec::new();
-        // Its other end is closed: the rest comes, and then an error.
+        // The other end is closed: the rest of the output arrives, then an error.
         let _ = File::from(ours).read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let (_, drawn) = written.split_once(std::str::from_utf8(ENTER).unwrap()).unwrap();

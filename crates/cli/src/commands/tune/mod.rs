@@ -1,10 +1,10 @@
-//! `farrier tune`: makes a node right for its work, with a way back.
+//! `farrier tune`: applies settings profiles to a node, and reverts them.
 //!
 //! ```text
 //! list, show ── profiles as data
-//! plan, verify ─ look ─ farrier_facts::tune::plan ─> print
-//! apply ─ plan, a yes ─ farrier_hardware::tune::apply ─> what came of each step
-//! revert ─ the journal ─ farrier_hardware::tune::revert ─> what came of each change
+//! plan, verify ─ read settings ─ farrier_facts::tune::plan ─> print
+//! apply ─ plan, confirm ─ farrier_hardware::tune::apply ─> result of each step
+//! revert ─ journal ─ farrier_hardware::tune::revert ─> result of each change
 //! ```
 
 mod apply;
@@ -20,35 +20,37 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// What to do with settings.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TuneCommand {
-    /// The profiles that come with farrier
+    /// List the built-in profiles
     List(ListArgs),
-    /// A profile: each setting with its reason and source
+    /// Show a profile: each setting with its reason and source
     Show(profile::ShowArgs),
-    /// What a profile would change on this node, and what does not apply or is not known
+    /// Show what a profile would change on this node, and what does not apply or is unknown
     ///
-    /// Nothing is changed. Exit code 0: all as wanted, or not for this node; 1: something to change or not known.
+    /// Nothing is changed. Exit code 0: everything is as wanted or does not apply; 1: something
+    /// would change or is unknown.
     Plan(verify::Args),
-    /// Shows the plan, asks, and makes the changes; what was there before is kept for `revert`
+    /// Show the plan, ask for confirmation, and apply it; previous values are saved for `revert`
     ///
-    /// Exit code 0: all of it is set, or not for this node; 1: something was not done or is not known; 2: an error.
+    /// Exit code 0: all settings are applied or do not apply; 1: a setting failed or is unknown; 2:
+    /// an error.
     Apply(apply::Args),
-    /// Whether this node is still as a profile wants it
+    /// Check whether this node still matches a profile
     ///
-    /// Exit code 0: it is; 1: something has drifted, or is not known.
+    /// Exit code 0: it does; 1: a setting has drifted or is unknown.
     Verify(verify::Args),
-    /// Gives back exactly what was there before, newest change first, also after a crash
+    /// Restore the previous values, newest change first, also after a crash
     ///
-    /// What somebody else has changed since is told and left alone. Exit code 0: all of it is back; 1: something is not.
+    /// Values changed by others since are reported and left alone. Exit code 0: everything is
+    /// restored; 1: something is not.
     Revert(revert::Args),
 }
 
-/// How to list.
+/// Options of `list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

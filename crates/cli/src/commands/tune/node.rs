@@ -1,4 +1,4 @@
-//! Which node: this one, or one below a folder.
+//! The node to tune: this one, or one below a directory.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -6,26 +6,28 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::tune::{Options, Profile, Step, plan};
-use farrier_hardware::nvml::{Controls, Patience};
-use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
+use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
+use farrier_hardware::tune::{
+    AppliedProfile, Failpoint, Journal, JournalError, NodeSettingActuator, STATE_DIR,
+};
 use farrier_hardware::{Root, capture};
 
 use super::apply::counted;
 use super::profile::{ProfileArgs, refusal};
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use crate::sets;
 
-/// A node.
+/// Selects the node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodeArgs {
-    /// The node whose files are below this folder
+    /// Tune the node whose files are below this directory
     #[arg(long, value_name = "DIR", help_heading = NODE)]
     root: Option<PathBuf>,
-    /// The NVML library to ask
+    /// NVML library to load
     #[arg(long, value_name = "PATH", help_heading = NODE)]
     nvml: Option<PathBuf>,
-    /// How long NVML is given for an answer, in seconds [default: 60, 120 to change a setting]
+    /// Timeout of NVML calls, in seconds [default: 60, 120 to change a setting]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -33,30 +35,30 @@ pub(crate) struct NodeArgs {
         help_heading = NODE
     )]
     nvml_deadline: Option<u64>,
-    /// Where the journal of changes is kept [default: /var/lib/farrier-tune of the node]
+    /// Directory of the change journal [default: /var/lib/farrier-tune of the node]
     #[arg(long, value_name = "DIR", help_heading = NODE)]
     state_dir: Option<PathBuf>,
 }
 
-/// Which settings of a profile.
+/// Selects settings of a profile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhichArgs {
-    /// Only this setting; may be given again
+    /// Only this setting; repeatable
     #[arg(long, value_name = "SETTING")]
     pub(super) only: Vec<String>,
-    /// Also settings that no source confirms
+    /// Include settings not confirmed by a source
     #[arg(long)]
     pub(super) unverified: bool,
 }
 
-const NODE: &str = "A node";
+const NODE: &str = "Node";
 
 impl NodeArgs {
     fn folder(&self) -> Option<&Path> {
         self.root.as_deref().filter(|folder| *folder != Path::new("/"))
     }
 
-    /// What the headline calls it.
+    /// Name in the headline.
     pub(super) fn name(&self) -> String {
         self.folder().map_or_else(
             || "this node".to_owned(),
@@ -64,49 +66,51 @@ impl NodeArgs {
         )
     }
 
-    /// Its files and its GPUs.
-    pub(super) fn hands(&self) -> anyhow::Result<NodeHands> {
+    /// Access to its files and GPUs.
+    pub(super) fn actuator(&self) -> anyhow::Result<NodeSettingActuator> {
         let root = match self.folder() {
             None => Root::unrecorded("/"),
             Some(folder) if capture::is_capture(folder) => {
                 return Err(Hinted::error(
                     format!("--root: `{}` is a capture", folder.display()),
-                    "a capture holds no settings; `farrier check --root` judges it",
+                    "a capture has no settings; check it with `farrier check --root`",
                 ));
             }
             Some(folder) if !folder.is_dir() => {
                 return Err(Hinted::error(
-                    format!("--root: `{}` is not a folder", folder.display()),
+                    format!("--root: `{}` is not a directory", folder.display()),
                     "the root of a node's files, such as /host, or `root` of a simulated node",
                 ));
             }
             Some(folder) => Root::unrecorded(folder),
         };
-        let program = std::env::current_exe().context("failed to find our own program")?;
-        let patience = self.nvml_deadline.map(|limit_s| Patience::of(Duration::from_secs(limit_s)));
-        let controls = Controls::of_node(
+        let program = std::env::current_exe().context("failed to find this program")?;
+        let patience = self
+            .nvml_deadline
+            .map(|limit_s| ControlTimeouts::uniform(Duration::from_secs(limit_s)));
+        let controls = GpuControls::for_node(
             &program,
             self.nvml.as_deref(),
             self.folder().is_none(),
             patience.unwrap_or_default(),
         );
-        Ok(NodeHands::new(root, controls))
+        Ok(NodeSettingActuator::new(root, controls))
     }
 
-    /// Where its journal is, and what it was given.
+    /// Directory of its journal and applied profile.
     pub(super) fn state(&self) -> PathBuf {
-        let below = self.folder().map(|folder| folder.join(STATE.trim_start_matches('/')));
-        self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE))
+        let below = self.folder().map(|folder| folder.join(STATE_DIR.trim_start_matches('/')));
+        self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE_DIR))
     }
 
-    /// Its journal, to be written.
+    /// Opens its journal for writing.
     pub(super) fn journal(&self) -> anyhow::Result<Journal> {
-        Journal::open(&self.state(), Interrupt::from_environment())
-            .map_err(|err| broken(err, &self.state()))
+        Journal::open(&self.state(), Failpoint::from_environment())
+            .map_err(|err| journal_error(err, &self.state()))
     }
 
-    /// Says that changes are open, where that can be known.
-    pub(super) fn say_what_can_be_given_back(&self, printer: &mut Printer) -> anyhow::Result<()> {
+    /// Prints the number of revertible changes, if the journal is readable.
+    pub(super) fn print_open_changes(&self, printer: &mut Printer) -> anyhow::Result<()> {
         match Journal::read(&self.state()) {
             Ok(journal) if journal.open_changes().is_empty() => {}
             Ok(journal) => {
@@ -115,10 +119,10 @@ impl NodeArgs {
                 printer.paragraph(
                     "",
                     0,
-                    &format!("Changes that `farrier tune revert` gives back: {count}."),
+                    &format!("Changes that `farrier tune revert` can revert: {count}."),
                 )?;
             }
-            // The journal is root's, and a plan is for everybody.
+            // The journal belongs to root, but any user may plan.
             Err(JournalError::File { err, .. })
                 if err.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(err) => failure::warn(&anyhow::Error::new(err)),
@@ -126,8 +130,9 @@ impl NodeArgs {
         Ok(())
     }
 
-    /// The profile that somebody names, or else the one that was applied last; with settings that no source confirms, or not.
-    pub(super) fn chosen(
+    /// The named profile, or the one that was applied last; and whether to include unverified
+    /// settings.
+    pub(super) fn profile(
         &self,
         profile: &ProfileArgs,
         which: &WhichArgs,
@@ -135,91 +140,96 @@ impl NodeArgs {
         if profile.is_named() {
             return Ok((profile.read()?, which.unverified));
         }
-        if let Some(kept) = self.kept()? {
-            return Ok((Cow::Owned(kept.profile), kept.unverified || which.unverified));
+        if let Some(applied) = self.applied_profile()? {
+            return Ok((Cow::Owned(applied.profile), applied.unverified || which.unverified));
         }
-        match self.unfinished() {
+        match self.partial_apply_error() {
             Some(err) => Err(err),
             None => Ok((profile.read()?, which.unverified)),
         }
     }
 
-    /// That changes stand though no profile is the node's, where that can be known.
-    fn unfinished(&self) -> Option<anyhow::Error> {
+    /// The error for open changes without a node profile, if the journal is readable.
+    fn partial_apply_error(&self) -> Option<anyhow::Error> {
         let journal = Journal::read(&self.state()).ok()?;
         let count = journal.open_changes().len();
         let newest = &journal.open_changes().last()?.profile;
-        let stand = if count == 1 { "stands" } else { "stand" };
+        let verb = if count == 1 { "is" } else { "are" };
         Some(Hinted::error(
             format!(
-                "no profile is named, and none is this node's: {} {stand}, the newest for `{newest}`, whose apply was interrupted or was of a part alone (--only)",
+                "no profile is named and the node has none: {} {verb} open, the newest from `{newest}`, whose apply was interrupted or partial (--only)",
                 counted(count)
             ),
-            "`farrier tune revert` gives back what was there; `farrier tune apply` with that profile, by name or --profile FILE, goes on",
+            "revert with `farrier tune revert`, or finish with `farrier tune apply` and that profile (name or --profile FILE)",
         ))
     }
 
-    /// The name of the profile that it was given last, where that is not this one.
-    pub(super) fn kept_beside(&self, profile: &Profile) -> Option<String> {
-        let kept = Kept::read(&self.state()).ok().flatten()?;
-        (kept.profile != *profile).then_some(kept.profile.name)
+    /// Name of the node's profile, if it is not this one.
+    pub(super) fn other_node_profile(&self, profile: &Profile) -> Option<String> {
+        let applied = AppliedProfile::read(&self.state()).ok().flatten()?;
+        (applied.profile != *profile).then_some(applied.profile.name)
     }
 
-    /// What it was given last, and is to be like.
-    pub(super) fn kept(&self) -> anyhow::Result<Option<Kept>> {
+    /// The profile that was applied last, against which drift is measured.
+    pub(super) fn applied_profile(&self) -> anyhow::Result<Option<AppliedProfile>> {
         let folder = self.state();
-        Kept::read(&folder).map_err(|err| {
+        AppliedProfile::read(&folder).map_err(|err| {
             let hint = if err.err.kind() == std::io::ErrorKind::PermissionDenied {
-                "settings belong to root: run it with sudo, or name a profile".to_owned()
+                "it belongs to root: run it with sudo, or name a profile".to_owned()
             } else {
-                "name a profile; `farrier tune apply` writes the file anew".to_owned()
+                "name a profile; `farrier tune apply` rewrites the file".to_owned()
             };
-            let what = "what this node was given is not known";
+            let what = "the applied profile of this node is unknown";
             anyhow::Error::new(err).context(Hinted::plain(what, hint))
         })
     }
 
-    /// Its journal, to look at.
+    /// Opens its journal for reading.
     pub(super) fn journal_to_read(&self) -> anyhow::Result<Journal> {
-        Journal::read(&self.state()).map_err(|err| broken(err, &self.state()))
+        Journal::read(&self.state()).map_err(|err| journal_error(err, &self.state()))
     }
 }
 
-fn broken(err: JournalError, state: &Path) -> anyhow::Error {
+fn journal_error(err: JournalError, state: &Path) -> anyhow::Error {
     let hint = match &err {
         JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
-            "settings belong to root: run it with sudo".to_owned()
+            "the journal belongs to root: run it with sudo".to_owned()
         }
         JournalError::Untrusted { .. } | JournalError::Target { .. } => format!(
-            "root writes what it says: find out who wrote into `{}`, then move it away and set by hand what it is right about",
+            "root applies its contents: find out who wrote to `{}`, then move it away and restore correct entries by hand",
             state.display()
         ),
-        JournalError::InUse { .. } => "wait until it has ended".to_owned(),
+        JournalError::InUse { .. } => "wait until the other process has ended".to_owned(),
         JournalError::Damaged { .. } => format!(
-            "put the line right: what it holds of old values is nowhere else; or move `{}` away and set by hand what it says",
+            "repair the line, which has the only copy of the previous values; or move `{}` away and restore them by hand",
             state.display()
         ),
-        _ => format!("the journal is in `{}`; --state-dir names another place", state.display()),
+        _ => format!(
+            "the journal is in `{}`; choose another directory with --state-dir",
+            state.display()
+        ),
     };
-    anyhow::Error::new(err).context(Hinted::plain("there is no journal to work with", hint))
+    anyhow::Error::new(err).context(Hinted::plain("the journal cannot be used", hint))
 }
 
 impl WhichArgs {
-    /// The plan for a profile, with or without settings that no source confirms.
+    /// Plans a profile, with or without unverified settings.
     pub(super) fn plan(
         &self,
         profile: &Profile,
         unverified: bool,
-        hands: &mut NodeHands,
+        actuator: &mut NodeSettingActuator,
     ) -> anyhow::Result<Vec<Step>> {
         let options = Options { only: self.only.clone(), unverified };
-        let readings = hands.look(profile);
-        let steps = plan(&sets::active(), profile, &readings, &options).map_err(refusal)?;
-        if let Some(name) =
-            self.only.iter().find(|name| !profile.setting.iter().any(|it| it.name == **name))
+        let readings = actuator.read_settings(profile);
+        let steps = plan(&fact_sets::active(), profile, &readings, &options).map_err(refusal)?;
+        if let Some(name) = self
+            .only
+            .iter()
+            .find(|name| !profile.setting.iter().any(|setting| setting.name == **name))
         {
             return Err(Hinted::error(
-                format!("--only: the profile `{}` says nothing of `{name}`", profile.name),
+                format!("--only: profile `{}` has no setting `{name}`", profile.name),
                 format!("`farrier tune show {}` lists its settings", profile.name),
             ));
         }

@@ -1,14 +1,14 @@
-//! Steps for people: those that say the same share a line.
+//! Prints steps for people; steps that differ only in their subject share a line.
 
 use farrier_facts::tune::{Standing, Step, Subject};
 
 use super::profile::sentence;
 use crate::printer::{Printer, Tone};
 
-/// The width of the longest standing, and two spaces.
+/// The width of the longest status plus two.
 pub(super) const INDENT: usize = 11;
 
-/// What to do first, then what is to be known, then what is fine.
+/// Sort order: what needs action first, then what is fine.
 fn rank(standing: &Standing) -> u32 {
     match standing {
         Standing::Refused(_) => 0,
@@ -29,7 +29,7 @@ fn tone(standing: &Standing) -> Tone {
     }
 }
 
-/// How many steps stand how, in words.
+/// Number of steps per status.
 pub(super) fn summary(steps: &[Step]) -> String {
     let mut counts: Vec<(u32, &str, usize)> = Vec::new();
     for step in steps {
@@ -40,12 +40,12 @@ pub(super) fn summary(steps: &[Step]) -> String {
         }
     }
     counts.sort_unstable();
-    let words: Vec<String> =
+    let parts: Vec<String> =
         counts.iter().map(|(_, name, count)| format!("{count} {name}")).collect();
-    if words.is_empty() { "nothing is asked for".to_owned() } else { words.join(", ") }
+    if parts.is_empty() { "no settings".to_owned() } else { parts.join(", ") }
 }
 
-/// The steps under a headline.
+/// Prints the steps below a headline.
 pub(super) fn steps(
     verb: &str,
     profile: &str,
@@ -64,7 +64,7 @@ pub(super) fn steps(
             printer.line("")?;
         }
         before = Some(rank);
-        let first = word(tone(&step.standing), step.standing.name(), printer);
+        let first = label(tone(&step.standing), step.standing.name(), printer);
         printer.paragraph(&first, INDENT, &line(step, &group))?;
         if matches!(step.standing, Standing::Change(_)) {
             printer.paragraph("", INDENT, &sentence(&step.reason))?;
@@ -73,8 +73,8 @@ pub(super) fn steps(
     Ok(())
 }
 
-/// The first word of a paragraph, in its colour. The printer adds the last blank.
-pub(super) fn word(tone: Tone, word: &str, printer: &Printer) -> String {
+/// The first word of a paragraph, padded and in colour. The printer adds the last space.
+pub(super) fn label(tone: Tone, word: &str, printer: &Printer) -> String {
     let pad = " ".repeat((INDENT - 1).saturating_sub(word.len()));
     format!("{}{pad}", printer.toned(tone, word))
 }
@@ -84,22 +84,22 @@ fn line(step: &Step, group: &[&Step]) -> String {
     let values = match (&step.current, &step.standing) {
         (Some(current), Standing::AsWanted) => current.clone(),
         (Some(current), _) => format!("{current} → {}", step.wanted),
-        (None, _) => format!("wanted: {}", step.wanted),
+        (None, _) => format!("want {}", step.wanted),
     };
     let words = step.standing.words();
     let words = if words.is_empty() { words } else { format!(" ({words})") };
-    format!("{}, {}: {values}{words}", step.setting, named(&subjects))
+    format!("{}, {}: {values}{words}", step.setting, describe_subjects(&subjects))
 }
 
-/// Steps that differ in their subject alone.
+/// Groups steps that differ only in their subject.
 fn grouped(steps: &[Step]) -> Vec<Vec<&Step>> {
     let mut groups: Vec<Vec<&Step>> = Vec::new();
     for step in steps {
-        let same = |known: &Step| {
-            known.setting == step.setting
-                && known.current == step.current
-                && known.wanted == step.wanted
-                && known.standing == step.standing
+        let same = |other: &Step| {
+            other.setting == step.setting
+                && other.current == step.current
+                && other.wanted == step.wanted
+                && other.standing == step.standing
         };
         match groups.iter_mut().find(|group| same(group[0])) {
             Some(group) => group.push(step),
@@ -109,8 +109,8 @@ fn grouped(steps: &[Step]) -> Vec<Vec<&Step>> {
     groups
 }
 
-/// The subjects in few words.
-pub(super) fn named(subjects: &[&Subject]) -> String {
+/// A short description of the subjects.
+pub(super) fn describe_subjects(subjects: &[&Subject]) -> String {
     let indices: Vec<u32> = subjects
         .iter()
         .filter_map(|subject| match subject {
@@ -144,7 +144,7 @@ pub(super) fn ranges(indices: &[u32]) -> String {
             _ => runs.push((*index, *index)),
         }
     }
-    let words: Vec<String> = runs
+    let parts: Vec<String> = runs
         .iter()
         .map(
             |(first, last)| {
@@ -152,5 +152,5 @@ pub(super) fn ranges(indices: &[u32]) -> String {
             },
         )
         .collect();
-    words.join(", ")
+    parts.join(", ")
 }

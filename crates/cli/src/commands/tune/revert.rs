@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use farrier_facts::tune::{Given, REPORT_VERSION, Target};
-use farrier_hardware::tune::{self, Kept, NodeHands, Open, Reverted};
+use farrier_hardware::tune::{
+    self, AppliedProfile, NodeSettingActuator, OpenChange, RevertedChange,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::apply::{counted, may};
+use super::apply::{confirm, counted};
 use super::node::NodeArgs;
 use super::print::{self, INDENT};
 use crate::cli::Output;
@@ -15,188 +17,196 @@ use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::{Printer, Tone};
 
-/// On which node.
+/// Options of `revert`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Do not ask; without a terminal nothing is changed otherwise
+    /// Revert without asking; required without a terminal
     #[arg(long, short)]
     yes: bool,
-    /// Give back also what somebody else has changed since, and forget what is no longer there
+    /// Also revert values changed by others since, and drop changes whose target is gone
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     node: NodeArgs,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// What came of it, for programs.
+/// The JSON document.
 #[derive(Serialize)]
-struct Report<'a> {
+struct RevertReport<'a> {
     v: u32,
-    reverted: &'a [Reverted],
-    /// The profile that drift is no longer told from.
+    reverted: &'a [RevertedChange],
+    /// The profile from which drift is no longer reported.
     forgotten: Option<&'a str>,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let mut hands = args.node.hands()?;
-    let seen = args.node.journal_to_read()?;
-    let kept = kept(args);
-    let count = seen.open_changes().len();
-    if count == 0 && kept.is_none() {
+    let mut actuator = args.node.actuator()?;
+    let journal = args.node.journal_to_read()?;
+    let node_profile = node_profile(args);
+    let count = journal.open_changes().len();
+    if count == 0 && node_profile.is_none() {
         match args.output {
             Output::Json => {
-                printer.json(&Report { v: REPORT_VERSION, reverted: &[], forgotten: None })?;
+                printer.json(&RevertReport {
+                    v: REPORT_VERSION,
+                    reverted: &[],
+                    forgotten: None,
+                })?;
             }
-            Output::Table => printer.line("There is nothing to give back.")?,
+            Output::Table => printer.line("Nothing to revert.")?,
         }
         return Ok(Outcome::Fine);
     }
-    let numbers = numbers(seen.open_changes(), &mut hands);
+    let indexes = gpu_indexes(journal.open_changes(), &mut actuator);
     if args.output == Output::Table {
-        announce(seen.open_changes(), &numbers, &args.node.name(), printer)?;
+        print_plan(journal.open_changes(), &indexes, &args.node.name(), printer)?;
         printer.finish()?;
     }
-    let what = match &kept {
-        _ if count > 0 => format!("Give back {}?", counted(count)),
-        Some(name) => format!("No longer tell drift from {name}?"),
+    let what = match &node_profile {
+        _ if count > 0 => format!("Revert {}?", counted(count)),
+        Some(name) => format!("Stop reporting drift from {name}?"),
         None => String::new(),
     };
-    if !may(args.yes, args.output, &what)? {
+    if !confirm(args.yes, args.output, &what)? {
         printer.line("Nothing was changed.")?;
         return Ok(Outcome::Finding);
     }
     let mut journal = args.node.journal()?;
-    let reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now());
-    let is_back = reverted.iter().all(|it| it.given.is_back());
-    // While something is not given back the node is neither, and what it is to be like is still known.
-    let forgotten = kept.filter(|_| is_back);
+    let reverted = tune::revert(&mut actuator, &mut journal, args.force, Timestamp::now());
+    let is_complete = reverted.iter().all(|entry| entry.given.is_back());
+    // While a change remains, keep the profile, so that drift is still reported.
+    let forgotten = node_profile.filter(|_| is_complete);
     if forgotten.is_some() {
-        Kept::forget(&args.node.state())?;
+        AppliedProfile::remove(&args.node.state())?;
     }
     drop(journal);
     match args.output {
         Output::Json => {
             let forgotten = forgotten.as_deref();
-            printer.json(&Report { v: REPORT_VERSION, reverted: &reverted, forgotten })?;
+            printer.json(&RevertReport { v: REPORT_VERSION, reverted: &reverted, forgotten })?;
         }
         Output::Table => {
-            print_all(&reverted, &numbers, printer)?;
+            print_results(&reverted, &indexes, printer)?;
             if let Some(name) = forgotten {
-                printer.line(&format!("Drift from {name} is no longer told."))?;
+                printer.line(&format!("Drift from {name} is no longer reported."))?;
             }
         }
     }
-    Ok(Outcome::finding_if(!is_back))
+    Ok(Outcome::finding_if(!is_complete))
 }
 
-/// The profile that drift is told from, in words; also where it does not read, which is no reason to keep it.
-fn kept(args: &Args) -> Option<String> {
-    match Kept::read(&args.node.state()) {
-        Ok(kept) => kept.map(|kept| format!("`{}`", kept.profile.name)),
+/// The node's profile, for messages; also if it is unreadable, as it can still be removed.
+fn node_profile(args: &Args) -> Option<String> {
+    match AppliedProfile::read(&args.node.state()) {
+        Ok(applied) => applied.map(|applied| format!("`{}`", applied.profile.name)),
         Err(err) => {
             failure::warn(&anyhow::Error::new(err));
-            Some("a profile that does not read".to_owned())
+            Some("an unreadable profile".to_owned())
         }
     }
 }
 
-/// NVML's numbers for GPUs, where some are spoken of.
-fn numbers(changes: &[Open], hands: &mut NodeHands) -> BTreeMap<String, u32> {
-    let is_gpu = |change: &Open| matches!(change.target, Target::Gpu { .. });
-    if changes.iter().any(is_gpu) { hands.gpu_numbers() } else { BTreeMap::new() }
+/// NVML's indexes of GPUs, if a change concerns one.
+fn gpu_indexes(
+    changes: &[OpenChange],
+    actuator: &mut NodeSettingActuator,
+) -> BTreeMap<String, u32> {
+    let is_gpu = |change: &OpenChange| matches!(change.target, Target::Gpu { .. });
+    if changes.iter().any(is_gpu) { actuator.gpu_indices() } else { BTreeMap::new() }
 }
 
-fn announce(
-    changes: &[Open],
-    numbers: &BTreeMap<String, u32>,
+fn print_plan(
+    changes: &[OpenChange],
+    indexes: &BTreeMap<String, u32>,
     node: &str,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if changes.is_empty() {
-        printer.line("There is nothing to give back.")?;
+        printer.line("Nothing to revert.")?;
         return Ok(());
     }
-    printer.line(&format!("Revert: {} of {node}, newest first:", counted(changes.len())))?;
-    let newest_first: Vec<&Open> = changes.iter().rev().collect();
-    for alike in newest_first.chunk_by(|one, other| is_alike(one, other)) {
-        let Some(change) = alike.first() else { continue };
-        let name = names(alike, numbers);
-        printer.paragraph("  -", 4, &format!("{name}: {}", back(change)))?;
+    printer.line(&format!("Revert: {} on {node}, newest first:", counted(changes.len())))?;
+    let newest_first: Vec<&OpenChange> = changes.iter().rev().collect();
+    for group in newest_first.chunk_by(|one, other| is_same_change(one, other)) {
+        let Some(change) = group.first() else { continue };
+        let name = describe_targets(group, indexes);
+        printer.paragraph("  -", 4, &format!("{name}: {}", describe_revert(change)))?;
     }
     Ok(())
 }
 
-/// What giving a change back does.
-fn back(change: &Open) -> String {
-    let it = &change.target;
-    let old = it.words(&change.old);
-    if change.is_beside {
-        return format!("{old}, where the service changed it");
+/// What reverting a change does.
+fn describe_revert(change: &OpenChange) -> String {
+    let target = &change.target;
+    let old = target.words(&change.old);
+    if change.is_side_effect {
+        return format!("{old}, if the service changed it");
     }
-    let new = it.words(change.made.as_ref().unwrap_or(&change.new));
+    let new = target.words(change.made.as_ref().unwrap_or(&change.new));
     format!("{new} → {old}")
 }
 
-/// Whether two changes do the same to two GPUs: they share a line.
-fn is_alike(one: &Open, other: &Open) -> bool {
+/// Whether two changes do the same to two GPUs, and share a line.
+fn is_same_change(one: &OpenChange, other: &OpenChange) -> bool {
     match (&one.target, &other.target) {
         (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
-            control == same && back(one) == back(other)
+            control == same && describe_revert(one) == describe_revert(other)
         }
         _ => false,
     }
 }
 
-/// What changes that are alike are about: several GPUs by their numbers, where all have one.
-fn names(changes: &[&Open], numbers: &BTreeMap<String, u32>) -> String {
-    let number = |change: &&Open| match &change.target {
-        Target::Gpu { uuid, .. } => numbers.get(uuid).copied(),
+/// The targets of equal changes: several GPUs by index, if all are known.
+fn describe_targets(changes: &[&OpenChange], indexes: &BTreeMap<String, u32>) -> String {
+    let index = |change: &&OpenChange| match &change.target {
+        Target::Gpu { uuid, .. } => indexes.get(uuid).copied(),
         _ => None,
     };
-    let known: Option<Vec<u32>> = changes.iter().map(number).collect();
-    if let ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
+    let known: Option<Vec<u32>> = changes.iter().map(index).collect();
+    if let ([OpenChange { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
         (changes, known)
     {
         known.sort_unstable();
         known.dedup();
         return format!("{} of GPU {}", control.name(), print::ranges(&known));
     }
-    let each: Vec<String> = changes.iter().map(|change| target(&change.target, numbers)).collect();
+    let each: Vec<String> =
+        changes.iter().map(|change| describe_target(&change.target, indexes)).collect();
     each.join(", ")
 }
 
-fn print_all(
-    reverted: &[Reverted],
-    numbers: &BTreeMap<String, u32>,
+fn print_results(
+    reverted: &[RevertedChange],
+    indexes: &BTreeMap<String, u32>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if reverted.is_empty() {
         return Ok(());
     }
     printer.line("")?;
-    let mut back = 0;
+    let mut restored = 0;
     let mut foreign = false;
     let mut denied = false;
-    for it in reverted {
+    for entry in reverted {
         let mut tone = Tone::Bad;
-        let (word, words) = match &it.given {
+        let (label, text) = match &entry.given {
             Given::Back | Given::Already => {
-                back += 1;
+                restored += 1;
                 continue;
             }
             Given::Waits(needs) => {
                 tone = Tone::Caution;
                 let needs: Vec<&str> = needs.iter().map(|need| need.words()).collect();
-                let old = it.change.target.words(&it.change.old);
-                ("waits", format!("it is set to {old} again: {}", needs.join(", ")))
+                let old = entry.change.target.words(&entry.change.old);
+                ("waits", format!("set back to {old}: {}", needs.join(", ")))
             }
-            Given::Forgotten => ("forgotten", "it is no longer there".to_owned()),
+            Given::Forgotten => ("dropped", "it no longer exists".to_owned()),
             Given::Foreign(now) => {
                 foreign = true;
-                ("left", format!("somebody has changed it since, to {now}"))
+                ("left", format!("changed by others since, to {now}"))
             }
             Given::Failed { why, permission } => {
                 denied |= permission;
@@ -204,26 +214,26 @@ fn print_all(
             }
             Given::NotDone(why) => ("not done", why.clone()),
         };
-        let first = print::word(tone, word, printer);
-        let name = target(&it.change.target, numbers);
-        printer.paragraph(&first, INDENT, &format!("{name}: {words}"))?;
+        let first = print::label(tone, label, printer);
+        let name = describe_target(&entry.change.target, indexes);
+        printer.paragraph(&first, INDENT, &format!("{name}: {text}"))?;
     }
-    printer.line(&match (back, reverted.len()) {
-        (1, 1) => "What was changed is as it was.".to_owned(),
-        (back, all) => format!("{back} of {} undone.", counted(all)),
+    printer.line(&match (restored, reverted.len()) {
+        (1, 1) => "The previous value is restored.".to_owned(),
+        (restored, all) => format!("{restored} of {} reverted.", counted(all)),
     })?;
     if foreign {
-        printer.line("--force gives back also what somebody else has changed.")?;
+        printer.line("--force also reverts values changed by others.")?;
     }
     if denied {
-        printer.line("Settings belong to root: run it with sudo.")?;
+        printer.line("Changing settings needs root: run it with sudo.")?;
     }
     Ok(())
 }
 
-fn target(target: &Target, numbers: &BTreeMap<String, u32>) -> String {
+fn describe_target(target: &Target, indexes: &BTreeMap<String, u32>) -> String {
     match target {
-        Target::Gpu { uuid, control } => match numbers.get(uuid) {
+        Target::Gpu { uuid, control } => match indexes.get(uuid) {
             Some(index) => format!("{} of GPU {index} ({uuid})", control.name()),
             None => format!("{} of {uuid}", control.name()),
         },

@@ -10,7 +10,7 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Which profile, on which node. Without a profile it is the one that was applied last.
+/// Plans or verifies a profile; without one, the profile that was applied last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -19,14 +19,14 @@ pub(crate) struct Args {
     which: WhichArgs,
     #[command(flatten)]
     node: NodeArgs,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// A plan for programs.
+/// A plan for JSON.
 #[derive(Serialize)]
-struct Planned<'a> {
+struct PlanDocument<'a> {
     v: u32,
     profile: &'a str,
     is_fine: bool,
@@ -34,13 +34,13 @@ struct Planned<'a> {
 }
 
 pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let (profile, unverified) = args.node.chosen(&args.profile, &args.which)?;
-    let mut hands = args.node.hands()?;
-    let steps = args.which.plan(&profile, unverified, &mut hands)?;
+    let (profile, unverified) = args.node.profile(&args.profile, &args.which)?;
+    let mut actuator = args.node.actuator()?;
+    let steps = args.which.plan(&profile, unverified, &mut actuator)?;
     let is_fine = steps.iter().all(|step| step.standing.is_fine());
     match args.output {
         Output::Json => {
-            printer.json(&Planned {
+            printer.json(&PlanDocument {
                 v: REPORT_VERSION,
                 profile: &profile.name,
                 is_fine,
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Res
         }
         Output::Table => {
             print::steps(verb, &profile.name, &args.node.name(), &steps, printer)?;
-            args.node.say_what_can_be_given_back(printer)?;
+            args.node.print_open_changes(printer)?;
         }
     }
     Ok(Outcome::finding_if(!is_fine))

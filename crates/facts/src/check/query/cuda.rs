@@ -1,11 +1,11 @@
 //! `--cuda` and `--forward-compat`.
 
-use super::CudaNeed;
+use super::CudaRequest;
 use crate::check::input::{Field, InputError};
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, ToolkitVersion};
 
-pub(super) fn need<'a>(set: &'a FactSet, text: &str) -> Result<CudaNeed<'a>, InputError> {
+pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest<'a>, InputError> {
     const EXPECTED: &str = "a release such as `12.8`, `12.8.1` or `12`";
     let error = |problem: String| InputError::new(Field::Cuda, problem, EXPECTED);
     if text.is_empty() {
@@ -19,40 +19,40 @@ pub(super) fn need<'a>(set: &'a FactSet, text: &str) -> Result<CudaNeed<'a>, Inp
     if set.drivers.branch(Branch(major)).is_some() || major >= 100 {
         return Err(error(format!("`{text}` looks like a driver version; are the two swapped?")));
     }
-    let absent = || self::absent(set, Field::Cuda, text);
+    let unknown = || self::unknown_cuda(set, Field::Cuda, text);
     match parts.len() {
-        1 => set.cuda.family(major).map(|_| CudaNeed::Major(major)).ok_or_else(absent),
+        1 => set.cuda.family(major).map(|_| CudaRequest::Major(major)).ok_or_else(unknown),
         2 => {
             let cuda: CudaVersion = text
                 .parse()
                 .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
-            set.cuda.first_release(cuda).map(CudaNeed::Minor).ok_or_else(absent)
+            set.cuda.first_release(cuda).map(CudaRequest::Minor).ok_or_else(unknown)
         }
         _ => {
             let version: ToolkitVersion = text
                 .parse()
                 .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
             let toolkit = set.cuda.toolkit.iter().find(|toolkit| toolkit.version == version);
-            toolkit.map(CudaNeed::Exact).ok_or_else(absent)
+            toolkit.map(CudaRequest::Exact).ok_or_else(unknown)
         }
     }
 }
 
-/// The error for a CUDA that is not in the data, with what is.
-fn absent(set: &FactSet, field: Field, text: &str) -> InputError {
+/// Error for a CUDA version that is not in the data, listing published ones.
+fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
-    // The nearest list that is not empty: releases of the same minor, minors of the same major.
+    // Suggest releases of the same minor, else minors of the same major.
     let minor = text.rsplit_once('.').and_then(|(minor, _)| minor.parse::<CudaVersion>().ok());
     let major = text.split('.').next().and_then(|major| major.parse::<u32>().ok());
     let same_minor = releases.clone().filter(|release| Some(release.cuda) == minor);
     let same_major = set.cuda.minors().into_iter().rev().filter(|cuda| Some(cuda.major) == major);
-    let mut known: Vec<String> = same_minor.map(|release| release.to_string()).collect();
-    if known.is_empty() {
-        known = same_major.map(|cuda| cuda.to_string()).collect();
+    let mut published: Vec<String> = same_minor.map(|release| release.to_string()).collect();
+    if published.is_empty() {
+        published = same_major.map(|cuda| cuda.to_string()).collect();
     }
-    if !known.is_empty() {
+    if !published.is_empty() {
         let problem = format!("there is no CUDA {text}");
-        return InputError::new(field, problem, format!("published: {}", known.join(", ")));
+        return InputError::new(field, problem, format!("published: {}", published.join(", ")));
     }
     let range = match (releases.clone().next(), releases.clone().next_back()) {
         (Some(first), Some(last)) => format!("the data holds {} to {}", first.cuda, last.cuda),
@@ -61,17 +61,17 @@ fn absent(set: &FactSet, field: Field, text: &str) -> InputError {
     InputError::new(field, format!("CUDA {text} is not in the data"), format!("{range}{NEWER}"))
 }
 
-/// Where facts about newer releases come from.
+/// Hint for releases newer than the data.
 pub(super) const NEWER: &str = "; `farrier facts update --from FILE` installs newer facts";
 
-pub(super) fn forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {
+pub(super) fn parse_forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {
     const EXPECTED: &str = "the CUDA of the package, such as `13.0` for cuda-compat-13-0";
     let cuda: CudaVersion = text.parse().map_err(|_| {
         let problem = format!("`{text}` does not read as a CUDA version");
         InputError::new(Field::ForwardCompat, problem, EXPECTED)
     })?;
     if set.cuda.first_release(cuda).is_none() {
-        return Err(absent(set, Field::ForwardCompat, text));
+        return Err(unknown_cuda(set, Field::ForwardCompat, text));
     }
     Ok(cuda)
 }

@@ -1,34 +1,35 @@
 //! `--driver` and `--fabric-manager`.
 
-use super::{Driver, DriverGiven};
+use super::{Driver, DriverPrecision};
 use crate::check::input::{Field, InputError};
 use crate::set::FactSet;
 use crate::version::{Branch, DriverVersion, number};
 
-pub(super) fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, InputError> {
+pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, InputError> {
     const EXPECTED: &str = "a release such as `580.65.06`, or a branch such as `580`";
     let error = |problem: String| InputError::new(Field::Driver, problem, EXPECTED);
     if text.is_empty() {
         return Err(error("no version given".to_owned()));
     }
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
-    let (version, given) = if let Some(number) = number(bare) {
+    let (version, precision) = if let Some(number) = number(bare) {
         let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
-        // Outside the data a branch is judged by its number alone.
+        // Outside the data only the branch number is known.
         let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
-        (version.map_err(|err| error(err.to_string()))?, DriverGiven::Branch)
+        (version.map_err(|err| error(err.to_string()))?, DriverPrecision::Branch)
     } else {
         let version: DriverVersion =
             text.parse().map_err(|_| error(format!("`{text}` does not read as a version")))?;
-        let partial = set.drivers.release.iter().any(|it| version.is_prefix_of(&it.version))
-            && !set.drivers.release.iter().any(|it| it.version == version);
-        (version, if partial { DriverGiven::PartOfRelease } else { DriverGiven::Release })
+        let partial =
+            set.drivers.release.iter().any(|release| version.is_prefix_of(&release.version))
+                && !set.drivers.release.iter().any(|release| release.version == version);
+        (version, if partial { DriverPrecision::PartOfRelease } else { DriverPrecision::Release })
     };
     let number = version.branch();
     if set.cuda.family(number.0).is_some() {
         return Err(error(format!("`{text}` looks like a CUDA version; are the two swapped?")));
     }
-    // A branch has three digits: one more or less is a slip.
+    // Branch numbers have three digits; anything else is a typo.
     if !(100..1000).contains(&number.0) {
         return Err(error(format!("`{text}` does not read as a driver version")));
     }
@@ -45,10 +46,10 @@ pub(super) fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, Inp
             format!("the nearest branches are {} and {}", near[0].0, near[1].0),
         ));
     }
-    Ok(Driver { version, branch, given })
+    Ok(Driver { version, branch, precision })
 }
 
-pub(super) fn fabric_manager(text: &str) -> Result<DriverVersion, InputError> {
+pub(super) fn parse_fabric_manager(text: &str) -> Result<DriverVersion, InputError> {
     text.parse().map_err(|_| {
         InputError::new(
             Field::FabricManager,

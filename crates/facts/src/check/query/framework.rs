@@ -1,14 +1,17 @@
 //! `--framework`.
 
 use super::cuda::NEWER;
-use super::{FrameworkNeed, Wanted, quoted};
+use super::{BuildChoice, FrameworkRequest, quoted};
 use crate::check::input::{Field, InputError};
-use crate::framework::{Build, Package};
+use crate::framework::{Build, FrameworkPackage};
 use crate::names;
 use crate::set::FactSet;
 use crate::version::{CudaVersion, PackageVersion};
 
-pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNeed<'a>, InputError> {
+pub(super) fn parse_framework<'a>(
+    set: &'a FactSet,
+    text: &str,
+) -> Result<FrameworkRequest<'a>, InputError> {
     const EXPECTED: &str = "`name==version`, such as `torch==2.11.0` or `torch==2.11.0+cu128`";
     let error =
         |problem: String, expected: String| InputError::new(Field::Framework, problem, expected);
@@ -20,11 +23,11 @@ pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNee
         None => (name.trim(), None),
     };
     let package = set.frameworks.package(name).ok_or_else(|| {
-        let known: Vec<&str> =
+        let names: Vec<&str> =
             set.frameworks.package.iter().map(|package| package.name.as_str()).collect();
-        let near = names::nearest(name, known.iter().copied());
+        let near = names::nearest(name, names.iter().copied());
         let expected = if near.is_empty() {
-            format!("one of {}", known.join(", "))
+            format!("one of {}", names.join(", "))
         } else {
             format!("did you mean {}?", quoted(near))
         };
@@ -34,7 +37,7 @@ pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNee
         Some((version, tag)) => (version, Some(tag)),
         None => (version.trim(), None),
     };
-    let asked: PackageVersion = version.parse().map_err(|_| {
+    let requested: PackageVersion = version.parse().map_err(|_| {
         let problem = if version.is_empty() {
             format!("`{text}` has no version after `==`")
         } else {
@@ -42,35 +45,36 @@ pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNee
         };
         error(problem, EXPECTED.to_owned())
     })?;
-    let version = known_version(set, package, &asked)?;
-    let version_assumed_from = (version != asked).then_some(asked);
-    let wanted = match tag.or(extra) {
-        None | Some("and-cuda" | "cuda") => Wanted::Plain,
+    let version = resolve_version(set, package, &requested)?;
+    let version_assumed_from = (version != requested).then_some(requested);
+    let build_choice = match tag.or(extra) {
+        None | Some("and-cuda" | "cuda") => BuildChoice::Plain,
         Some(tag) if tag == "cpu" || tag.starts_with("rocm") || tag == "xpu" => {
-            Wanted::WithoutCuda(tag.to_owned())
+            BuildChoice::WithoutCuda(tag.to_owned())
         }
-        Some(tag) => Wanted::Named(tag.to_owned()),
+        Some(tag) => BuildChoice::Named(tag.to_owned()),
     };
-    let build = find_build(set, package, &version, &wanted)?;
-    Ok(FrameworkNeed { package, version, version_assumed_from, wanted, build })
+    let build = find_build(set, package, &version, &build_choice)?;
+    Ok(FrameworkRequest { package, version, version_assumed_from, build_choice, build })
 }
 
-/// The version in the data that was meant: the equal one (`2.11` is `2.11.0`), or else the newest that
-/// the text begins (`0.8` of `0.8.5`).
-fn known_version(
+/// Resolves a version against the data: the equal one (`2.11` is `2.11.0`), else the newest with
+/// this prefix (`0.8` and `0.8.5`).
+fn resolve_version(
     set: &FactSet,
-    package: &Package,
-    asked: &PackageVersion,
+    package: &FrameworkPackage,
+    requested: &PackageVersion,
 ) -> Result<PackageVersion, InputError> {
     let mut versions: Vec<&PackageVersion> =
         set.frameworks.builds(&package.name).map(|build| &build.version).collect();
-    if let Some(equal) = versions.iter().find(|version| **version == asked) {
+    if let Some(equal) = versions.iter().find(|version| **version == requested) {
         return Ok((*equal).clone());
     }
     versions.sort();
-    let covered = versions.iter().rev().find(|version| asked.parts() < 3 && asked.covers(version));
+    let covered =
+        versions.iter().rev().find(|version| requested.parts() < 3 && requested.covers(version));
     covered.map(|version| (*version).clone()).ok_or_else(|| {
-        let of_minor = versions.iter().filter(|version| version.minor() == asked.minor());
+        let of_minor = versions.iter().filter(|version| version.minor() == requested.minor());
         let mut near: Vec<String> = of_minor.map(ToString::to_string).collect();
         near.dedup();
         let range = match (versions.first(), versions.last()) {
@@ -80,11 +84,11 @@ fn known_version(
         };
         let near = match near.as_slice() {
             [] => String::new(),
-            near => format!(", of {}: {}", minor(asked), near.join(", ")),
+            near => format!(", of {}: {}", minor(requested), near.join(", ")),
         };
         InputError::new(
             Field::Framework,
-            format!("there is no {} {asked} in the data", package.name),
+            format!("there is no {} {requested} in the data", package.name),
             format!("{range}{near}{NEWER}"),
         )
     })
@@ -95,18 +99,18 @@ fn minor(version: &PackageVersion) -> String {
     format!("{major}.{minor}")
 }
 
-/// The record of a build. A tag that names a CUDA which never was is an error; a real CUDA for which
-/// the data has no build of this version is left open.
+/// Finds a build. A tag with a nonexistent CUDA version is an error; for a real CUDA version
+/// without a build in the data the result is `None`.
 fn find_build<'a>(
     set: &'a FactSet,
-    package: &Package,
+    package: &FrameworkPackage,
     version: &PackageVersion,
-    wanted: &Wanted,
+    build_choice: &BuildChoice,
 ) -> Result<Option<&'a Build>, InputError> {
-    let tag = match wanted {
-        Wanted::Plain => package.default_build.as_str(),
-        Wanted::Named(tag) => tag,
-        Wanted::WithoutCuda(_) => return Ok(None),
+    let tag = match build_choice {
+        BuildChoice::Plain => package.default_build.as_str(),
+        BuildChoice::Named(tag) => tag,
+        BuildChoice::WithoutCuda(_) => return Ok(None),
     };
     let of_version = |build: &&Build| build.package == package.name && build.version == *version;
     let builds = || set.frameworks.build.iter().filter(of_version);
@@ -116,15 +120,15 @@ fn find_build<'a>(
     if tag_cuda(tag).is_some_and(|cuda| set.cuda.first_release(cuda).is_some()) {
         return Ok(None);
     }
-    let known: Vec<&str> = builds().map(|build| build.build.as_str()).collect();
+    let names: Vec<&str> = builds().map(|build| build.build.as_str()).collect();
     Err(InputError::new(
         Field::Framework,
         format!("there is no build `{tag}` of {} {version}", package.name),
-        format!("the data holds {}", quoted(known)),
+        format!("the data holds {}", quoted(names)),
     ))
 }
 
-/// The CUDA that a wheel's tag names: `cu128` is 12.8.
+/// The CUDA version in a wheel tag: `cu128` is 12.8.
 pub(in crate::check) fn tag_cuda(tag: &str) -> Option<CudaVersion> {
     let digits = tag.strip_prefix("cu")?;
     if digits.len() != 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! From what a person typed to what can be judged.
+//! Parses a request into a query that refers to the facts.
 
 mod cuda;
 mod driver;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use crate::check::input::{Field, InputError};
 use crate::cuda::Toolkit;
 use crate::driver::BranchFacts;
-use crate::framework::{Build, Package};
+use crate::framework::{Build, FrameworkPackage};
 use crate::gpu::Gpu;
 use crate::names;
 use crate::set::FactSet;
 use crate::version::{CudaVersion, DriverVersion, PackageVersion};
 
-/// Which kernel modules are loaded.
+/// Kernel module flavour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Module {
@@ -28,17 +28,17 @@ pub enum Module {
     Proprietary,
 }
 
-/// What CUDA is for.
+/// Use of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Usage {
-    /// Running programs that were built with it.
+    /// Run programs built with it.
     #[default]
     Run,
-    /// Building programs for the GPU.
+    /// Compile programs for the GPU.
     Compile,
 }
 
-/// Something that a node may be wanted to do.
+/// A feature that can be required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// Coherent driver-based memory management.
@@ -47,10 +47,10 @@ pub enum Feature {
     Mig,
 }
 
-/// A combination as a person names it.
+/// A combination as typed by the user.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// Any name of the GPU.
+    /// Any name or PCI id of the GPU.
     pub gpu: String,
     /// `550.54.15`, or a branch (`550`, `R550`).
     pub driver: String,
@@ -58,81 +58,71 @@ pub struct Request {
     pub cuda: Option<String>,
     /// `torch==2.11.0`, `torch==2.11.0+cu128`, `jax[cuda12]==0.8.0`.
     pub framework: Option<String>,
-    /// Which kernel modules.
     pub module: Option<Module>,
-    /// What CUDA is for.
+    /// Use of CUDA.
     pub usage: Usage,
     /// The program carries PTX and no machine code for this GPU.
     pub ptx_only: bool,
     /// A `cuda-compat` package: `13.0`.
     pub forward_compat: Option<String>,
-    /// The version of fabric manager.
     pub fabric_manager: Option<String>,
-    /// A feature that must work.
+    /// A required feature.
     pub feature: Option<Feature>,
-    /// Let advisories and regressions decide too.
+    /// Advisories and regressions affect the verdict.
     pub strict: bool,
 }
 
-/// A combination that can be judged.
+/// A parsed and resolved combination.
 #[derive(Debug, Clone)]
 pub struct Query<'a> {
-    /// The GPU.
     pub gpu: &'a Gpu,
-    /// The family name that it was given by, where one part was taken for the family.
+    /// The family name in the request, if a member was chosen for it.
     pub gpu_assumed_from: Option<String>,
-    /// The driver.
     pub driver: Driver<'a>,
-    /// The CUDA to run or to compile with.
-    pub cuda: Option<CudaNeed<'a>>,
-    /// The framework.
-    pub framework: Option<FrameworkNeed<'a>>,
-    /// Which kernel modules.
+    pub cuda: Option<CudaRequest<'a>>,
+    pub framework: Option<FrameworkRequest<'a>>,
     pub module: Option<Module>,
-    /// What CUDA is for.
+    /// Use of CUDA.
     pub usage: Usage,
     /// The program carries PTX and no machine code for this GPU.
     pub ptx_only: bool,
-    /// A `cuda-compat` package.
+    /// CUDA version of a `cuda-compat` package.
     pub forward_compat: Option<CudaVersion>,
-    /// The version of fabric manager.
     pub fabric_manager: Option<DriverVersion>,
-    /// A feature that must work.
+    /// A required feature.
     pub feature: Option<Feature>,
-    /// The day for which the answer holds.
+    /// Day for which the result is valid.
     pub on: Date,
-    /// Let advisories and regressions decide too.
+    /// Advisories and regressions affect the verdict.
     pub strict: bool,
 }
 
 /// The driver of a query.
 #[derive(Debug, Clone)]
 pub struct Driver<'a> {
-    /// The release that is judged.
     pub version: DriverVersion,
-    /// Its branch; absent where the data does not reach so far.
+    /// `None` if the branch is outside the data.
     pub branch: Option<&'a BranchFacts>,
-    /// What the person said.
-    pub given: DriverGiven,
+    pub precision: DriverPrecision,
 }
 
-/// How exactly a driver was named.
+/// How precisely the request names the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DriverGiven {
+pub enum DriverPrecision {
     /// A full release.
     Release,
-    /// A release with its last part missing.
+    /// A release without its last part.
     PartOfRelease,
-    /// Only the branch; its newest release was taken.
+    /// Only the branch; its newest release is assumed.
     Branch,
 }
 
-/// The CUDA that something needs.
+/// The requested CUDA.
 #[derive(Debug, Clone)]
-pub enum CudaNeed<'a> {
+pub enum CudaRequest<'a> {
     /// Only the major version: `12`.
     Major(u32),
-    /// `12.8`: the first release of it stands for all.
+    /// `12.8`, represented by its first release.
     Minor(&'a Toolkit),
     /// `12.8.1`.
     Exact(&'a Toolkit),
@@ -140,23 +130,20 @@ pub enum CudaNeed<'a> {
 
 /// The framework of a query.
 #[derive(Debug, Clone)]
-pub struct FrameworkNeed<'a> {
-    /// The package.
-    pub package: &'a Package,
-    /// The version.
+pub struct FrameworkRequest<'a> {
+    pub package: &'a FrameworkPackage,
     pub version: PackageVersion,
-    /// What the person wrote, where `version` is only one that fits it.
+    /// The version in the request, if `version` was chosen to match it.
     pub version_assumed_from: Option<PackageVersion>,
-    /// Which build.
-    pub wanted: Wanted,
-    /// Its record.
+    pub build_choice: BuildChoice,
+    /// `None` if the data has no record of the build.
     pub build: Option<&'a Build>,
 }
 
-/// Which build of a framework.
+/// Choice of a framework build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// What a plain install gives.
+pub enum BuildChoice {
+    /// The default of a plain install.
     Plain,
     /// A tag (`cu128`) or an extra (`cuda12`).
     Named(String),
@@ -165,24 +152,27 @@ pub enum Wanted {
 }
 
 impl<'a> Query<'a> {
-    /// Reads a request against a set. `on` is the day for which the answer shall hold.
-    pub fn read(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
-        said_something(request)?;
-        let named = gpu(set, request.gpu.trim())?;
-        let cuda = request.cuda.as_deref().map(|text| cuda::need(set, text)).transpose()?;
-        let framework =
-            request.framework.as_deref().map(|text| framework::framework(set, text)).transpose()?;
+    /// Parses a request against a set. `on` is the day for which the result is valid.
+    pub fn parse(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
+        reject_unused_flags(request)?;
+        let found = find_gpu(set, request.gpu.trim())?;
+        let cuda = request.cuda.as_deref().map(|text| cuda::parse_cuda(set, text)).transpose()?;
+        let framework = request
+            .framework
+            .as_deref()
+            .map(|text| framework::parse_framework(set, text))
+            .transpose()?;
         let forward_compat = request
             .forward_compat
             .as_deref()
-            .map(|text| cuda::forward_compat(set, text))
+            .map(|text| cuda::parse_forward_compat(set, text))
             .transpose()?;
         let fabric_manager =
-            request.fabric_manager.as_deref().map(driver::fabric_manager).transpose()?;
+            request.fabric_manager.as_deref().map(driver::parse_fabric_manager).transpose()?;
         Ok(Self {
-            gpu: named.gpu,
-            gpu_assumed_from: named.assumed.then(|| request.gpu.clone()),
-            driver: driver::driver(set, request.driver.trim())?,
+            gpu: found.gpu,
+            gpu_assumed_from: found.assumed.then(|| request.gpu.clone()),
+            driver: driver::parse_driver(set, request.driver.trim())?,
             cuda,
             framework,
             module: request.module,
@@ -197,27 +187,27 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A flag about CUDA says nothing without one.
-fn said_something(request: &Request) -> Result<(), InputError> {
+/// Rejects CUDA flags without a CUDA or framework.
+fn reject_unused_flags(request: &Request) -> Result<(), InputError> {
     let without = request.cuda.is_none() && request.framework.is_none();
-    let idle = if without && request.ptx_only {
+    let unused = if without && request.ptx_only {
         Some((Field::PtxOnly, "--cuda or --framework"))
     } else if request.cuda.is_none() && request.usage == Usage::Compile {
         Some((Field::Use, "--cuda"))
     } else {
         None
     };
-    match idle {
+    match unused {
         Some((field, needs)) => Err(InputError::new(
             field,
-            format!("says nothing without {needs}"),
+            format!("has no effect without {needs}"),
             format!("give {needs} as well, or leave it out"),
         )),
         None => Ok(()),
     }
 }
 
-fn gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::Named<'a>, InputError> {
+fn find_gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::GpuMatch<'a>, InputError> {
     set.gpus.by_name(text).ok_or_else(|| {
         let problem = if text.trim().is_empty() {
             "no name given".to_owned()

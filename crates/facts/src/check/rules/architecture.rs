@@ -1,12 +1,12 @@
-//! Does the driver branch know the GPU's generation?
+//! Does the driver branch support the GPU's generation?
 
 use super::{advise_branch, architecture_of, target_of};
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::Verdict;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let gpu = query.gpu;
     let architecture = architecture_of(set, gpu);
     let branch = query.driver.version.branch();
@@ -43,7 +43,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         );
         advise_branch(set, query, findings, "for this GPU", |_| true);
     } else if let Some(listed) = &gpu.listed
-        && !listed.by(&query.driver.version)
+        && !listed.includes(&query.driver.version)
     {
         let first: Vec<String> = listed.drivers.iter().map(ToString::to_string).collect();
         findings.reason(

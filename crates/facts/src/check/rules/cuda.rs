@@ -1,56 +1,54 @@
-//! Does the driver carry this CUDA, and does this CUDA know the GPU?
+//! Does the driver support this CUDA, and does this CUDA support the GPU?
 
 use super::forward::UserSpace;
 use super::{advise_branch, architecture_of, at_least, drives, target_of};
-use crate::check::context::Findings;
-use crate::check::query::{CudaNeed, Query, Usage};
+use crate::check::findings::Findings;
+use crate::check::query::{CudaRequest, Query, Usage};
 use crate::check::report::Verdict;
-use crate::cuda::{Family, OnBase};
+use crate::cuda::{BaseSupport, Family};
 use crate::gpu::Target;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::{ComputeCapability, CudaVersion, DriverVersion};
 
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
     findings: &mut Findings,
 ) {
     let Some(need) = &query.cuda else { return };
-    let need = Need::of_toolkit(set, query, need);
-    // What has no code for the GPU is not said to run.
-    if knows_gpu(set, query, &need, findings) {
-        driver_carries(set, query, user_space, &need, findings);
+    let need = CudaRequirement::from_toolkit(set, query, need);
+    // Without code for the GPU, do not claim that it runs.
+    if supports_gpu(set, query, &need, findings) {
+        driver_supports(set, query, user_space, &need, findings);
     }
 }
 
-/// What must be carried, and by which name to speak of it.
-pub(super) struct Need<'a> {
+/// The CUDA that something requires, with the name for messages.
+pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
-    /// The major version and what is known of it.
     pub(super) family: &'a Family,
-    /// Absent where only the major version was given.
+    /// `None` if only the major version was given.
     pub(super) cuda: Option<CudaVersion>,
     /// The driver that ships with it.
     pub(super) shipped: Option<&'a DriverVersion>,
-    /// Who says so.
     pub(super) origin: &'a Origin,
-    /// What it is for. A framework is always run.
+    /// Frameworks always run.
     pub(super) usage: Usage,
     /// The program carries PTX and no machine code for the GPU.
     pub(super) ptx_only: bool,
 }
 
-impl<'a> Need<'a> {
-    fn of_toolkit(set: &'a FactSet, query: &Query<'a>, need: &CudaNeed<'a>) -> Self {
+impl<'a> CudaRequirement<'a> {
+    fn from_toolkit(set: &'a FactSet, query: &Query<'a>, need: &CudaRequest<'a>) -> Self {
         let (name, major, toolkit) = match *need {
-            CudaNeed::Major(major) => (major.to_string(), major, None),
-            CudaNeed::Minor(toolkit) => {
+            CudaRequest::Major(major) => (major.to_string(), major, None),
+            CudaRequest::Minor(toolkit) => {
                 (toolkit.version.cuda.to_string(), toolkit.version.cuda.major, Some(toolkit))
             }
-            CudaNeed::Exact(toolkit) => {
+            CudaRequest::Exact(toolkit) => {
                 (toolkit.version.to_string(), toolkit.version.cuda.major, Some(toolkit))
             }
         };
@@ -66,8 +64,8 @@ impl<'a> Need<'a> {
         }
     }
 
-    /// The same for a framework that brings `cuda` along.
-    pub(super) fn of_framework(
+    /// Requirement of a framework that installs `cuda`.
+    pub(super) fn from_framework(
         set: &'a FactSet,
         ptx_only: bool,
         subject: String,
@@ -87,7 +85,7 @@ impl<'a> Need<'a> {
         })
     }
 
-    /// In a question of compiling, a driver that cannot run the result is a condition, not an end.
+    /// For compilation, a driver that cannot run the result is only a caveat.
     fn blocked(&self) -> Verdict {
         match self.usage {
             Usage::Run => Verdict::Blocked,
@@ -96,50 +94,54 @@ impl<'a> Need<'a> {
     }
 }
 
-/// How a user space meets a CUDA.
-enum Reach {
-    /// It is of a newer major version.
+/// How the user-space driver supports the required CUDA.
+enum CudaSupport {
+    /// Newer major version.
     NewerFamily(CudaVersion),
-    /// It is too old for the major version.
+    /// Too old for the major version.
     TooOld,
-    /// It is of the same major version, and no minor was asked for.
+    /// Same major version; no minor was requested.
     Family(CudaVersion),
-    /// It speaks this CUDA; the toolkit may ship with a later release of its branch.
-    Speaks { speaks: CudaVersion, update_is_newer: bool },
-    /// It is of the same major version and speaks an older minor.
+    /// Native support; the toolkit may ship with a later release of the branch.
+    Native { max_cuda: CudaVersion, update_is_newer: bool },
+    /// Same major version, older minor.
     OlderMinor(CudaVersion),
 }
 
-fn reach(query: &Query<'_>, user_space: UserSpace, need: &Need<'_>) -> Reach {
+fn cuda_support(
+    query: &Query<'_>,
+    user_space: UserSpace,
+    need: &CudaRequirement<'_>,
+) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver that ships with a release runs it, also where the family's floor came later
-    // (450.51.05 and CUDA 11.0).
+    // The driver shipped with a release runs it even below the family's minimum, which was raised
+    // later (450.51.05 and CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
-    let Some(speaks) = user_space.cuda else { return Reach::TooOld };
-    if speaks.major > need.family.major {
-        return Reach::NewerFamily(speaks);
+    let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };
+    if max_cuda.major > need.family.major {
+        return CudaSupport::NewerFamily(max_cuda);
     }
-    if speaks.major < need.family.major || !above_floor {
-        return Reach::TooOld;
+    if max_cuda.major < need.family.major || !above_floor {
+        return CudaSupport::TooOld;
     }
     match need.cuda {
-        None => Reach::Family(speaks),
-        Some(cuda) if speaks >= cuda => {
-            let of_branch = |it: &&DriverVersion| it.branch() == driver.branch();
-            let update = need.shipped.filter(of_branch).is_some_and(|shipped| driver < shipped);
-            Reach::Speaks { speaks, update_is_newer: update && !user_space.by_package }
+        None => CudaSupport::Family(max_cuda),
+        Some(cuda) if max_cuda >= cuda => {
+            let same_branch = |shipped: &&DriverVersion| shipped.branch() == driver.branch();
+            let update = need.shipped.filter(same_branch).is_some_and(|shipped| driver < shipped);
+            CudaSupport::Native { max_cuda, update_is_newer: update && !user_space.by_package }
         }
-        Some(_) => Reach::OlderMinor(speaks),
+        Some(_) => CudaSupport::OlderMinor(max_cuda),
     }
 }
 
-/// Whether the driver runs what was built with this CUDA. Returns false where it does not.
-pub(super) fn driver_carries(
+/// Reports whether the driver runs programs built with this CUDA; false if it does not.
+pub(super) fn driver_supports(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     findings: &mut Findings,
 ) -> bool {
     let subject = &need.subject;
@@ -147,50 +149,50 @@ pub(super) fn driver_carries(
     let ships =
         need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
-    let (verdict, code, text, origin) = match reach(query, user_space, need) {
-        Reach::TooOld => return refuse(set, query, need, findings),
-        Reach::NewerFamily(speaks) => (
+    let (verdict, code, text, origin) = match cuda_support(query, user_space, need) {
+        CudaSupport::TooOld => return report_driver_too_old(set, query, need, findings),
+        CudaSupport::NewerFamily(max_cuda) => (
             Verdict::Ok,
             "cuda-backward-compatible",
-            format!("{via} speaks CUDA {speaks} and runs what {subject} built"),
+            format!("{via} speaks CUDA {max_cuda} and runs what {subject} built"),
             family,
         ),
-        Reach::Family(speaks) => (
+        CudaSupport::Family(max_cuda) => (
             Verdict::Caveat,
             "cuda-minor-missing",
             format!(
-                "{subject} was given without its minor: up to {speaks} {via} runs it as it is, later \
+                "{subject} was given without its minor: up to {max_cuda} {via} runs it as it is, later \
                  minors by minor-version compatibility (not PTX)"
             ),
             family,
         ),
-        Reach::Speaks { update_is_newer: true, .. } => (
+        CudaSupport::Native { update_is_newer: true, .. } => (
             Verdict::Caveat,
             "cuda-update-newer-than-driver",
             format!("{subject} runs on {}, of the same branch{ships}", query.driver.version),
             need.origin,
         ),
-        Reach::Speaks { speaks, .. } => (
+        CudaSupport::Native { max_cuda, .. } => (
             Verdict::Ok,
             "cuda-native",
-            format!("{via} speaks CUDA {speaks} and runs {subject}{ships}"),
+            format!("{via} speaks CUDA {max_cuda} and runs {subject}{ships}"),
             need.origin,
         ),
-        Reach::OlderMinor(speaks) if need.ptx_only => {
+        CudaSupport::OlderMinor(max_cuda) if need.ptx_only => {
             let text = format!(
-                "PTX of {subject} cannot be translated: {via} speaks CUDA {speaks}, and \
+                "PTX of {subject} cannot be translated: {via} speaks CUDA {max_cuda}, and \
                  minor-version compatibility does not cover PTX{ships}"
             );
             findings.reason(need.blocked(), "cuda-ptx-newer-than-driver", text, family);
             advise_newer(set, query, need, findings);
             return false;
         }
-        Reach::OlderMinor(speaks) => (
+        CudaSupport::OlderMinor(max_cuda) => (
             Verdict::Caveat,
             "cuda-minor-version",
             format!(
                 "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs \
-                 that need PTX translated or newer driver features: {via} speaks CUDA {speaks}{ships}",
+                 that need PTX translated or newer driver features: {via} speaks CUDA {max_cuda}{ships}",
                 at_least(&need.family.driver_min),
                 need.family.major
             ),
@@ -201,7 +203,12 @@ pub(super) fn driver_carries(
     true
 }
 
-fn refuse(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
+fn report_driver_too_old(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) -> bool {
     let floor = &need.family.driver_min;
     let verb = match need.usage {
         Usage::Run => "needs",
@@ -217,16 +224,21 @@ fn refuse(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Find
     false
 }
 
-fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) {
+fn advise_newer(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) {
     let major = need.family.major;
-    let wanted = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
-    let enough = |cuda: CudaVersion| {
-        if need.ptx_only { cuda >= wanted } else { cuda.major >= major }
+    let required = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
+    let qualifies = |cuda: CudaVersion| {
+        if need.ptx_only { cuda >= required } else { cuda.major >= major }
     };
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
-        enough(branch.native_cuda)
+        qualifies(branch.native_cuda)
     });
-    // A package can help where its base is supported and the GPU stays known.
+    // A cuda-compat package helps if its base is supported and its branch still supports the GPU.
     let Some(cuda) = need.cuda else { return };
     let facts = &set.cuda.forward_compatibility;
     let branch = query.driver.version.branch();
@@ -234,13 +246,14 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let package = facts.package.iter().rev().find(|package| {
         package.cuda >= cuda
             && package.cuda.major == major
-            && package.on(branch) == Some(OnBase::Works)
+            && package.on(branch) == Some(BaseSupport::Works)
     });
     let Some(package) = package else { return };
-    let carried = set.drivers.branch.iter().find(|it| it.native_cuda == package.cuda);
-    let known =
-        architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
-    if query.forward_compat.is_none() && known && drives(set, query.gpu, branch) {
+    let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == package.cuda);
+    let supports_gpu = architecture
+        .last_branch
+        .is_none_or(|last| bundled.is_some_and(|branch| branch.branch <= last));
+    if query.forward_compat.is_none() && supports_gpu && drives(set, query.gpu, branch) {
         findings.remedy(
             &format!("for {}", need.subject),
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),
@@ -249,21 +262,25 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     }
 }
 
-/// Whether this CUDA has machine code for the GPU, or can make it; false where nothing built with it
-/// can run there.
-fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
+/// Reports whether this CUDA supports the GPU; false if nothing built with it can run there.
+fn supports_gpu(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) -> bool {
     let origin = &architecture_of(set, query.gpu).origin;
     let target = target_of(set, query.gpu);
     let own = query.gpu.compute_capability;
     let Some(cuda) = need.cuda else {
-        return major_knows_gpu(query, need, target, origin, findings);
+        return major_supports_gpu(query, need, target, origin, findings);
     };
     let subject = &need.subject;
     let sm = own.sm();
     let gpu = &query.gpu.id;
 
     if target.last_cuda.is_some_and(|last| cuda > last) {
-        dropped(query, need, target, origin, findings);
+        report_dropped_target(query, need, target, origin, findings);
         return false;
     }
     if cuda >= target.first_cuda {
@@ -280,14 +297,14 @@ fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut F
         );
         findings.reason(Verdict::Caveat, "compile-older-target", text, origin);
     } else {
-        too_new(query, need, target, origin, findings);
+        report_unknown_target(query, need, target, origin, findings);
     }
     true
 }
 
-fn too_new(
+fn report_unknown_target(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
@@ -316,9 +333,9 @@ fn too_new(
     findings.remedy(&format!("for {gpu}"), newer, None);
 }
 
-fn dropped(
+fn report_dropped_target(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
@@ -338,21 +355,21 @@ fn dropped(
     findings.remedy(&format!("for {}", query.gpu.id), format!("use CUDA {last} or older"), None);
 }
 
-/// What can be said of a major version as a whole.
-fn major_knows_gpu(
+/// Same as [`supports_gpu`] if only the major version is known.
+fn major_supports_gpu(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
 ) -> bool {
     let major = need.family.major;
     if target.last_cuda.is_some_and(|last| major > last.major) {
-        dropped(query, need, target, origin, findings);
+        report_dropped_target(query, need, target, origin, findings);
         return false;
     }
     if target.first_cuda.major > major {
-        too_new(query, need, target, origin, findings);
+        report_unknown_target(query, need, target, origin, findings);
     } else if target.first_cuda.major == major && target.first_cuda.minor > 0 {
         findings.reason(
             Verdict::Caveat,
@@ -370,7 +387,7 @@ fn major_knows_gpu(
     true
 }
 
-/// The best target of the same generation that this CUDA does know.
+/// The newest target of the same generation that this CUDA supports.
 fn older_target(
     set: &FactSet,
     own: ComputeCapability,

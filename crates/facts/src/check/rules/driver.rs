@@ -1,11 +1,11 @@
-//! How exactly the GPU and the driver were named, and whether the data reaches them.
+//! Reports assumptions about GPU and driver, and drivers outside the data.
 
-use crate::check::context::Findings;
-use crate::check::query::{DriverGiven, Query};
+use crate::check::findings::Findings;
+use crate::check::query::{DriverPrecision, Query};
 use crate::check::report::Verdict;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     if let Some(name) = &query.gpu_assumed_from {
         findings.reason(
             Verdict::Ok,
@@ -16,11 +16,11 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     }
     let version = &query.driver.version;
     let Some(branch) = query.driver.branch else {
-        beyond_the_data(set, query, findings);
+        report_outside_data(set, query, findings);
         return;
     };
-    match query.driver.given {
-        DriverGiven::Branch => findings.reason(
+    match query.driver.precision {
+        DriverPrecision::Branch => findings.reason(
             Verdict::Caveat,
             "driver-release-missing",
             format!(
@@ -29,7 +29,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             ),
             &branch.origin,
         ),
-        DriverGiven::PartOfRelease => {
+        DriverPrecision::PartOfRelease => {
             let full: Vec<String> = set
                 .drivers
                 .release
@@ -47,8 +47,9 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
                 &branch.origin,
             );
         }
-        DriverGiven::Release if set.drivers.release.iter().any(|it| it.version == *version) => {}
-        DriverGiven::Release if *version > branch.latest => findings.reason(
+        DriverPrecision::Release
+            if set.drivers.release.iter().any(|release| release.version == *version) => {}
+        DriverPrecision::Release if *version > branch.latest => findings.reason(
             Verdict::Ok,
             "driver-newer-than-seen",
             format!(
@@ -57,7 +58,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             ),
             &branch.origin,
         ),
-        DriverGiven::Release => {
+        DriverPrecision::Release => {
             findings.reason(
                 Verdict::Ok,
                 "driver-release-unseen",
@@ -68,7 +69,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     }
 }
 
-fn beyond_the_data(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+fn report_outside_data(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let (oldest, newest) = (set.drivers.oldest(), set.drivers.newest());
     let number = query.driver.version.branch();
     if number > newest.branch {

@@ -1,19 +1,20 @@
-//! Security advisories and known regressions that the driver is exposed to.
+//! Security advisories and known regressions of the driver.
 //!
-//! They are notices: whether a fleet accepts them is its own policy. In a strict check they decide.
+//! They are notices, because accepting them is fleet policy. In a strict check they affect the
+//! verdict.
 
 use crate::advisory::{Advisory, FixedDriver, Product, Regression};
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::BranchFacts;
 use crate::set::FactSet;
 use crate::version::{Branch, DriverVersion};
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let driver = &query.driver.version;
     let Some(branch) = query.driver.branch else {
-        // Nothing is known of it, which is not the same as nothing against it.
+        // No data does not mean no advisories.
         if query.strict {
             let text = format!("strict: the advisories of {} are not known", driver.branch());
             let origin = &set.drivers.newest().origin;
@@ -39,7 +40,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("strict: advisories that do not list this branch (see notices): {count}");
         findings.reason(Verdict::Unknown, "strict-exposure-unknown", text, &first.origin);
     }
-    if let Some(worst) = regressions.iter().max_by_key(|it| it.confirmed.is_some()) {
+    if let Some(worst) = regressions.iter().max_by_key(|regression| regression.confirmed.is_some())
+    {
         let verdict = if worst.confirmed.is_some() { Verdict::Blocked } else { Verdict::Caveat };
         let text = format!("strict: known regressions (see notices): {}", regressions.len());
         findings.reason(verdict, "strict-regression", text, &worst.origin);
@@ -49,24 +51,31 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
 #[derive(Default)]
 struct Exposure<'a> {
     exposed: Option<(&'a Advisory, usize)>,
-    /// The release that fixes all of them.
+    /// The lowest release that fixes all of them.
     fixed: Option<&'a DriverVersion>,
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
-/// The bulletin's entry for a branch, among the rows for data-centre and then for other products.
-fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
+/// The bulletin's fixed driver for the branch, from the data-centre rows, then from other products'
+/// rows.
+fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
     let branch = query.driver.version.branch();
     let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-/// The bulletins that list a branch in some advisory: they have looked at the branch, and an advisory of
-/// theirs without a row for it does not concern it.
-fn looked_at(set: &FactSet, branch: Branch) -> Vec<&str> {
-    let lists = |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|it| it.branch == branch);
-    let mut bulletins: Vec<&str> =
-        set.advisories.advisory.iter().filter(lists).map(|it| it.bulletin.as_str()).collect();
+/// Bulletins that list the branch in some advisory. Since they cover the branch, their advisories
+/// without a row for it do not affect it.
+fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
+    let lists =
+        |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);
+    let mut bulletins: Vec<&str> = set
+        .advisories
+        .advisory
+        .iter()
+        .filter(lists)
+        .map(|advisory| advisory.bulletin.as_str())
+        .collect();
     bulletins.dedup();
     bulletins
 }
@@ -78,15 +87,15 @@ fn advisories<'a>(
     findings: &mut Findings,
 ) -> Exposure<'a> {
     let driver = &query.driver.version;
-    let born = branch.first_release.last_day();
-    let looked_at = looked_at(set, branch.branch);
+    let branch_released = branch.first_release.last_day();
+    let reviewed_bulletins = reviewed_bulletins(set, branch.branch);
     let mut exposure = Exposure::default();
     let mut unlisted_since = None;
     for advisory in &set.advisories.advisory {
         if advisory.product != Product::GpuDriverLinux || advisory.published > query.on {
             continue;
         }
-        match entry(advisory, query) {
+        match fixed_driver_for(advisory, query) {
             Some(fixed) if *driver < fixed.version => {
                 let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
                 *count += 1;
@@ -102,11 +111,11 @@ fn advisories<'a>(
                 });
             }
             Some(_) => {}
-            // A branch that came out after the bulletin was never affected by what it lists.
-            None if born > advisory.published => {}
-            // One with a doubt proves nothing.
-            None if advisory.doubt.is_none() && looked_at.contains(&advisory.bulletin.as_str()) => {
-            }
+            // Branches released after the bulletin were never affected.
+            None if branch_released > advisory.published => {}
+            // A doubtful advisory proves nothing.
+            None if advisory.doubt.is_none()
+                && reviewed_bulletins.contains(&advisory.bulletin.as_str()) => {}
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
@@ -141,14 +150,14 @@ fn regressions<'a>(
         let driver = &query.driver.version;
         let here = regression.gpus.is_empty() || regression.gpus.contains(&query.gpu.id);
         let modules = match (regression.module, query.module) {
-            (Some(seen), Some(loaded)) => seen == loaded,
+            (Some(reported), Some(loaded)) => reported == loaded,
             _ => true,
         };
         here && modules && regression.drivers.iter().any(|range| range.contains(driver))
     };
-    let found: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
-    for regression in &found {
-        let standing = match &regression.confirmed {
+    let affecting: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
+    for regression in &affecting {
+        let status = match &regression.confirmed {
             Some(by) => format!("confirmed: {by}"),
             None => "reported by users".to_owned(),
         };
@@ -162,12 +171,9 @@ fn regressions<'a>(
             level: None,
             score: None,
             fixed: None,
-            text: format!(
-                "{} (seen on: {}; {standing}{fixed})",
-                regression.what, regression.seen_on
-            ),
+            text: format!("{} (seen on: {}; {status}{fixed})", regression.what, regression.seen_on),
             source: regression.origin.line(),
         });
     }
-    found
+    affecting
 }

@@ -1,12 +1,12 @@
-//! Fabric manager: the driver's version, to the last digit.
+//! Fabric manager must match the driver version exactly.
 
-use crate::check::context::Findings;
-use crate::check::query::{DriverGiven, Query};
+use crate::check::findings::Findings;
+use crate::check::query::{DriverPrecision, Query};
 use crate::check::report::Verdict;
 use crate::gpu::Fabric;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let Some(fabric) = &query.fabric_manager else { return };
     let origin = &set.drivers.fabric_manager.origin;
     let driver = &query.driver.version;
@@ -25,7 +25,9 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("the NVSwitches of {gpu} are in the rack: fabric manager runs there, not here"),
             origin,
         );
-    } else if query.driver.given != DriverGiven::Release && fabric.branch() == driver.branch() {
+    } else if query.driver.precision != DriverPrecision::Release
+        && fabric.branch() == driver.branch()
+    {
         findings.reason(
             Verdict::Caveat,
             "fabric-manager-driver-inexact",

@@ -1,11 +1,11 @@
-//! Features that a node is wanted for.
+//! Required features.
 
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::{Feature, Query};
 use crate::check::report::Verdict;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     match query.feature {
         Some(Feature::Cdmm) => cdmm(set, query, findings),
         Some(Feature::Mig) => mig(query, findings),
@@ -45,8 +45,8 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("CDMM is documented for {gpu}; it is off until a module option turns it on");
         (Verdict::Ok, "cdmm-supported", text)
     } else {
-        let known = cdmm.documented_gpus.join(", ");
-        let text = format!("NVIDIA documents CDMM for {known}; for {gpu} it is unverified");
+        let gpus = cdmm.documented_gpus.join(", ");
+        let text = format!("NVIDIA documents CDMM for {gpus}; for {gpu} it is unverified");
         (Verdict::Caveat, "cdmm-undocumented", text)
     };
     findings.reason(verdict, code, text, &cdmm.origin);
@@ -67,10 +67,10 @@ fn mig(query: &Query<'_>, findings: &mut Findings) {
     };
     match &mig.driver_min {
         Some(first) if driver < first => {
-            let unverified = query.gpu.unverified.iter().any(|it| it == "mig.driver_min");
-            let mark = if unverified { " (unverified)" } else { "" };
+            let unverified = query.gpu.unverified.iter().any(|field| field == "mig.driver_min");
+            let suffix = if unverified { " (unverified)" } else { "" };
             let text =
-                format!("MIG on {gpu} needs driver {first} or newer{mark}; {driver} is older");
+                format!("MIG on {gpu} needs driver {first} or newer{suffix}; {driver} is older");
             findings.reason(Verdict::Blocked, "mig-driver-too-old", text, &mig.origin);
         }
         _ => {

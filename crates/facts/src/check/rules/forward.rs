@@ -1,70 +1,70 @@
 //! `cuda-compat`: the user-space driver of a newer branch on an older kernel driver.
 
 use super::{architecture_of, native_cuda};
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::Verdict;
-use crate::cuda::{CompatPackage, ForwardCompatibility, OnBase};
+use crate::cuda::{BaseSupport, CompatPackage, ForwardCompatibility};
 use crate::driver::Lifecycle;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
-/// The user space that CUDA programs will meet.
+/// The user-space driver that CUDA programs load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UserSpace {
-    /// The newest CUDA that it speaks; absent where the data does not reach the driver.
+    /// The newest supported CUDA; `None` if the driver is outside the data.
     pub(crate) cuda: Option<CudaVersion>,
-    /// It comes from a `cuda-compat` package that works here.
+    /// Provided by a working `cuda-compat` package.
     pub(crate) by_package: bool,
 }
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -> UserSpace {
-    let own = UserSpace { cuda: native_cuda(set, query), by_package: false };
-    let Some(cuda) = query.forward_compat else { return own };
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -> UserSpace {
+    let native = UserSpace { cuda: native_cuda(set, query), by_package: false };
+    let Some(cuda) = query.forward_compat else { return native };
     let facts = &set.cuda.forward_compatibility;
     let origin = &facts.origin;
     let branch = query.driver.version.branch();
     let Some(package) = facts.package(cuda) else {
-        unlisted(query, own, cuda, origin, findings);
-        return own;
+        report_unlisted(query, native, cuda, origin, findings);
+        return native;
     };
     let name = package.name();
 
-    // The package carries the user space of the branch that first spoke its CUDA; that branch must
-    // still know the GPU.
-    let carried = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
+    // The package bundles the user space of the first branch with its CUDA; that branch must still
+    // support the GPU.
+    let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
     let architecture = architecture_of(set, query.gpu);
-    if let (Some(carried), Some(last)) = (carried, architecture.last_branch)
-        && carried.branch > last
+    if let (Some(bundled), Some(last)) = (bundled, architecture.last_branch)
+        && bundled.branch > last
     {
         findings.reason(
             Verdict::Blocked,
             "forward-compat-architecture",
             format!(
                 "{name} carries the user space of {}, which no longer knows {} (last: {last})",
-                carried.branch, architecture.name
+                bundled.branch, architecture.name
             ),
             &architecture.origin,
         );
-        return own;
+        return native;
     }
 
     match package.on(branch) {
-        Some(OnBase::Works) => {
-            works(query, facts, package, findings);
+        Some(BaseSupport::Works) => {
+            report_works(query, facts, package, findings);
             UserSpace { cuda: Some(cuda), by_package: true }
         }
-        Some(OnBase::NotNeeded) => {
+        Some(BaseSupport::NotNeeded) => {
             findings.reason(
                 Verdict::Caveat,
                 "forward-compat-not-needed",
                 format!("{name} is of the same branch as the driver ({branch}) and adds nothing"),
                 origin,
             );
-            own
+            native
         }
-        Some(OnBase::Refused) => {
+        Some(BaseSupport::Refused) => {
             findings.reason(
                 Verdict::Blocked,
                 "forward-compat-older",
@@ -79,10 +79,10 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
                 format!("take {name} off the library path; {branch} is newer by itself"),
                 Some(format!("apt-get remove {name}")),
             );
-            own
+            native
         }
         None => {
-            let works = package.base.iter().filter(|(_, on)| **on == OnBase::Works);
+            let works = package.base.iter().filter(|(_, on)| **on == BaseSupport::Works);
             let bases: Vec<String> = works.map(|(base, _)| base.to_uppercase()).collect();
             findings.reason(
                 Verdict::Blocked,
@@ -93,20 +93,20 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
                 ),
                 origin,
             );
-            own
+            native
         }
     }
 }
 
-/// NVIDIA's current table leaves old packages out.
-fn unlisted(
+/// NVIDIA's current table omits old packages.
+fn report_unlisted(
     query: &Query<'_>,
-    own: UserSpace,
+    native: UserSpace,
     cuda: CudaVersion,
     origin: &Origin,
     findings: &mut Findings,
 ) {
-    let (verdict, text) = if own.cuda.is_some_and(|speaks| speaks >= cuda) {
+    let (verdict, text) = if native.cuda.is_some_and(|supported| supported >= cuda) {
         let branch = query.driver.version.branch();
         (Verdict::Blocked, format!("a cuda-compat package of CUDA {cuda} is older than {branch}"))
     } else {
@@ -115,14 +115,15 @@ fn unlisted(
     findings.reason(verdict, "forward-compat-unlisted", text, origin);
 }
 
-/// The package works here; some bases and parts come with a condition.
-fn works(
+/// The package works; some bases and parts come with a condition.
+fn report_works(
     query: &Query<'_>,
     facts: &ForwardCompatibility,
     package: &CompatPackage,
     findings: &mut Findings,
 ) {
-    let new_feature = query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
+    let new_feature =
+        query.driver.branch.map(|branch| branch.lifecycle) == Some(Lifecycle::NewFeature);
     let conditional = facts.conditional_gpus.contains(&query.gpu.id);
     let (verdict, condition) = if new_feature {
         (Verdict::Caveat, "; a new feature branch is not a recommended base")

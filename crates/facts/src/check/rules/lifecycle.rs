@@ -1,22 +1,21 @@
-//! Is the branch still looked after on that day?
+//! Is the branch supported on that day?
 
 use super::advise_branch;
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::set::FactSet;
 
-/// How long before the end of support a person wants to hear of it: a quarter, in which most fleets
-/// have a change window.
+/// Notice period before the end of support: a quarter, in which most fleets have a change window.
 const SOON_DAYS: i32 = 90;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let Some(branch) = query.driver.branch else { return };
     let name = branch.branch;
-    let mark = |field: &str| if branch.is_unverified(field) { " (unverified)" } else { "" };
-    let kind = format!("{}{}", branch.lifecycle.name(), mark("lifecycle"));
-    let end = branch.end_of_support.map(|end| format!("{end}{}", mark("end_of_support")));
+    let unverified = |field: &str| if branch.is_unverified(field) { " (unverified)" } else { "" };
+    let kind = format!("{}{}", branch.lifecycle.name(), unverified("lifecycle"));
+    let end = branch.end_of_support.map(|end| format!("{end}{}", unverified("end_of_support")));
     let end = end.unwrap_or_default();
     let origin = &branch.origin;
     match branch.support(query.on) {
@@ -44,13 +43,13 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         SupportStatus::Supported => {
             let text = format!("{name} is a {kind}, supported until {end}");
             findings.reason(Verdict::Ok, "supported-branch", text, origin);
-            ends_soon(branch, query, findings);
+            report_support_ending(branch, query, findings);
         }
     }
-    branch_kind(branch, findings);
+    report_branch_kind(branch, findings);
 }
 
-fn branch_kind(branch: &BranchFacts, findings: &mut Findings) {
+fn report_branch_kind(branch: &BranchFacts, findings: &mut Findings) {
     let (code, text) = match branch.lifecycle {
         Lifecycle::LongTerm | Lifecycle::Production => return,
         Lifecycle::NewFeature => (
@@ -62,7 +61,7 @@ fn branch_kind(branch: &BranchFacts, findings: &mut Findings) {
     findings.reason(Verdict::Caveat, code, format!("{} {text}", branch.branch), &branch.origin);
 }
 
-fn ends_soon(branch: &BranchFacts, query: &Query<'_>, findings: &mut Findings) {
+fn report_support_ending(branch: &BranchFacts, query: &Query<'_>, findings: &mut Findings) {
     let Some(end) = branch.end_of_support else { return };
     let Ok(left) = query.on.until(end.last_day()) else { return };
     if left.get_days() <= SOON_DAYS && left.get_months() == 0 && left.get_years() == 0 {

@@ -1,4 +1,5 @@
-//! One file a rule. A rule reads the set and the query and adds what it finds; no rule reads another's.
+//! One file per rule. A rule reads the set and the query and adds its findings; rules are
+//! independent.
 
 pub(super) mod architecture;
 pub(super) mod cuda;
@@ -11,27 +12,29 @@ pub(super) mod framework;
 pub(super) mod lifecycle;
 pub(super) mod module;
 
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::gpu::{Architecture, Gpu, Modules, Target};
-use crate::origin::When;
+use crate::origin::PartialDate;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
 /// The generation of a GPU.
 fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
-    let found = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
-    found.expect("a valid set has the architecture of every GPU")
+    let architecture =
+        set.gpus.architecture.iter().find(|architecture| architecture.name == gpu.architecture);
+    architecture.expect("a valid set has the architecture of every GPU")
 }
 
-/// Which kernel modules drive a GPU: its generation's, and only the open ones beside a Grace CPU.
+/// Kernel modules that support a GPU: those of its generation, and only the open ones next to a
+/// Grace CPU.
 pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
     if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
 }
 
-/// The newest CUDA that the driver's own user space speaks; a driver beyond the data speaks at least
-/// what the newest known one does.
+/// The newest CUDA that the driver's own user space supports. A driver newer than the data is
+/// assumed to support what the newest known one does.
 fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
     match query.driver.branch {
         Some(branch) => Some(branch.native_cuda),
@@ -45,43 +48,47 @@ fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
 /// The compiler target of a GPU.
 fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
     let targets = &architecture_of(set, gpu).targets;
-    let found = targets.iter().find(|it| it.compute_capability == gpu.compute_capability);
-    found.expect("a valid set has the target of every GPU")
+    let target = targets.iter().find(|target| target.compute_capability == gpu.compute_capability);
+    target.expect("a valid set has the target of every GPU")
 }
 
-/// Whether a branch drives a GPU.
+/// Whether a branch supports a GPU.
 fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
     architecture_of(set, gpu).drives_target(target_of(set, gpu), branch)
 }
 
-/// The branch to move to: drives the GPU, is supported on the day, satisfies `enough`; long-term
-/// before production, and then the one that lasts longest.
+/// The branch to upgrade to: supports the GPU, is supported on the day and satisfies `qualifies`.
+/// Prefers long-term over production branches, then the latest end of support.
 fn recommended_branch<'a>(
     set: &'a FactSet,
     query: &Query<'_>,
-    enough: impl Fn(&BranchFacts) -> bool,
+    qualifies: impl Fn(&BranchFacts) -> bool,
 ) -> Option<&'a BranchFacts> {
     set.drivers
         .branch
         .iter()
-        .filter(|branch| drives(set, query.gpu, branch.branch) && enough(branch))
+        .filter(|branch| drives(set, query.gpu, branch.branch) && qualifies(branch))
         .filter(|branch| branch.support(query.on) == SupportStatus::Supported)
         .filter(|branch| branch.first_release.last_day() <= query.on)
-        .filter(|it| matches!(it.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
+        .filter(|branch| matches!(branch.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
         .max_by_key(|branch| {
-            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(When::last_day))
+            (
+                branch.lifecycle == Lifecycle::LongTerm,
+                branch.end_of_support.map(PartialDate::last_day),
+            )
         })
 }
 
-/// Advises a move to another branch, with the command for NVIDIA's Debian and Ubuntu repository.
+/// Adds a remedy to move to another branch, with the command for NVIDIA's Debian and Ubuntu
+/// repository.
 fn advise_branch(
     set: &FactSet,
     query: &Query<'_>,
     findings: &mut Findings,
     why: &str,
-    enough: impl Fn(&BranchFacts) -> bool,
+    qualifies: impl Fn(&BranchFacts) -> bool,
 ) {
-    let Some(branch) = recommended_branch(set, query, enough) else { return };
+    let Some(branch) = recommended_branch(set, query, qualifies) else { return };
     let until = branch.end_of_support.map(|end| format!(", supported until {end}"));
     findings.remedy(
         why,
@@ -96,7 +103,8 @@ fn advise_branch(
     );
 }
 
-/// Installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that the GPU takes.
+/// Command that installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that
+/// the GPU supports.
 fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     let proprietary = match modules_of(set, query.gpu) {
         Modules::Open => false,
@@ -113,7 +121,7 @@ fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     }
 }
 
-/// A lower bound in words.
+/// Text of a lower bound.
 fn at_least(floor: &DriverVersion) -> String {
     format!("driver {floor} or newer")
 }

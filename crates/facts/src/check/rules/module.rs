@@ -1,13 +1,13 @@
 //! Open or proprietary kernel modules.
 
 use super::{install_command, modules_of};
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::{Module, Query};
 use crate::check::report::Verdict;
 use crate::gpu::Modules;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let open = &set.drivers.open_modules;
     let branch = query.driver.version.branch();
     let takes = modules_of(set, query.gpu);

@@ -1,21 +1,21 @@
-//! Which line stands inside of which block.
+//! Block structure of a source.
 
-use super::token::{Kind, Logical, Source};
-use crate::lint::effort;
+use super::token::{LogicalLine, Source, TokenKind};
+use crate::lint::step_count;
 
-/// Words that begin a block.
+/// Keywords that start a block.
 const HEADS: [&str; 12] = [
     "if", "elif", "else", "for", "while", "try", "except", "finally", "with", "def", "class",
     "async",
 ];
 
-/// Splits `except X: continue` into its head and its body, which stands one column deeper.
+/// Splits `except X: continue` into head and body, indenting the body by one column.
 pub(super) fn split_heads(source: &mut Source<'_>) {
     let lines = std::mem::take(&mut source.lines);
     let mut inline: Option<(u32, usize)> = None;
     for line in lines {
         let physical = source.tokens[line.start].line;
-        // What follows a `;` after an inline body belongs to that body too.
+        // Statements after `;` belong to the inline body too.
         let indent = match inline {
             Some((on, indent)) if on == physical => indent,
             _ => line.indent,
@@ -24,29 +24,31 @@ pub(super) fn split_heads(source: &mut Source<'_>) {
         match head_end(source, line) {
             Some(colon) if colon + 1 < line.end => {
                 let body = indent + 1;
-                source.lines.push(Logical { indent, start: line.start, end: colon + 1 });
-                source.lines.push(Logical { indent: body, start: colon + 1, end: line.end });
+                source.lines.push(LogicalLine { indent, start: line.start, end: colon + 1 });
+                source.lines.push(LogicalLine { indent: body, start: colon + 1, end: line.end });
                 inline = Some((source.tokens[line.end - 1].line, body));
             }
-            _ => source.lines.push(Logical { indent, ..line }),
+            _ => source.lines.push(LogicalLine { indent, ..line }),
         }
     }
 }
 
-/// The colon that ends the head of a block; none for a simple statement.
-fn head_end(source: &Source<'_>, line: Logical) -> Option<usize> {
+/// The colon that ends a block head; `None` for a simple statement.
+fn head_end(source: &Source<'_>, line: LogicalLine) -> Option<usize> {
     let first = &source.tokens[line.start];
-    if first.kind != Kind::Name || !HEADS.contains(&first.text) {
+    if first.kind != TokenKind::Name || !HEADS.contains(&first.text) {
         return None;
     }
     let (mut at, mut lambdas) = (line.start, 0_u32);
     while at < line.end {
         let token = &source.tokens[at];
         match token.text {
-            "(" | "[" | "{" if token.kind == Kind::Operator => at = source.close[at].min(line.end),
-            "lambda" if token.kind == Kind::Name => lambdas += 1,
-            ":" if token.kind == Kind::Operator && lambdas > 0 => lambdas -= 1,
-            ":" if token.kind == Kind::Operator => return Some(at),
+            "(" | "[" | "{" if token.kind == TokenKind::Operator => {
+                at = source.close[at].min(line.end)
+            }
+            "lambda" if token.kind == TokenKind::Name => lambdas += 1,
+            ":" if token.kind == TokenKind::Operator && lambdas > 0 => lambdas -= 1,
+            ":" if token.kind == TokenKind::Operator => return Some(at),
             _ => {}
         }
         at += 1;
@@ -57,16 +59,16 @@ fn head_end(source: &Source<'_>, line: Logical) -> Option<usize> {
 /// The blocks of a source.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The line that heads the block in which a line stands.
+    /// Head line of the block around each line.
     pub(super) parent: Vec<Option<usize>>,
-    /// One past the last line inside of a line's block.
+    /// One past the last line of each line's block.
     pub(super) end: Vec<usize>,
-    /// Whether a line is reached only under a condition other than being the program itself.
+    /// Whether a line is conditional, except on `__name__`.
     pub(super) conditional: Vec<bool>,
 }
 
 impl Blocks {
-    pub(super) fn of(source: &Source<'_>) -> Self {
+    pub(super) fn from_source(source: &Source<'_>) -> Self {
         let count = source.lines.len();
         let mut blocks = Self {
             parent: vec![None; count],
@@ -90,17 +92,17 @@ impl Blocks {
         blocks
     }
 
-    /// The heads around a line, innermost first.
+    /// The enclosing block heads, innermost first.
     pub(super) fn around(&self, line: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(self.parent[line], |&head| {
-            effort::step();
+            step_count::step();
             self.parent[head]
         })
     }
 
-    /// The lines that stand directly in the block that `head` heads.
+    /// The direct children of the block headed by `head`.
     pub(super) fn children(&self, head: usize) -> impl Iterator<Item = usize> {
-        effort::steps(self.end[head].saturating_sub(head));
+        step_count::steps(self.end[head].saturating_sub(head));
         (head + 1..self.end[head]).filter(move |&line| self.parent[line] == Some(head))
     }
 }
@@ -118,9 +120,9 @@ mod tests {
     use crate::lint::python::token::tokens;
 
     #[test]
-    fn inline_bodies_are_bodies() {
+    fn inline_bodies_are_blocks() {
         let source = tokens("try: a(); b()\nexcept (X, Y): continue\nc\n", 1);
-        let blocks = Blocks::of(&source);
+        let blocks = Blocks::from_source(&source);
         assert_eq!(source.lines.len(), 6);
         assert_eq!(blocks.parent, [None, Some(0), Some(0), None, Some(3), None]);
         assert_eq!(blocks.end[0], 3);

@@ -1,120 +1,130 @@
-//! Calls that do not exist, and arguments that they do not take.
+//! Nonexistent calls and invalid arguments.
 
-use super::expression::{Argument, Module, Use, Value};
-use super::token::{Kind, Token};
-use crate::lint::judge::{Judge, Written};
-use crate::lint::near;
-use crate::setting::{ArgumentTest, CallRule, Wrong};
+use super::expression::{Argument, ArgumentValue, Module, NameUse};
+use super::token::{Token, TokenKind};
+use crate::lint::linter::{Linter, MessageArgs};
+use crate::lint::typo;
+use crate::setting::{ArgumentTest, BadArgument, CallRule};
 
-/// A name that is gone is wrong where it is imported.
-pub(super) fn imports(judge: &mut Judge<'_>, module: &Module<'_>) {
-    let facts = judge.facts;
+/// Reports imports of removed names.
+pub(super) fn imports(linter: &mut Linter<'_>, module: &Module<'_>) {
+    let facts = linter.facts;
     for rule in facts.call.iter().filter(|rule| rule.mention) {
         let mut last = None;
         for (path, line) in &module.imports.paths {
             // `from a.b import c, d` is one mention of `a.b`.
-            if is_or_is_in(path, &rule.paths) && last != Some(*line) {
+            if is_path_or_child(path, &rule.paths) && last != Some(*line) {
                 last = Some(*line);
-                judge.say(&rule.verdict, *line, Written { name: path, ..Written::default() });
+                linter.report(
+                    &rule.verdict,
+                    *line,
+                    MessageArgs { name: path, ..MessageArgs::default() },
+                );
             }
         }
     }
 }
 
-fn is_or_is_in(path: &str, rule_paths: &[String]) -> bool {
-    rule_paths.iter().any(|wanted| {
-        path.strip_prefix(wanted.as_str())
+fn is_path_or_child(path: &str, rule_paths: &[String]) -> bool {
+    rule_paths.iter().any(|rule_path| {
+        path.strip_prefix(rule_path.as_str())
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 
-/// Holds the rules against one name.
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
-    let facts = judge.facts;
-    for rule in facts.call.iter().filter(|rule| rule.paths.iter().any(|path| is_at(path, found))) {
-        let called = module.is(found.end, "(");
-        let wanted = called || rule.mention && found.parts > 1;
+/// Applies the call rules to one name.
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    let facts = linter.facts;
+    for rule in
+        facts.call.iter().filter(|rule| rule.paths.iter().any(|path| matches_path(path, name_use)))
+    {
+        let called = module.is(name_use.end, "(");
+        let is_use = called || rule.mention && name_use.parts > 1;
         let imported =
             rule.imports.is_empty() || rule.imports.iter().any(|name| module.imports.has(name));
         let excused = || rule.unless_mentioned.iter().any(|name| module.mentions(name));
-        if !wanted || !imported || excused() {
+        if !is_use || !imported || excused() {
             continue;
         }
         match &rule.argument {
             None => {
-                let written = Written { name: &found.path, ..Written::default() };
-                judge.say(&rule.verdict, found.line, written);
+                let args = MessageArgs { name: &name_use.path, ..MessageArgs::default() };
+                linter.report(&rule.verdict, name_use.line, args);
             }
-            Some(test) if called => argument(judge, module, rule, test, found.end),
+            Some(test) if called => argument(linter, module, rule, test, name_use.end),
             Some(_) => {}
         }
     }
 }
 
-/// Whether a rule's path is meant: exactly, or `*.name` for a method of anything.
-fn is_at(path: &str, found: &Use) -> bool {
+/// Whether a rule's path matches: exactly, or `*.name` for any method.
+fn matches_path(path: &str, name_use: &NameUse) -> bool {
     match path.strip_prefix("*.") {
-        Some(method) => found.path.rsplit_once('.').is_some_and(|(_, last)| last == method),
-        None => found.path == path,
+        Some(method) => name_use.path.rsplit_once('.').is_some_and(|(_, last)| last == method),
+        None => name_use.path == path,
     }
 }
 
 fn argument(
-    judge: &mut Judge<'_>,
+    linter: &mut Linter<'_>,
     module: &Module<'_>,
     rule: &CallRule,
     test: &ArgumentTest,
     open: usize,
 ) {
     let arguments = module.arguments(open);
-    let given = |name: &String| arguments.iter().any(|a| a.keyword == Some(name.as_str()));
-    let together = rule.also.iter().all(|test| !wrong_at(module, test, &arguments).is_empty());
-    if rule.unless_keyword.as_ref().is_some_and(given) || !together {
+    let has_keyword = |name: &String| arguments.iter().any(|a| a.keyword == Some(name.as_str()));
+    let together = rule.also.iter().all(|test| !mistakes_in(module, test, &arguments).is_empty());
+    if rule.unless_keyword.as_ref().is_some_and(has_keyword) || !together {
         return;
     }
-    for Mistake { name, near, line } in wrong_at(module, test, &arguments) {
-        judge.say(&rule.verdict, line, Written { name: &name, value: &name, near: &near });
+    for Mistake { name, near, line } in mistakes_in(module, test, &arguments) {
+        linter.report(&rule.verdict, line, MessageArgs { name: &name, value: &name, near: &near });
     }
 }
 
-/// Something wrong with an argument.
+/// A wrong argument.
 struct Mistake {
     name: String,
     near: String,
     line: u32,
 }
 
-/// What is wrong with the argument that a test is about.
-fn wrong_at(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -> Vec<Mistake> {
+/// Mistakes in the argument that a test covers.
+fn mistakes_in(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -> Vec<Mistake> {
     let keyword = all.iter().find(|argument| argument.keyword == Some(test.keyword.as_str()));
-    let placed = test
+    let positional = test
         .position
         .and_then(|position| all.get(position))
         .filter(|argument| argument.keyword.is_none());
-    let Some(at) = keyword.or(placed) else { return Vec::new() };
+    let Some(at) = keyword.or(positional) else { return Vec::new() };
     let line = module.token(at.start).map_or(0, |token| token.line);
     let one = |name: String, near: &str| vec![Mistake { name, near: near.to_owned(), line }];
     match (&test.wrong, module.value(at.start, at.end)) {
-        (Wrong::Number, _) => number(module, *at).map_or_else(Vec::new, |written| one(written, "")),
-        (Wrong::Dictionary, _) if is_dictionary(module, *at) => one(test.keyword.clone(), ""),
-        (Wrong::Text, Value::Text(word)) => one(word, ""),
-        (Wrong::Is(words), Value::Text(word) | Value::Word(word)) if words.contains(&word) => {
+        (BadArgument::Number, _) => {
+            number(module, *at).map_or_else(Vec::new, |literal| one(literal, ""))
+        }
+        (BadArgument::Dictionary, _) if is_dictionary(module, *at) => one(test.keyword.clone(), ""),
+        (BadArgument::Text, ArgumentValue::Text(word)) => one(word, ""),
+        (BadArgument::Is(words), ArgumentValue::Text(word) | ArgumentValue::Word(word))
+            if words.contains(&word) =>
+        {
             one(word, "")
         }
-        (Wrong::BeginsWith(beginnings), Value::Word(word))
+        (BadArgument::BeginsWith(beginnings), ArgumentValue::Word(word))
             if beginnings.iter().any(|beginning| word.starts_with(beginning.as_str())) =>
         {
             one(word, "")
         }
-        (Wrong::TextNotOneOf(words), Value::Text(word)) if !words.contains(&word) => {
-            let near = near::slip(&word, "", words.iter().map(String::as_str));
+        (BadArgument::TextNotOneOf(words), ArgumentValue::Text(word)) if !words.contains(&word) => {
+            let near = typo::correction(&word, "", words.iter().map(String::as_str));
             let near = near.unwrap_or("default").to_owned();
             one(word, &near)
         }
-        (Wrong::KeyNotOneOf(words), _) => wrong_keys(module, *at, |key| !words.contains(key)),
-        (Wrong::KeyFakeOrNear { fake, real }, _) => wrong_keys(module, *at, |key| {
-            let slip = || near::slip(key, "", real.iter().map(String::as_str)).is_some();
-            fake.contains(key) || !real.contains(key) && slip()
+        (BadArgument::KeyNotOneOf(words), _) => wrong_keys(module, *at, |key| !words.contains(key)),
+        (BadArgument::KeyFakeOrNear { fake, real }, _) => wrong_keys(module, *at, |key| {
+            let is_typo = || typo::correction(key, "", real.iter().map(String::as_str)).is_some();
+            fake.contains(key) || !real.contains(key) && is_typo()
         }),
         _ => Vec::new(),
     }
@@ -131,17 +141,17 @@ fn wrong_keys(
         .collect()
 }
 
-/// `1800`, `30 * 60`: nothing but numbers and what is done with them.
+/// A constant expression: `1800`, `30 * 60`.
 fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
     let tokens = module.source.tokens.get(at.start..at.end)?;
-    let is_number = |token: &Token<'_>| token.kind == Kind::Number;
+    let is_number = |token: &Token<'_>| token.kind == TokenKind::Number;
     let is_operator = |token: &Token<'_>| ["+", "-", "*", "/", "//"].iter().any(|o| token.is(o));
-    let written = || tokens.iter().map(|token| token.text).collect::<Vec<_>>().join(" ");
+    let literal = || tokens.iter().map(|token| token.text).collect::<Vec<_>>().join(" ");
     (tokens.iter().any(is_number) && tokens.iter().all(|t| is_number(t) || is_operator(t)))
-        .then(written)
+        .then(literal)
 }
 
-/// `{..}` or `dict(..)`, and nothing behind it.
+/// Whether the argument is just `{..}` or `dict(..)`.
 fn is_dictionary(module: &Module<'_>, at: Argument<'_>) -> bool {
     let called = module.token(at.start).is_some_and(|token| token.is_name("dict"));
     let open = if called { at.start + 1 } else { at.start };

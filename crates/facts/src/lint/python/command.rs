@@ -1,11 +1,11 @@
 //! Commands that Python code runs.
 
-use super::expression::{Module, Use};
-use super::token::{Kind, Logical};
-use crate::lint::judge::Judge;
+use super::expression::{Module, NameUse};
+use super::token::{LogicalLine, TokenKind};
+use crate::lint::linter::Linter;
 use crate::lint::{Language, scan as scan_text};
 
-/// Functions whose first argument is a line for the shell.
+/// Functions that run their first argument in a shell.
 const SHELLS: [&str; 9] = [
     "os.system",
     "os.popen",
@@ -18,35 +18,35 @@ const SHELLS: [&str; 9] = [
     "subprocess.getstatusoutput",
 ];
 
-/// A text given to a function that runs it.
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
-    if !SHELLS.contains(&found.path.as_str()) || !module.is(found.end, "(") {
+/// Scans a string passed to a shell function.
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    if !SHELLS.contains(&name_use.path.as_str()) || !module.is(name_use.end, "(") {
         return;
     }
-    if let Some(token) = module.token(found.end + 1)
-        && matches!(token.kind, Kind::Text | Kind::Template)
+    if let Some(token) = module.token(name_use.end + 1)
+        && matches!(token.kind, TokenKind::Text | TokenKind::Template)
     {
-        scan_text(judge, Language::Shell, token.text, token.line);
+        scan_text(linter, Language::Shell, token.text, token.line);
     }
 }
 
-/// `nvidia-smi` in a text or a list, wherever it stands.
-pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
+/// Scans any string or list that starts with `nvidia-smi`.
+pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     for at in line.start..line.end {
         let token = &module.source.tokens[at];
         if token.is("[") {
-            list(judge, module, at);
-        } else if matches!(token.kind, Kind::Text | Kind::Template)
+            list(linter, module, at);
+        } else if matches!(token.kind, TokenKind::Text | TokenKind::Template)
             && token.text.starts_with("nvidia-smi ")
-            && !given_to_shell(module, at)
+            && !is_shell_argument(module, at)
         {
-            scan_text(judge, Language::Shell, token.text, token.line);
+            scan_text(linter, Language::Shell, token.text, token.line);
         }
     }
 }
 
-/// Whether [`scan`] has seen the text at `at`.
-fn given_to_shell(module: &Module<'_>, at: usize) -> bool {
+/// Whether [`scan`] already handled the string at `at`.
+fn is_shell_argument(module: &Module<'_>, at: usize) -> bool {
     if at < 2 || !module.is(at - 1, "(") {
         return false;
     }
@@ -54,14 +54,15 @@ fn given_to_shell(module: &Module<'_>, at: usize) -> bool {
     while start >= 2 && module.is(start - 1, ".") {
         start -= 2;
     }
-    let found = module.use_at(start, at);
-    SHELLS.contains(&found.path.as_str())
+    let name_use = module.use_at(start, at);
+    SHELLS.contains(&name_use.path.as_str())
 }
 
 /// `["nvidia-smi", "--query-gpu=..", ..]`
-fn list(judge: &mut Judge<'_>, module: &Module<'_>, open: usize) {
+fn list(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
     let program = module.token(open + 1);
-    if !program.is_some_and(|token| token.kind == Kind::Text && token.text.ends_with("nvidia-smi"))
+    if !program
+        .is_some_and(|token| token.kind == TokenKind::Text && token.text.ends_with("nvidia-smi"))
     {
         return;
     }
@@ -70,13 +71,13 @@ fn list(judge: &mut Judge<'_>, module: &Module<'_>, open: usize) {
         .iter()
         .map(|item| {
             let token = &module.source.tokens[item.start];
-            let known = item.end == item.start + 1 && token.kind == Kind::Text;
-            (token.line, if known { token.text } else { "$" })
+            let is_literal = item.end == item.start + 1 && token.kind == TokenKind::Text;
+            (token.line, if is_literal { token.text } else { "$" })
         })
         .collect();
-    // The place is the option that is wrong, so the command is shown up to each line of it.
+    // Report the line of the option that can be wrong.
     let texts: Vec<&str> = words.iter().map(|(_, text)| *text).collect();
     let option = words.iter().find(|(_, text)| text.starts_with("--format") || *text == "-pl");
     let line = option.or(words.first()).map_or(0, |(line, _)| *line);
-    judge.command(line, &texts);
+    linter.command(line, &texts);
 }

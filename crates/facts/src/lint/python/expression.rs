@@ -1,32 +1,32 @@
-//! Names, calls, arguments and values in a line of tokens.
+//! Names, calls, arguments and values in a token stream.
 
 use std::collections::{HashMap, HashSet};
 
 use super::import::Imports;
-use super::token::{Kind, Source, Token};
-use crate::lint::effort;
+use super::token::{Source, Token, TokenKind};
+use crate::lint::step_count;
 
-/// A dictionary with more tokens is not looked up by its name: every use would go over all of it.
+/// Longer dictionaries are not resolved by name: every use would rescan them.
 const NAMED_LONGEST: usize = 2048;
 
-/// A file with what its names stand for.
+/// A source with its imports and assignments.
 pub(super) struct Module<'t> {
     pub(super) source: Source<'t>,
     pub(super) imports: Imports<'t>,
-    /// Names to the place of the literal that they were last given.
+    /// Token index of the dictionary last assigned to a name.
     assigned: HashMap<&'t str, usize>,
-    /// Every text.
+    /// All string literals.
     quoted: HashSet<&'t str>,
 }
 
 /// A dotted name somewhere in the code.
 #[derive(Debug, Clone)]
-pub(super) struct Use {
-    /// In full; `*.name` for a method of an expression.
+pub(super) struct NameUse {
+    /// Fully qualified; `*.name` for a method of an expression.
     pub(super) path: String,
-    /// How many parts were written out.
+    /// Number of parts in the source.
     pub(super) parts: usize,
-    /// Its first and one past its last token.
+    /// Token range.
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) line: u32,
@@ -40,9 +40,9 @@ pub(super) struct Argument<'t> {
     pub(super) end: usize,
 }
 
-/// What an argument is, where that can be told.
+/// Value of an argument, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum ArgumentValue {
     /// A string.
     Text(String),
     /// A dotted name in full, or a number.
@@ -56,26 +56,26 @@ impl<'t> Module<'t> {
         let mut assigned = HashMap::new();
         for line in &source.lines {
             if let [name, equals, first, ..] = &source.tokens[line.start..line.end]
-                && name.kind == Kind::Name
+                && name.kind == TokenKind::Name
                 && equals.is("=")
                 && (first.is("{") || first.is_name("dict"))
             {
                 assigned.insert(name.text, line.start + 2);
             }
         }
-        let texts = source.tokens.iter().filter(|token| token.kind == Kind::Text);
+        let texts = source.tokens.iter().filter(|token| token.kind == TokenKind::Text);
         let quoted = texts.map(|token| token.text).collect();
         Self { source, imports, assigned, quoted }
     }
 
-    /// Whether a module is imported, or its name stands in quotes.
+    /// Whether a module is imported or named in a string.
     pub(super) fn mentions(&self, module: &str) -> bool {
         self.imports.has(module) || self.quoted.contains(module)
     }
 
     /// The tokens of a line.
     pub(super) fn line(&self, line: usize) -> &[Token<'t>] {
-        effort::step();
+        step_count::step();
         let line = self.source.lines[line];
         &self.source.tokens[line.start..line.end]
     }
@@ -88,55 +88,55 @@ impl<'t> Module<'t> {
         self.token(at).is_some_and(|token| token.is(operator))
     }
 
-    /// The place that closes the bracket at `open`.
+    /// Index of the bracket that closes `open`.
     pub(super) fn close(&self, open: usize) -> usize {
         self.source.close[open].min(self.source.tokens.len())
     }
 
     /// The dotted names from `start` to `end`, outermost first.
-    pub(super) fn uses(&self, start: usize, end: usize) -> Vec<Use> {
+    pub(super) fn uses(&self, start: usize, end: usize) -> Vec<NameUse> {
         let mut uses = Vec::new();
         let mut at = start;
         while at < end {
-            effort::step();
+            step_count::step();
             let token = &self.source.tokens[at];
-            if token.kind != Kind::Name {
+            if token.kind != TokenKind::Name {
                 at += 1;
                 continue;
             }
-            let found = self.use_at(at, end);
-            at = found.end;
-            uses.push(found);
+            let name_use = self.use_at(at, end);
+            at = name_use.end;
+            uses.push(name_use);
         }
         uses
     }
 
     /// The dotted name that begins at `start`.
-    pub(super) fn use_at(&self, start: usize, limit: usize) -> Use {
+    pub(super) fn use_at(&self, start: usize, limit: usize) -> NameUse {
         let tokens = &self.source.tokens;
         let mut dotted = tokens[start].text.to_owned();
         let (mut end, mut parts) = (start + 1, 1);
-        while end + 1 < limit && tokens[end].is(".") && tokens[end + 1].kind == Kind::Name {
+        while end + 1 < limit && tokens[end].is(".") && tokens[end + 1].kind == TokenKind::Name {
             dotted.push('.');
             dotted.push_str(tokens[end + 1].text);
             parts += 1;
-            effort::step();
+            step_count::step();
             end += 2;
         }
         let method = start > 0 && tokens[start - 1].is(".");
         let path = if method { format!("*.{dotted}") } else { self.imports.resolve(&dotted) };
-        Use { path, parts, start, end, line: tokens[start].line }
+        NameUse { path, parts, start, end, line: tokens[start].line }
     }
 
-    /// The arguments of the call or the items of the bracket at `open`. Looks at each token of its own
-    /// level only, so that nested calls together cost no more than the text.
+    /// The arguments of the call, or the items of the bracket, at `open`. Skips nested brackets, so
+    /// that nested calls stay linear in total.
     pub(super) fn arguments(&self, open: usize) -> Vec<Argument<'t>> {
         let close = self.close(open);
         let mut arguments = Vec::new();
         let mut start = open + 1;
         let mut at = open + 1;
         while at <= close {
-            effort::step();
+            step_count::step();
             let token = self.token(at);
             let ends = at == close || token.is_some_and(|token| token.is(","));
             if ends {
@@ -154,49 +154,55 @@ impl<'t> Module<'t> {
 
     fn argument(&self, start: usize, end: usize) -> Argument<'t> {
         let tokens = &self.source.tokens;
-        if end - start > 2 && tokens[start].kind == Kind::Name && tokens[start + 1].is("=") {
+        if end - start > 2 && tokens[start].kind == TokenKind::Name && tokens[start + 1].is("=") {
             return Argument { keyword: Some(tokens[start].text), start: start + 2, end };
         }
         Argument { keyword: None, start, end }
     }
 
-    /// What stands from `start` to `end`.
-    pub(super) fn value(&self, start: usize, end: usize) -> Value {
-        let Some(tokens) = self.source.tokens.get(start..end) else { return Value::Unknown };
+    /// The value of the tokens from `start` to `end`.
+    pub(super) fn value(&self, start: usize, end: usize) -> ArgumentValue {
+        let Some(tokens) = self.source.tokens.get(start..end) else {
+            return ArgumentValue::Unknown;
+        };
         match tokens {
-            // Brackets around a long text, one deep as people write them.
+            // Parentheses around a long string, one level deep.
             [open, .., close] if open.is("(") && close.is(")") && !tokens[1].is("(") => {
                 self.value(start + 1, end - 1)
             }
-            [] => Value::Unknown,
-            [only] if only.kind == Kind::Number => Value::Word(only.text.to_owned()),
-            // Neighbouring strings are one string.
-            all if all.iter().all(|token| token.kind == Kind::Text) => {
-                Value::Text(all.iter().map(|token| token.text).collect())
+            [] => ArgumentValue::Unknown,
+            [only] if only.kind == TokenKind::Number => ArgumentValue::Word(only.text.to_owned()),
+            // Adjacent string literals are concatenated.
+            all if all.iter().all(|token| token.kind == TokenKind::Text) => {
+                ArgumentValue::Text(all.iter().map(|token| token.text).collect())
             }
-            [first, ..] if first.kind == Kind::Name => {
-                let found = self.use_at(start, end);
-                if found.end == end { Value::Word(found.path) } else { Value::Unknown }
+            [first, ..] if first.kind == TokenKind::Name => {
+                let name_use = self.use_at(start, end);
+                if name_use.end == end {
+                    ArgumentValue::Word(name_use.path)
+                } else {
+                    ArgumentValue::Unknown
+                }
             }
-            _ => Value::Unknown,
+            _ => ArgumentValue::Unknown,
         }
     }
 
-    /// `str(1)` and `"1"` are both a known text; anything else is not known.
+    /// The text of a string or number literal; `None` for anything else.
     pub(super) fn text(&self, start: usize, end: usize) -> Option<String> {
         match self.value(start, end) {
-            Value::Text(text) => Some(text),
-            Value::Word(word) => word.parse::<f64>().is_ok().then_some(word),
-            Value::Unknown => None,
+            ArgumentValue::Text(text) => Some(text),
+            ArgumentValue::Word(word) => word.parse::<f64>().is_ok().then_some(word),
+            ArgumentValue::Unknown => None,
         }
     }
 
-    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name that was given one.
+    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name assigned one.
     ///
-    /// Each is the key, the line of the key and where the value stands.
+    /// Each entry is the key, its line and the token range of the value.
     pub(super) fn entries(&self, start: usize, end: usize) -> Vec<(String, u32, usize, usize)> {
         let Some(first) = self.token(start) else { return Vec::new() };
-        if first.kind == Kind::Name && end == start + 1 {
+        if first.kind == TokenKind::Name && end == start + 1 {
             return match self.assigned.get(first.text) {
                 Some(&at) if at != start && self.is_short(at) => self.dictionary(at),
                 _ => Vec::new(),
@@ -205,7 +211,7 @@ impl<'t> Module<'t> {
         self.dictionary(start)
     }
 
-    /// Whether the literal or the call of `dict` at `at` can be gone over for every use of its name.
+    /// Whether the dictionary at `at` is short enough to scan for every use of its name.
     fn is_short(&self, at: usize) -> bool {
         let open = if self.is(at, "{") { at } else { at + 1 };
         self.source.close.get(open).is_some_and(|close| close.saturating_sub(at) <= NAMED_LONGEST)
@@ -225,7 +231,8 @@ impl<'t> Module<'t> {
                     let line = self.source.tokens[argument.start - 2].line;
                     return Some((keyword.to_owned(), line, argument.start, argument.end));
                 }
-                let key = self.token(argument.start).filter(|token| token.kind == Kind::Text)?;
+                let key =
+                    self.token(argument.start).filter(|token| token.kind == TokenKind::Text)?;
                 let value = argument.start + 2;
                 (self.is(argument.start + 1, ":") && value <= argument.end)
                     .then(|| (key.text.to_owned(), key.line, value, argument.end))

@@ -1,22 +1,22 @@
-//! What the names in a file stand for.
+//! Resolves names by the imports of a file.
 
 use std::collections::{HashMap, HashSet};
 
-use super::token::{Kind, Logical, Source, Token};
+use super::token::{LogicalLine, Source, Token, TokenKind};
 
 /// The imports of a file.
 #[derive(Debug, Default)]
 pub(super) struct Imports<'t> {
-    /// A name to the full path that it stands for.
+    /// Full path by local name.
     names: HashMap<&'t str, String>,
-    /// The packages of which something is imported: the first part of each path.
+    /// Imported top-level packages.
     packages: HashSet<String>,
-    /// Every full path that is imported, with the line.
+    /// All imported paths with their lines.
     pub(super) paths: Vec<(String, u32)>,
 }
 
 impl<'t> Imports<'t> {
-    pub(super) fn of(source: &Source<'t>) -> Self {
+    pub(super) fn from_source(source: &Source<'t>) -> Self {
         let mut imports = Self::default();
         for line in &source.lines {
             let tokens = &source.tokens[line.start..line.end];
@@ -34,19 +34,19 @@ impl<'t> Imports<'t> {
         let (first, rest) = dotted.split_once('.').unwrap_or((dotted, ""));
         let full = match (self.names.get(first), first) {
             (Some(full), _) => full.as_str(),
-            // A fragment without its imports: the one alias that everybody uses.
+            // A fragment may lack its imports; `tf` is the universal alias.
             (None, "tf") => "tensorflow",
             (None, _) => first,
         };
         if rest.is_empty() { full.to_owned() } else { format!("{full}.{rest}") }
     }
 
-    /// Whether a package, or something of it, is imported.
+    /// Whether anything of a package is imported.
     pub(super) fn has(&self, package: &str) -> bool {
         self.packages.contains(package)
     }
 
-    fn imported(&mut self, path: &str, line: u32) {
+    fn record_import(&mut self, path: &str, line: u32) {
         let package = path.split('.').next().unwrap_or(path);
         if !self.packages.contains(package) {
             self.packages.insert(package.to_owned());
@@ -58,10 +58,10 @@ impl<'t> Imports<'t> {
     fn plain(&mut self, tokens: &[Token<'t>]) {
         for part in tokens[1..].split(|token| token.is(",")) {
             let (path, alias) = name_and_alias(part);
-            let Some(first) = part.first().filter(|token| token.kind == Kind::Name) else {
+            let Some(first) = part.first().filter(|token| token.kind == TokenKind::Name) else {
                 continue;
             };
-            self.imported(&path, first.line);
+            self.record_import(&path, first.line);
             match alias {
                 Some(alias) => self.names.insert(alias, path),
                 None => self.names.insert(first.text, first.text.to_owned()),
@@ -76,10 +76,10 @@ impl<'t> Imports<'t> {
         let names = &tokens[split + 1..];
         for part in names.split(|token| token.is(",")) {
             let part: Vec<_> =
-                part.iter().filter(|token| token.kind == Kind::Name).copied().collect();
+                part.iter().filter(|token| token.kind == TokenKind::Name).copied().collect();
             let Some(first) = part.first() else { continue };
             let path = format!("{module}.{}", first.text);
-            self.imported(&path, first.line);
+            self.record_import(&path, first.line);
             let name = if part.len() == 3 { part[2].text } else { first.text };
             self.names.insert(name, path);
         }
@@ -93,7 +93,7 @@ fn name_and_alias<'t>(part: &[Token<'t>]) -> (String, Option<&'t str>) {
 }
 
 /// Whether a line is an import.
-pub(super) fn is_import(source: &Source<'_>, line: Logical) -> bool {
+pub(super) fn is_import(source: &Source<'_>, line: LogicalLine) -> bool {
     let first = &source.tokens[line.start];
     first.is_name("import") || first.is_name("from")
 }
@@ -104,10 +104,10 @@ mod tests {
     use crate::lint::python::token::tokens;
 
     #[test]
-    fn names_stand_for_their_full_path() {
+    fn resolves_names_to_full_paths() {
         let text = "import torch as t, os\nimport a.b.c\nfrom torch.optim import (AdamW,\n  SGD as S)\n\
                     from tensorflow import keras\nfrom .local import compile\n";
-        let imports = Imports::of(&tokens(text, 1));
+        let imports = Imports::from_source(&tokens(text, 1));
         assert_eq!(imports.resolve("t.compile"), "torch.compile");
         assert_eq!(imports.resolve("a.b.c.d"), "a.b.c.d");
         assert_eq!(imports.resolve("AdamW"), "torch.optim.AdamW");

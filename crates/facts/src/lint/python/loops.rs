@@ -1,16 +1,16 @@
-//! Training loops that lose a batch, or empty the cache in every step.
+//! Training loops that skip a batch after OOM or empty the cache in every step.
 
 use std::collections::HashMap;
 
 use super::block::Blocks;
 use super::expression::Module;
-use super::memory;
-use super::token::{Kind, Token};
-use crate::lint::effort;
-use crate::lint::judge::Judge;
-use crate::setting::Shape;
+use super::oom;
+use super::token::{Token, TokenKind};
+use crate::lint::linter::Linter;
+use crate::lint::step_count;
+use crate::setting::CodePattern;
 
-/// What a handler may call without doing anything about the batch.
+/// Calls in a handler that do not recover the batch.
 const HARMLESS: [&str; 18] = [
     "print",
     "warn",
@@ -32,36 +32,36 @@ const HARMLESS: [&str; 18] = [
     "reset_peak_memory_stats",
 ];
 
-/// How deep the blocks of a handler may stand in each other; a deeper one may do anything.
-const HANDLER_DEEPEST: u32 = 16;
+/// Maximum nesting of handler blocks; deeper handlers are assumed to recover.
+const MAX_HANDLER_NESTING: u32 = 16;
 
-/// Answers about loops and `try` blocks that many lines ask for; each is found once.
+/// Cached properties of loops and `try` blocks.
 #[derive(Default)]
-struct Known {
-    /// The last `try` among the lines of a block.
+struct LoopCache {
+    /// The last `try` by parent block.
     last_try: HashMap<Option<usize>, usize>,
-    /// Of a `try`: whether it takes a step of training on the next batch of its loop.
+    /// By `try`: whether it runs a training step in a loop over batches.
     drops: HashMap<usize, bool>,
-    /// Of a loop: whether its own lines take steps.
+    /// By loop: whether it directly runs training steps.
     steps: HashMap<usize, bool>,
 }
 
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) {
-    let mut known = Known::default();
-    let names = memory::Names::of(module);
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, blocks: &Blocks) {
+    let mut cache = LoopCache::default();
+    let names = oom::Names::collect(module);
     for line in 0..module.source.lines.len() {
         match head(module, line) {
             "try" => {
-                known.last_try.insert(blocks.parent[line], line);
+                cache.last_try.insert(blocks.parent[line], line);
             }
             "except" => {
-                if let Some(place) = dropped_batch(module, blocks, &names, &mut known, line) {
-                    judge.shape(Shape::OomDropsBatch, place);
+                if let Some(number) = dropped_batch(module, blocks, &names, &mut cache, line) {
+                    linter.report_pattern(CodePattern::OomDropsBatch, number);
                 }
             }
             _ => {
-                if let Some(place) = emptied_cache(module, blocks, &mut known, line) {
-                    judge.shape(Shape::EmptyCacheEveryStep, place);
+                if let Some(number) = emptied_cache(module, blocks, &mut cache, line) {
+                    linter.report_pattern(CodePattern::EmptyCacheEveryStep, number);
                 }
             }
         }
@@ -72,30 +72,30 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) 
 fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
     match module.line(line) {
         [first, second, ..] if first.is_name("async") => second.text,
-        [first, ..] if first.kind == Kind::Name => first.text,
+        [first, ..] if first.kind == TokenKind::Name => first.text,
         _ => "",
     }
 }
 
-/// Where a handler goes on without the batch.
+/// Line where a handler skips the batch.
 fn dropped_batch(
     module: &Module<'_>,
     blocks: &Blocks,
-    names: &memory::Names<'_>,
-    known: &mut Known,
+    names: &oom::Names<'_>,
+    cache: &mut LoopCache,
     except: usize,
 ) -> Option<u32> {
-    let body = memory::handler(module, blocks, names, except)?;
-    let tried = *known.last_try.get(&blocks.parent[except])?;
+    let body = oom::handler(module, blocks, names, except)?;
+    let tried = *cache.last_try.get(&blocks.parent[except])?;
     let around = enclosing_loop(module, blocks, except)?;
-    let drops = *known.drops.entry(tried).or_insert_with(|| {
+    let drops = *cache.drops.entry(tried).or_insert_with(|| {
         takes_next_item(module, around, tried, blocks) && trains(module, around, tried, blocks)
     });
     if !drops {
         return None;
     }
-    let place = goes_on(module, blocks, &body, HANDLER_DEEPEST)?.said.unwrap_or(except);
-    Some(module.line(place)[0].line)
+    let line = skips_batch(module, blocks, &body, MAX_HANDLER_NESTING)?.marker.unwrap_or(except);
+    Some(module.line(line)[0].line)
 }
 
 /// The innermost loop around a line, in the same function.
@@ -106,27 +106,28 @@ fn enclosing_loop(module: &Module<'_>, blocks: &Blocks, line: usize) -> Option<u
         .find(|&around| matches!(head(module, around), "for" | "while"))
 }
 
-/// Whether the next turn of a loop is about another batch, and not the same one again.
+/// Whether the next iteration uses another batch rather than retrying the same one.
 fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     if head(module, around) == "while" {
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
-    // `for attempt in range(3)`, `for batch_size in [64, 32]`: the loop is the second try, and what
-    // succeeds leaves it. The word counts in the name of the item only: a loader has a batch size too.
+    // `for attempt in range(3)` and `for batch_size in [64, 32]` are retry loops that end on
+    // success. Only the loop variable counts: a loader has a batch size too.
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
     let words = module.line(around);
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
-    let named = words[..split].iter().any(|token| {
+    let is_retry = words[..split].iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
-        token.kind == Kind::Name && (word == "bs" || again.iter().any(|part| word.contains(part)))
+        token.kind == TokenKind::Name
+            && (word == "bs" || again.iter().any(|part| word.contains(part)))
     });
     let listed = words.get(split + 1).is_some_and(|token| token.is("["));
     let leaves =
         blocks.children(tried).any(|line| matches!(head(module, line), "break" | "return"));
-    !named && !listed && !leaves
+    !is_retry && !listed && !leaves
 }
 
-/// The tokens of everything inside of a block.
+/// All tokens inside a block.
 fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [Token<'t>] {
     let lines = &module.source.lines;
     let (first, last) = (head + 1, blocks.end[head]);
@@ -134,14 +135,14 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
         return &[];
     }
     let range = lines[first].start..lines[last - 1].end;
-    effort::steps(range.len());
+    step_count::steps(range.len());
     &module.source.tokens[range]
 }
 
-/// Whether what is tried is a step of training: by its words, or by those of a loop over batches.
+/// Whether a `try` contains a training step, judging by its identifiers and those of the loop.
 fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     let has = |tokens: &[Token<'_>], parts: &[&str]| {
-        tokens.iter().filter(|token| token.kind == Kind::Name).any(|token| {
+        tokens.iter().filter(|token| token.kind == TokenKind::Name).any(|token| {
             let word = token.text.to_ascii_lowercase();
             parts.iter().any(|part| word.contains(part))
         })
@@ -152,34 +153,39 @@ fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> 
         || over_batches && has(step, &["loss", "train", "optim", "step", "criterion"])
 }
 
-/// A handler that does nothing about the batch.
-struct GoesOn {
-    /// The line that says so, with `continue` or `pass`.
-    said: Option<usize>,
+/// A handler that does not recover the batch.
+struct SkippedBatch {
+    /// The line with `continue` or `pass`.
+    marker: Option<usize>,
 }
 
-/// Whether the lines of a handler do nothing about the batch.
-fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize], deepest: u32) -> Option<GoesOn> {
+/// Detects a handler that does not recover the batch.
+fn skips_batch(
+    module: &Module<'_>,
+    blocks: &Blocks,
+    body: &[usize],
+    deepest: u32,
+) -> Option<SkippedBatch> {
     let deeper = deepest.checked_sub(1)?;
-    let mut said = None;
+    let mut marker = None;
     let mut changes = false;
     for &line in body {
         match head(module, line) {
-            "continue" | "pass" => said = said.or(Some(line)),
+            "continue" | "pass" => marker = marker.or(Some(line)),
             "raise" | "return" | "break" | "yield" => return None,
             "if" | "for" | "with" | "else" | "elif" => {
                 let inner: Vec<usize> = blocks.children(line).collect();
-                said = said.or(goes_on(module, blocks, &inner, deeper)?.said);
+                marker = marker.or(skips_batch(module, blocks, &inner, deeper)?.marker);
             }
             "del" => {}
             _ if is_assignment(module, line) => changes |= !is_count_or_reset(module, line),
-            _ if only_tells(module, line) => {}
+            _ if only_logs(module, line) => {}
             _ => return None,
         }
     }
-    // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
-    let skips = said.is_some_and(|line| head(module, line) == "continue");
-    (skips || !changes).then_some(GoesOn { said })
+    // Code after the handler may act on a changed flag or size, unless `continue` skips it.
+    let skips = marker.is_some_and(|line| head(module, line) == "continue");
+    (skips || !changes).then_some(SkippedBatch { marker })
 }
 
 fn is_assignment(module: &Module<'_>, line: usize) -> bool {
@@ -203,31 +209,31 @@ fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
     counts || resets
 }
 
-fn only_tells(module: &Module<'_>, line: usize) -> bool {
+fn only_logs(module: &Module<'_>, line: usize) -> bool {
     let line = module.source.lines[line];
-    if module.source.tokens[line.start].kind != Kind::Name {
+    if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
     }
-    // What is called inside of a message is only asked for.
-    let found = module.use_at(line.start, line.end);
-    let method = found.path.rsplit('.').next().unwrap_or(&found.path);
-    module.is(found.end, "(") && HARMLESS.contains(&method)
+    // Calls inside the message only read values.
+    let name_use = module.use_at(line.start, line.end);
+    let method = name_use.path.rsplit('.').next().unwrap_or(&name_use.path);
+    module.is(name_use.end, "(") && HARMLESS.contains(&method)
 }
 
-/// Where the cache is emptied in every turn of a loop that takes training steps.
+/// Line where the cache is emptied in every iteration of a training loop.
 fn emptied_cache(
     module: &Module<'_>,
     blocks: &Blocks,
-    known: &mut Known,
+    cache: &mut LoopCache,
     line: usize,
 ) -> Option<u32> {
     let first = &module.line(line)[0];
-    if first.kind != Kind::Name {
+    if first.kind != TokenKind::Name {
         return None;
     }
     let range = module.source.lines[line];
-    let found = module.use_at(range.start, range.end);
-    if found.path != "torch.cuda.empty_cache" || !module.is(found.end, "(") {
+    let name_use = module.use_at(range.start, range.end);
+    if name_use.path != "torch.cuda.empty_cache" || !module.is(name_use.end, "(") {
         return None;
     }
     let around = blocks
@@ -236,14 +242,14 @@ fn emptied_cache(
             matches!(head(module, around), "for" | "while" | "with" | "try" | "finally")
         })
         .find(|&around| matches!(head(module, around), "for" | "while"))?;
-    known
+    cache
         .steps
         .entry(around)
         .or_insert_with(|| takes_steps(module, blocks, around))
         .then_some(first.line)
 }
 
-/// Whether a loop takes training steps itself, and not through a loop inside: an epoch is no step.
+/// Whether a loop directly runs training steps, not through an inner loop: an epoch is not a step.
 fn takes_steps(module: &Module<'_>, blocks: &Blocks, around: usize) -> bool {
     (around + 1..blocks.end[around]).any(|inside| {
         let backward = module

@@ -5,67 +5,67 @@ mod call;
 mod command;
 mod environment;
 mod expression;
-mod fault;
 mod import;
 mod loops;
-mod memory;
+mod oom;
+mod syntax;
 mod token;
 mod version;
 
-use super::judge::Judge;
+use super::linter::Linter;
 use block::Blocks;
 use expression::Module;
 use import::Imports;
 
-pub(super) use fault::fault;
+pub(super) use syntax::syntax_error;
 
-/// How deep code may stand in templates in code.
-const TEMPLATES_DEEPEST: u32 = 3;
+/// Maximum nesting of f-strings.
+const MAX_TEMPLATE_NESTING: u32 = 3;
 
-/// Reads Python whose first line is `first_line`.
-pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+/// Scans Python that starts at line `first_line`.
+pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let source = token::tokens(text, first_line);
     for (line, comment) in &source.comments {
-        judge.comment(*line, comment);
+        linter.comment(*line, comment);
     }
-    let imports = Imports::of(&source);
+    let imports = Imports::from_source(&source);
     let module = Module::new(source, imports);
-    let blocks = Blocks::of(&module.source);
+    let blocks = Blocks::from_source(&module.source);
     let mut module = module;
-    loops::scan(judge, &module, &blocks);
-    call::imports(judge, &module);
-    expressions(judge, &module, Some(&blocks));
+    loops::scan(linter, &module, &blocks);
+    call::imports(linter, &module);
+    expressions(linter, &module, Some(&blocks));
 
-    for _ in 0..TEMPLATES_DEEPEST {
+    for _ in 0..MAX_TEMPLATE_NESTING {
         let fields = std::mem::take(&mut module.source.fields);
         if fields.is_empty() {
             return;
         }
         for field in fields {
             let source = token::tokens(field.text, field.line);
-            // The code in a template knows the names of the file.
+            // Code in an f-string uses the file's imports.
             module = Module::new(source, module.imports);
-            expressions(judge, &module, None);
+            expressions(linter, &module, None);
         }
     }
 }
 
-fn expressions(judge: &mut Judge<'_>, module: &Module<'_>, blocks: Option<&Blocks>) {
-    let outside = judge.guarded;
+fn expressions(linter: &mut Linter<'_>, module: &Module<'_>, blocks: Option<&Blocks>) {
+    let outside = linter.guarded;
     for (at, line) in module.source.lines.iter().enumerate() {
-        judge.guarded = outside || blocks.is_some_and(|blocks| blocks.conditional[at]);
+        linter.guarded = outside || blocks.is_some_and(|blocks| blocks.conditional[at]);
         if import::is_import(&module.source, *line) {
             continue;
         }
-        for found in module.uses(line.start, line.end) {
-            call::scan(judge, module, &found);
-            environment::scan(judge, module, &found);
-            command::scan(judge, module, &found);
-            version::scan(judge, module, &found);
+        for name_use in module.uses(line.start, line.end) {
+            call::scan(linter, module, &name_use);
+            environment::scan(linter, module, &name_use);
+            command::scan(linter, module, &name_use);
+            version::scan(linter, module, &name_use);
         }
-        environment::line(judge, module, *line);
-        version::line(judge, module, *line);
-        command::line(judge, module, *line);
+        environment::line(linter, module, *line);
+        version::line(linter, module, *line);
+        command::line(linter, module, *line);
     }
-    judge.guarded = outside;
+    linter.guarded = outside;
 }

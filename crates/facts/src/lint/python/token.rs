@@ -1,29 +1,29 @@
-//! Python text as tokens in logical lines.
+//! Tokenises Python into logical lines.
 //!
-//! Not a full grammar: enough to know code from comments and strings, to see one call over several
-//! lines, and to know what stands inside which block. Every byte is looked at a fixed number of times.
+//! Not a full grammar: enough to separate code from comments and strings, to join calls over
+//! several lines, and to find the block structure. Runs in linear time.
 
-use crate::lint::effort;
+use crate::lint::step_count;
 
-/// A word of the text.
+/// A token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'t> {
-    pub(super) kind: Kind,
-    /// For a string: what stands between the quotes, as written.
+    pub(super) kind: TokenKind,
+    /// For a string: the source text between the quotes.
     pub(super) text: &'t str,
     pub(super) line: u32,
 }
 
-/// What a token is.
+/// Kind of token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A name or a keyword.
     Name,
     /// A number.
     Number,
-    /// A string without parts to fill in.
+    /// A plain string literal.
     Text,
-    /// A string with parts to fill in: its value is not known here.
+    /// An f-string or t-string, whose value is unknown.
     Template,
     /// An operator or a bracket.
     Operator,
@@ -31,48 +31,48 @@ pub(super) enum Kind {
 
 impl Token<'_> {
     pub(super) fn is(&self, operator: &str) -> bool {
-        self.kind == Kind::Operator && self.text == operator
+        self.kind == TokenKind::Operator && self.text == operator
     }
 
     pub(super) fn is_name(&self, name: &str) -> bool {
-        self.kind == Kind::Name && self.text == name
+        self.kind == TokenKind::Name && self.text == name
     }
 }
 
-/// A logical line: a simple statement, or the head of a block.
+/// A logical line: a simple statement or a block head.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Logical {
-    /// Columns before it.
+pub(super) struct LogicalLine {
+    /// Indentation in columns.
     pub(super) indent: usize,
-    /// Its first token.
+    /// Index of its first token.
     pub(super) start: usize,
     /// One past its last token.
     pub(super) end: usize,
 }
 
-/// A part of a template that holds code.
+/// A replacement field of an f-string.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Field<'t> {
+pub(super) struct TemplateField<'t> {
     pub(super) text: &'t str,
     pub(super) line: u32,
 }
 
-/// A text as tokens.
+/// A tokenised text.
 #[derive(Debug, Default)]
 pub(super) struct Source<'t> {
     pub(super) tokens: Vec<Token<'t>>,
-    pub(super) lines: Vec<Logical>,
-    /// For every opening bracket the place of its closing one, or the number of tokens.
+    pub(super) lines: Vec<LogicalLine>,
+    /// Index of the closing bracket for each opening one, or the number of tokens.
     pub(super) close: Vec<usize>,
     pub(super) comments: Vec<(u32, &'t str)>,
-    pub(super) fields: Vec<Field<'t>>,
-    /// The first thing that no Python has, and its line.
-    pub(super) fault: Option<(u32, String)>,
-    /// A template was read that only a newer Python has: what follows may have been misread.
+    pub(super) fields: Vec<TemplateField<'t>>,
+    /// The first syntax error with its line.
+    pub(super) syntax_error: Option<(u32, String)>,
+    /// An f-string in Python 3.12 syntax may have been misread, and what follows it.
     pub(super) uncertain: bool,
 }
 
-/// Operators of more than one letter that matter here; longest first.
+/// Relevant multi-character operators, longest first.
 const OPERATORS: [&str; 18] = [
     "**=", "//=", ">>=", "<<=", "...", "==", "!=", "<=", ">=", "->", ":=", "+=", "-=", "*=", "/=",
     "|=", "**", "//",
@@ -83,15 +83,15 @@ struct Lexer<'t> {
     at: usize,
     line: u32,
     source: Source<'t>,
-    /// Places of the brackets that are open.
+    /// Indices of open brackets.
     open: Vec<usize>,
-    /// Where the present logical line begins, and its indent.
+    /// First token of the current logical line.
     start: usize,
     indent: usize,
     fresh: bool,
 }
 
-/// Reads a text whose first line is `first_line`.
+/// Tokenises a text that starts at line `first_line`.
 pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
     let mut lexer = Lexer {
         text,
@@ -110,7 +110,7 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
     let count = lexer.source.tokens.len();
     if let Some(&open) = lexer.open.first() {
         let Token { text, line, .. } = lexer.source.tokens[open];
-        lexer.fault(line, || format!("`{text}` is not closed"));
+        lexer.syntax_error(line, || format!("`{text}` is not closed"));
     }
     lexer.source.close.resize(count, count);
     super::block::split_heads(&mut lexer.source);
@@ -119,7 +119,7 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
 
 impl<'t> Lexer<'t> {
     fn step(&mut self) {
-        effort::step();
+        step_count::step();
         let bytes = self.text.as_bytes();
         if self.fresh && self.open.is_empty() {
             self.measure_indent();
@@ -163,7 +163,7 @@ impl<'t> Lexer<'t> {
         for byte in rest {
             match byte {
                 b' ' => columns += 1,
-                // As Python does: a tab goes to the next multiple of eight.
+                // As in Python: a tab advances to the next multiple of eight.
                 b'\t' => columns = (columns / 8 + 1) * 8,
                 _ => break,
             }
@@ -176,12 +176,12 @@ impl<'t> Lexer<'t> {
     fn end_line(&mut self) {
         let end = self.source.tokens.len();
         if end > self.start {
-            self.source.lines.push(Logical { indent: self.indent, start: self.start, end });
+            self.source.lines.push(LogicalLine { indent: self.indent, start: self.start, end });
         }
         self.start = end;
     }
 
-    fn push(&mut self, kind: Kind, text: &'t str, line: u32) {
+    fn push(&mut self, kind: TokenKind, text: &'t str, line: u32) {
         self.source.tokens.push(Token { kind, text, line });
         self.source.close.push(usize::MAX);
     }
@@ -198,7 +198,7 @@ impl<'t> Lexer<'t> {
         let end = rest
             .find(|c: char| !(c.is_ascii_alphanumeric() || c == '.' || c == '_'))
             .unwrap_or(rest.len());
-        self.push(Kind::Number, &rest[..end], self.line);
+        self.push(TokenKind::Number, &rest[..end], self.line);
         self.at += end;
     }
 
@@ -213,7 +213,7 @@ impl<'t> Lexer<'t> {
             let template = word.bytes().any(|b| b"fFtT".contains(&b));
             return self.string(self.at + end, template);
         }
-        self.push(Kind::Name, word, self.line);
+        self.push(TokenKind::Name, word, self.line);
         self.at += end;
     }
 
@@ -223,7 +223,7 @@ impl<'t> Lexer<'t> {
         let length = long.map_or(1, |operator| operator.len());
         let here = self.source.tokens.len();
         let text = &rest[..length];
-        self.push(Kind::Operator, text, self.line);
+        self.push(TokenKind::Operator, text, self.line);
         match text {
             "(" | "[" | "{" => self.open.push(here),
             ")" | "]" | "}" => {
@@ -233,23 +233,27 @@ impl<'t> Lexer<'t> {
                 }
                 let opened = open.map_or("", |open| self.source.tokens[open].text);
                 if !matches!((opened, text), ("(", ")") | ("[", "]") | ("{", "}")) {
-                    self.fault(self.line, || format!("`{text}` closes nothing that is open"));
+                    self.syntax_error(self.line, || {
+                        format!("`{text}` closes nothing that is open")
+                    });
                 }
             }
-            "$" | "?" | "`" | "!" => self.fault(self.line, || format!("`{text}` is no Python")),
+            "$" | "?" | "`" | "!" => {
+                self.syntax_error(self.line, || format!("`{text}` is no Python"))
+            }
             _ => {}
         }
         self.at += length;
     }
 
-    /// Keeps the first.
-    fn fault(&mut self, line: u32, what: impl FnOnce() -> String) {
-        if self.source.fault.is_none() {
-            self.source.fault = Some((line, what()));
+    /// Records the first syntax error.
+    fn syntax_error(&mut self, line: u32, what: impl FnOnce() -> String) {
+        if self.source.syntax_error.is_none() {
+            self.source.syntax_error = Some((line, what()));
         }
     }
 
-    /// A string whose opening quote stands at `quote_at`.
+    /// Reads a string with the opening quote at `quote_at`.
     fn string(&mut self, quote_at: usize, template: bool) {
         let bytes = self.text.as_bytes();
         let quote = bytes[quote_at];
@@ -258,12 +262,12 @@ impl<'t> Lexer<'t> {
         let first_line = self.line;
         let (end, after) = self.string_end(from, quote, triple, template);
         if after == end {
-            // No quote ends it. From Python 3.12 on the code in a template may have several lines.
+            // Unterminated. Since Python 3.12, f-string fields may span lines.
             self.source.uncertain |= template;
-            self.fault(first_line, || "a string is not closed".to_owned());
+            self.syntax_error(first_line, || "a string is not closed".to_owned());
         }
         let text = &self.text[from..end];
-        let kind = if template { Kind::Template } else { Kind::Text };
+        let kind = if template { TokenKind::Template } else { TokenKind::Text };
         self.push(kind, text, first_line);
         if template {
             fields(text, first_line, &mut self.source.fields);
@@ -271,7 +275,7 @@ impl<'t> Lexer<'t> {
         self.at = after;
     }
 
-    /// Where the text ends and where the code goes on. Counts the lines on the way.
+    /// End of the text and start of the following code. Counts lines.
     fn string_end(
         &mut self,
         from: usize,
@@ -283,14 +287,14 @@ impl<'t> Lexer<'t> {
         let mut at = from;
         let mut braces = 0_u32;
         while at < bytes.len() {
-            effort::step();
+            step_count::step();
             match bytes[at] {
                 b'\\' => {
                     if bytes.get(at + 1) == Some(&b'\n') {
                         self.line = self.line.saturating_add(1);
                     }
                     at += 1;
-                    // The escaped letter may have several bytes: only a quote and a line end matter.
+                    // The escaped character may be multi-byte; only quotes and newlines matter.
                     at += usize::from(bytes.get(at).is_some_and(u8::is_ascii));
                 }
                 b'\n' if !triple => return (at, at),
@@ -307,7 +311,7 @@ impl<'t> Lexer<'t> {
                     braces = braces.saturating_sub(1);
                     at += 1;
                 }
-                // From Python 3.12 on the code in a template may have the same quotes.
+                // Since Python 3.12, f-string fields may reuse the same quotes.
                 byte if byte == quote && !triple && braces > 0 => {
                     let inner = memchr::memchr2(quote, b'\n', &bytes[at + 1..]);
                     match inner.map(|length| at + 1 + length) {
@@ -326,13 +330,13 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// The code between single braces of a template.
-fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
+/// Collects the code between single braces of an f-string.
+fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<TemplateField<'t>>) {
     let bytes = text.as_bytes();
     let (mut at, mut depth, mut from) = (0, 0_u32, 0);
     let (mut line, mut start) = (first_line, first_line);
     while at < bytes.len() {
-        effort::step();
+        step_count::step();
         match bytes[at] {
             b'{' if depth == 0 && bytes.get(at + 1) == Some(&b'{') => at += 1,
             b'{' => {
@@ -344,7 +348,7 @@ fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
             }
             b'}' if depth == 1 => {
                 depth = 0;
-                fields.push(Field { text: &text[from..at], line: start });
+                fields.push(TemplateField { text: &text[from..at], line: start });
             }
             b'}' => depth = depth.saturating_sub(1),
             b'\n' => line = line.saturating_add(1),
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_strings_are_not_code() {
+    fn separates_comments_and_strings_from_code() {
         assert_eq!(words("x = 'a # b'  # c\n"), ["x", "=", "a # b"]);
         assert_eq!(words("'''doc\nx = 1\n'''\ny"), ["doc\nx = 1\n", "y"]);
         assert_eq!(words(r#"a = "say \"x\"" + rb'\'"#), ["a", "=", r#"say \"x\""#, "+", r"\'"]);
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_over_several_lines_is_one_line() {
+    fn multi_line_call_is_one_logical_line() {
         let source = tokens("f(a,\n  b)\nc; d\n", 1);
         assert_eq!(source.lines.len(), 3);
         assert_eq!(source.close[1], 5);
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_hold_code() {
+    fn f_strings_contain_code() {
         let source = tokens("f\"{{no}} {a.b()} \n", 1);
         assert_eq!(source.fields.len(), 1);
         assert_eq!(source.fields[0].text, "a.b()");

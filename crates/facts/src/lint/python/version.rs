@@ -1,13 +1,13 @@
-//! Versions compared as numbers or as text.
+//! Versions compared as floats or as strings.
 
-use super::expression::{Module, Use};
-use super::token::{Kind, Logical, Token};
+use super::expression::{Module, NameUse};
+use super::token::{LogicalLine, Token, TokenKind};
 use crate::lint::claim::{self, Mention};
-use crate::lint::judge::Judge;
+use crate::lint::linter::Linter;
 use crate::lint::version::{Meaning, is_version_text, meaning};
-use crate::setting::Shape;
+use crate::setting::CodePattern;
 
-/// What a text is passed through on the way to `float` without becoming something else.
+/// Functions that keep a version a version on the way to `float`.
 const TRANSPARENT: [&str; 14] = [
     "split",
     "rsplit",
@@ -25,38 +25,38 @@ const TRANSPARENT: [&str; 14] = [
     "lower",
 ];
 
-/// No version takes more tokens than this to write; what is longer is something else.
+/// Longer expressions are not versions.
 const LONGEST: usize = 64;
 
-/// Operators that ask which of two is greater.
+/// Ordering operators.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
-    if found.path == "float" && module.is(found.end, "(") {
-        let close = module.close(found.end);
-        let shown = float_of_version(module, found.end + 1, close);
-        let compared = order_near(module, found.start, close + 1);
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    if name_use.path == "float" && module.is(name_use.end, "(") {
+        let close = module.close(name_use.end);
+        let shown = float_of_version(module, name_use.end + 1, close);
+        let compared = order_near(module, name_use.start, close + 1);
         if shown == Meaning::Strong || shown == Meaning::Weak && compared {
-            judge.shape(Shape::VersionAsFloat, found.line);
+            linter.report_pattern(CodePattern::VersionAsFloat, name_use.line);
         }
         return;
     }
-    if plain_text_version(module, found) && compared_with_text(module, found) {
-        judge.shape(Shape::VersionAsText, found.line);
+    if plain_text_version(module, name_use) && compared_with_text(module, name_use) {
+        linter.report_pattern(CodePattern::VersionAsText, name_use.line);
     }
 }
 
-/// Looks at the versions that a statement ties together. A docstring is no statement.
-pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
+/// Checks the versions that a statement ties together. Docstrings are skipped.
+pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens[line.start..line.end];
     if let [only] = tokens
-        && matches!(only.kind, Kind::Text | Kind::Template)
+        && matches!(only.kind, TokenKind::Text | TokenKind::Template)
     {
         return;
     }
     let mut mentions = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
-        if matches!(token.kind, Kind::Text | Kind::Template | Kind::Number) {
+        if matches!(token.kind, TokenKind::Text | TokenKind::Template | TokenKind::Number) {
             let value_of_last = at > 0 && (tokens[at - 1].is(":") || tokens[at - 1].is("="));
             let all = claim::versions(token.text);
             mentions.extend(all.map(|version| Mention {
@@ -66,10 +66,10 @@ pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
             }));
         }
     }
-    claim::judge(judge, &mentions);
+    claim::check_claims(linter, &mentions);
 }
 
-/// What the argument of `float` means.
+/// Classifies the argument of `float`.
 fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     let Some(tokens) = module.source.tokens.get(start..end) else { return Meaning::None };
     if tokens.len() > LONGEST {
@@ -77,16 +77,16 @@ fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     }
     let mut strongest = Meaning::None;
     for (at, token) in tokens.iter().enumerate() {
-        // `os.environ["CUDA_VERSION"]`: a name in quotes counts if it is sure.
-        if token.kind == Kind::Text && meaning(token.text) == Meaning::Strong {
+        // `os.environ["CUDA_VERSION"]`: a quoted name counts only if unambiguous.
+        if token.kind == TokenKind::Text && meaning(token.text) == Meaning::Strong {
             strongest = Meaning::Strong;
         }
-        if token.kind != Kind::Name {
+        if token.kind != TokenKind::Name {
             continue;
         }
         let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
         let means = if after_version(tokens, at) { Meaning::Strong } else { meaning(token.text) };
-        // A function that we do not know may return anything: its major version, a count.
+        // An unknown function may return anything, such as a major version or a count.
         if called && means != Meaning::Strong && !TRANSPARENT.contains(&token.text) {
             return Meaning::None;
         }
@@ -103,29 +103,29 @@ fn after_version(tokens: &[Token<'_>], at: usize) -> bool {
         && tokens[at - 2].is_name("version")
 }
 
-/// `v.split(".")[0]`: one part of a version is a number.
+/// `v.split(".")[0]`: one part of a version is a valid number.
 fn is_one_part(tokens: &[Token<'_>]) -> bool {
     let splits = tokens.iter().any(|token| token.is_name("split") || token.is_name("partition"));
     let together = tokens
         .iter()
-        .any(|token| token.is_name("join") || token.is("+") || token.kind == Kind::Template);
+        .any(|token| token.is_name("join") || token.is("+") || token.kind == TokenKind::Template);
     let sliced = tokens.windows(2).any(|pair| {
-        pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == Kind::Number
+        pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == TokenKind::Number
     });
-    // `v.split("+")[0]` is still all of the version.
+    // `v.split("+")[0]` is still the whole version.
     let on_dots = tokens
         .windows(3)
         .any(|three| three[0].is_name("split") && three[1].is("(") && three[2].text == ".");
     splits && on_dots && !together && !sliced
 }
 
-/// Whether the expression from `start` to `end` is compared with a number that could be a version.
+/// Whether the expression is compared with a number that could be a version.
 fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
     let tokens = &module.source.tokens;
     let is_order = |token: &Token<'_>| ORDER.iter().any(|order| token.is(order));
     let versioned = |at: usize| {
         tokens.get(at).is_some_and(|token| {
-            token.kind == Kind::Number && is_version_text(token.text) || token.is_name("float")
+            token.kind == TokenKind::Number && is_version_text(token.text) || token.is_name("float")
         })
     };
     let after = tokens.get(end).is_some_and(is_order) && versioned(end + 1);
@@ -133,14 +133,15 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
     after || before
 }
 
-/// Whether a name holds a version as plain text. `torch.__version__` is not plain, but a part of it is.
-fn plain_text_version(module: &Module<'_>, found: &Use) -> bool {
-    let path = found.path.as_str();
+/// Whether a name is a version as a plain string. `torch.__version__` is not (it compares as a
+/// version), but a part of it is.
+fn plain_text_version(module: &Module<'_>, name_use: &NameUse) -> bool {
+    let path = name_use.path.as_str();
     if path == "torch.version.cuda" {
         return true;
     }
     if let Some(package) = path.strip_suffix(".__version__") {
-        let part = module.is(found.end, "[");
+        let part = module.is(name_use.end, "[");
         return package != "torch" && package != "*" || part;
     }
     if let Some(before) = path.strip_suffix(".split").or_else(|| path.strip_suffix(".rsplit")) {
@@ -149,20 +150,22 @@ fn plain_text_version(module: &Module<'_>, found: &Use) -> bool {
     false
 }
 
-/// Whether what follows the name, past subscripts and calls, is an order against a version in quotes.
-fn compared_with_text(module: &Module<'_>, found: &Use) -> bool {
+/// Whether the name, after subscripts and calls, is compared by order with a quoted version.
+fn compared_with_text(module: &Module<'_>, name_use: &NameUse) -> bool {
     let tokens = &module.source.tokens;
     let quoted = |at: usize| {
-        tokens.get(at).is_some_and(|token| token.kind == Kind::Text && is_version_text(token.text))
+        tokens
+            .get(at)
+            .is_some_and(|token| token.kind == TokenKind::Text && is_version_text(token.text))
     };
     let is_order =
         |at: usize| tokens.get(at).is_some_and(|token| ORDER.iter().any(|order| token.is(order)));
-    let mut end = found.end;
+    let mut end = name_use.end;
     let mut steps = 0;
     while steps < 4 && (module.is(end, "[") || module.is(end, "(")) {
         end = module.close(end) + 1;
         steps += 1;
     }
-    let before = found.start >= 2 && is_order(found.start - 1) && quoted(found.start - 2);
+    let before = name_use.start >= 2 && is_order(name_use.start - 1) && quoted(name_use.start - 2);
     is_order(end) && quoted(end + 1) || before
 }

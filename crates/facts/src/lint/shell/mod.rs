@@ -1,26 +1,26 @@
 //! Shell scripts and command lines.
 
-mod read;
+mod reader;
 mod script;
 mod version;
 mod word;
 
-use super::judge::{Act, Judge};
+use super::linter::{Access, Linter};
 use super::{Language, line_number, scan as scan_text};
-use crate::setting::Place;
+use crate::setting::SettingSource;
 use script::{Command, Pipeline, Word};
 
-/// Words that stand before a command and are none.
+/// Reserved words before a command.
 const RESERVED: [&str; 12] =
     ["if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "exec", "command"];
 
-/// Programs that run the command behind their own options.
+/// Programs that run the command after their own options.
 const PREFIXES: [&str; 7] = ["sudo", "nohup", "env", "numactl", "timeout", "nice", "stdbuf"];
 
-/// Commands that take `NAME=value` words and put them into the environment.
+/// Commands that export `NAME=value` words.
 const EXPORTS: [&str; 5] = ["export", "declare", "typeset", "readonly", "local"];
 
-/// Programs and the options by which they take `NAME=value`.
+/// Programs and their options for `NAME=value`.
 const PASSES: [(&str, &[&str]); 13] = [
     ("docker", &["-e", "--env"]),
     ("podman", &["-e", "--env"]),
@@ -37,19 +37,19 @@ const PASSES: [(&str, &[&str]); 13] = [
     ("salloc", &["--export"]),
 ];
 
-/// Those whose option takes several with commas between them.
+/// Programs whose option takes a comma-separated list.
 const LISTS: [&str; 5] = ["srun", "sbatch", "salloc", "singularity", "apptainer"];
 
-/// Reads a script whose first line is `first_line`.
-pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
-    let script = read::read(text, first_line);
+/// Scans a script that starts at line `first_line`.
+pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
+    let script = reader::read(text, first_line);
     for (line, comment) in &script.comments {
-        judge.comment(*line, comment);
+        linter.comment(*line, comment);
         if let Some(options) = comment.strip_prefix("#SBATCH") {
-            batch_options(judge, options, *line);
+            batch_options(linter, options, *line);
         }
     }
-    let outside = judge.guarded;
+    let outside = linter.guarded;
     let mut conditions = 0_u32;
     for pipeline in &script.pipelines {
         for command in &pipeline.commands {
@@ -58,18 +58,18 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
                 "fi" | "esac" => conditions = conditions.saturating_sub(1),
                 _ => {}
             }
-            judge.guarded = outside || conditions > 0;
-            scan_command(judge, command);
+            linter.guarded = outside || conditions > 0;
+            scan_command(linter, command);
         }
-        version::scan(judge, pipeline);
-        heredocs(judge, pipeline);
+        version::scan(linter, pipeline);
+        heredocs(linter, pipeline);
     }
-    judge.guarded = outside;
+    linter.guarded = outside;
 }
 
-/// The words of one line, for other languages that borrow the shell's quoting. `ENV A=b C="d e"`.
+/// The words of a line in another language with shell quoting: `ENV A=b C="d e"`.
 pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
-    let script = read::read(text, first_line);
+    let script = reader::read(text, first_line);
     let commands = script.pipelines.into_iter().flat_map(|pipeline| pipeline.commands);
     commands
         .flat_map(|command| command.words)
@@ -77,73 +77,73 @@ pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
         .collect()
 }
 
-/// `NAME=value` in two.
+/// Splits `NAME=value`.
 pub(super) fn assignment(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
-    // `NAME+=value` adds to what is there.
+    // `NAME+=value` appends.
     let name = name.strip_suffix('+').unwrap_or(name);
     is_variable(name).then_some((name, value))
 }
 
-/// Whether a word can be the name of a variable.
+/// Whether a word is a valid variable name.
 pub(super) fn is_variable(name: &str) -> bool {
     name.bytes().next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
         && name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric())
 }
 
-fn batch_options(judge: &mut Judge<'_>, options: &str, line: u32) {
+fn batch_options(linter: &mut Linter<'_>, options: &str, line: u32) {
     for option in options.split_whitespace() {
         if let Some(list) = option.strip_prefix("--export=") {
-            exported(judge, list, line);
+            exported(linter, list, line);
         }
     }
 }
 
 /// `ALL,A=b,C=d`
-fn exported(judge: &mut Judge<'_>, list: &str, line: u32) {
+fn exported(linter: &mut Linter<'_>, list: &str, line: u32) {
     for (name, value) in list.split(',').filter_map(assignment) {
-        judge.variable(Place::Shell, line, name, known(value), Act::Set);
+        linter.variable(SettingSource::Shell, line, name, static_value(value), Access::Set);
     }
 }
 
-fn known(value: &str) -> Option<&str> {
+fn static_value(value: &str) -> Option<&str> {
     (!value.contains(['$', '`'])).then_some(value)
 }
 
-fn set(judge: &mut Judge<'_>, word: &Word) -> bool {
+fn set(linter: &mut Linter<'_>, word: &Word) -> bool {
     let Some((name, value)) = assignment(&word.text) else { return false };
     let value = (!word.dynamic).then_some(value);
-    judge.variable(Place::Shell, word.line, name, value, Act::Set);
+    linter.variable(SettingSource::Shell, word.line, name, value, Access::Set);
     true
 }
 
-fn scan_command(judge: &mut Judge<'_>, command: &Command) {
-    let words = behind_prefixes(judge, &command.words);
+fn scan_command(linter: &mut Linter<'_>, command: &Command) {
+    let words = strip_prefixes(linter, &command.words);
     let Some(first) = words.first() else { return };
     let program = first.text.rsplit('/').next().unwrap_or(&first.text);
     match program {
         "setenv" => {
             if let [_, name, value] = words {
                 let value = (!value.dynamic).then_some(value.text.as_str());
-                judge.variable(Place::Shell, name.line, &name.text, value, Act::Set);
+                linter.variable(SettingSource::Shell, name.line, &name.text, value, Access::Set);
             }
         }
         _ if EXPORTS.contains(&program) => {
             for word in &words[1..] {
-                set(judge, word);
+                set(linter, word);
             }
         }
         _ => {}
     }
-    passed(judge, program, words);
-    behind_launcher(judge, program, words);
-    inner_code(judge, program, words);
+    passed_variables(linter, program, words);
+    env_after_launcher(linter, program, words);
+    inner_code(linter, program, words);
     let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-    judge.command(line_of_option(words), &texts);
+    linter.command(line_of_option(words), &texts);
 }
 
-/// The command itself: without reserved words, assignments, and `sudo -E env A=b`.
-fn behind_prefixes<'w>(judge: &mut Judge<'_>, words: &'w [Word]) -> &'w [Word] {
+/// The command without reserved words, assignments and prefixes such as `sudo -E env A=b`.
+fn strip_prefixes<'w>(linter: &mut Linter<'_>, words: &'w [Word]) -> &'w [Word] {
     let mut options = false;
     let own = words.iter().position(|word| {
         let text = word.text.as_str();
@@ -153,19 +153,19 @@ fn behind_prefixes<'w>(judge: &mut Judge<'_>, words: &'w [Word]) -> &'w [Word] {
         }
         let number = || text.starts_with(|c: char| c.is_ascii_digit());
         let option = options && (text.starts_with('-') || number());
-        !(RESERVED.contains(&text) || option || set(judge, word))
+        !(RESERVED.contains(&text) || option || set(linter, word))
     });
     &words[own.unwrap_or(words.len())..]
 }
 
-/// The place of a command is the option that can be wrong, where it has one.
+/// Line of the option that can be wrong, else of the command.
 fn line_of_option(words: &[Word]) -> u32 {
     let option = words.iter().find(|word| word.text.starts_with("--format") || word.text == "-pl");
     option.or(words.first()).map_or(0, |word| word.line)
 }
 
 /// `docker run -e A=b`, `mpirun -x A=b`, `srun --export=ALL,A=b`
-fn passed(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+fn passed_variables(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
     let Some((_, options)) = PASSES.iter().find(|(name, _)| *name == program) else { return };
     for (at, word) in words.iter().enumerate() {
         for option in *options {
@@ -177,16 +177,16 @@ fn passed(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
             };
             let Some((value, line)) = value else { continue };
             if LISTS.contains(&program) {
-                exported(judge, value, line);
+                exported(linter, value, line);
             } else if let Some((name, value)) = assignment(value) {
-                judge.variable(Place::Shell, line, name, known(value), Act::Set);
+                linter.variable(SettingSource::Shell, line, name, static_value(value), Access::Set);
             }
         }
     }
 }
 
 /// `srun --export=ALL env A=b python`, `docker exec NAME env A=b python`
-fn behind_launcher(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+fn env_after_launcher(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
     if !PASSES.iter().any(|(name, _)| *name == program) {
         return;
     }
@@ -194,13 +194,13 @@ fn behind_launcher(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
     let Some(at) = words.iter().skip(1).position(is_env) else { return };
     let options = |word: &&Word| word.text.starts_with('-');
     for word in words[at + 2..].iter().skip_while(options) {
-        if !set(judge, word) {
+        if !set(linter, word) {
             return;
         }
     }
 }
 
-/// The language that a program reads from its input or from `-c`.
+/// The language that a program reads from stdin or `-c`.
 fn language_of(program: &str) -> Option<Language> {
     match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
         "python" | "pypy" => Some(Language::Python),
@@ -210,23 +210,24 @@ fn language_of(program: &str) -> Option<Language> {
 }
 
 /// `python -c "..."`, `bash -lc "..."`
-fn inner_code(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
-    // The program may be the argument of another: `docker run image python -c ..`, `srun bash -c ..`.
-    let found = std::iter::once(program)
+fn inner_code(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
+    // The program may be an argument of a launcher: `docker run image python -c ..`,
+    // `srun bash -c ..`.
+    let position = std::iter::once(program)
         .chain(words.iter().skip(1).map(|word| word.text.as_str()))
         .position(|word| language_of(word.rsplit('/').next().unwrap_or(word)).is_some());
-    let Some(at) = found else { return };
+    let Some(at) = position else { return };
     let name = words[at].text.rsplit('/').next().unwrap_or_default();
     let Some(language) = language_of(name) else { return };
     let flag = words[at + 1..].iter().position(|word| {
         word.text.starts_with('-') && !word.text.starts_with("--") && word.text.ends_with('c')
     });
     if let Some(code) = flag.and_then(|flag| words.get(at + 1 + flag + 1)) {
-        scan_text(judge, language, &code.text, code.line);
+        scan_text(linter, language, &code.text, code.line);
     }
 }
 
-fn heredocs(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+fn heredocs(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     if pipeline.heredocs.is_empty() {
         return;
     }
@@ -242,12 +243,12 @@ fn heredocs(judge: &mut Judge<'_>, pipeline: &Pipeline) {
         let by_content =
             || Language::by_content(text.as_bytes()).filter(|_| text.starts_with("#!"));
         if let Some(language) = by_program.or(by_target).or_else(by_content) {
-            scan_text(judge, language, text, *line);
+            scan_text(linter, language, text, *line);
         }
     }
 }
 
-/// How many lines a text begins before `part`, which is a piece of it.
+/// Number of newlines in a text before `at`.
 pub(super) fn lines_before(text: &str, at: usize) -> u32 {
     line_number(memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count())
 }

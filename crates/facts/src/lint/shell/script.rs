@@ -1,13 +1,13 @@
-//! What a shell text is made of.
+//! Syntax elements of a shell script.
 
 /// A word, without its quotes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Word {
     pub(super) text: String,
     pub(super) line: u32,
-    /// Something in it is known only at run time.
+    /// Contains a part known only at run time.
     pub(super) dynamic: bool,
-    /// Some of it stood in quotes.
+    /// Was partly quoted.
     pub(super) quoted: bool,
 }
 
@@ -15,15 +15,15 @@ pub(super) struct Word {
 #[derive(Debug, Default)]
 pub(super) struct Command {
     pub(super) words: Vec<Word>,
-    /// Where its output goes, if to a file.
+    /// File that stdout is redirected to.
     pub(super) target: Option<String>,
-    /// A here-document waits for its end.
+    /// Has a pending here-document.
     pub(super) heredoc: bool,
-    /// Whether its first own word is `[[`; none before there is one.
+    /// Whether the first word is `[[`; `None` before the first word.
     test: Option<bool>,
 }
 
-/// Words that may stand before a `[[`.
+/// Words allowed before `[[`.
 const BEFORE_TEST: [&str; 8] = ["if", "elif", "while", "until", "!", "then", "do", "else"];
 
 impl Command {
@@ -34,7 +34,7 @@ impl Command {
         self.words.push(word);
     }
 
-    /// Whether it is an open `[[`, in which `<` compares.
+    /// Whether inside `[[`, where `<` is a comparison.
     pub(super) fn in_test(&self) -> bool {
         self.test == Some(true) && self.words.last().is_some_and(|word| word.text != "]]")
     }
@@ -44,24 +44,24 @@ impl Command {
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
     pub(super) commands: Vec<Command>,
-    /// The text of its here-documents, with the line on which each begins.
+    /// Here-documents with their first line.
     pub(super) heredocs: Vec<(String, u32)>,
-    /// One of its commands waits for a here-document.
-    pub(super) waits: bool,
+    /// A command has a pending here-document.
+    pub(super) awaits_heredoc: bool,
 }
 
 impl Pipeline {
-    /// Takes a command that has ended.
+    /// Adds a complete command.
     pub(super) fn end_command(&mut self, command: &mut Command) {
         let command = std::mem::take(command);
         if !command.words.is_empty() || command.heredoc {
-            self.waits |= command.heredoc;
+            self.awaits_heredoc |= command.heredoc;
             self.commands.push(command);
         }
     }
 }
 
-/// What reading a text gives.
+/// A parsed script.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     pub(super) pipelines: Vec<Pipeline>,

@@ -4,42 +4,42 @@ use std::cell::OnceCell;
 
 use super::script::{Command, Pipeline, Word};
 use crate::lint::claim::{self, Mention};
-use crate::lint::effort;
-use crate::lint::judge::Judge;
+use crate::lint::linter::Linter;
+use crate::lint::step_count;
 use crate::lint::version::{Meaning, is_version_text, meaning};
-use crate::setting::Shape;
+use crate::setting::CodePattern;
 
-pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
-    claims(judge, pipeline);
-    // Asked for by every `bc` and `awk` of a pipeline, answered once.
+pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
+    claims(linter, pipeline);
+    // Computed once per pipeline, for all its `bc` and `awk` commands.
     let compared = OnceCell::new();
-    let named = OnceCell::new();
+    let mentions_version = OnceCell::new();
     for command in &pipeline.commands {
         let Some(first) = command.words.first() else { continue };
         let program = first.text.rsplit('/').next().unwrap_or(&first.text);
         match program {
             "bc" => {
                 if let Some(word) = compared.get_or_init(|| compared_word(pipeline)) {
-                    judge.shape(Shape::VersionAsFloat, word.line);
+                    linter.report_pattern(CodePattern::VersionAsFloat, word.line);
                 }
             }
             "awk" | "gawk" | "mawk" => {
-                let named = *named.get_or_init(|| names_a_version(pipeline));
-                if let Some(word) = awk_comparison(command).filter(|_| named) {
-                    judge.shape(Shape::VersionAsFloat, word.line);
+                let mentions_version = *mentions_version.get_or_init(|| names_a_version(pipeline));
+                if let Some(word) = awk_comparison(command).filter(|_| mentions_version) {
+                    linter.report_pattern(CodePattern::VersionAsFloat, word.line);
                 }
             }
             _ => {
                 if let Some(word) = test_comparison(command) {
-                    judge.shape(Shape::VersionAsText, word.line);
+                    linter.report_pattern(CodePattern::VersionAsText, word.line);
                 }
             }
         }
     }
 }
 
-/// The versions that a pipeline ties together, as in a message.
-fn claims(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+/// Checks the versions that a pipeline ties together, as in a message.
+fn claims(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     let words = pipeline.commands.iter().flat_map(|command| &command.words);
     let mentions: Vec<Mention<'_>> = words
         .flat_map(|word| {
@@ -47,7 +47,7 @@ fn claims(judge: &mut Judge<'_>, pipeline: &Pipeline) {
             all.map(|version| Mention { version, line: word.line, value_of_last: false })
         })
         .collect();
-    claim::judge(judge, &mentions);
+    claim::check_claims(linter, &mentions);
 }
 
 /// `echo "$CUDA_VERSION < 12.8" | bc`, `bc <<< "..."`
@@ -56,7 +56,7 @@ fn compared_word(pipeline: &Pipeline) -> Option<&Word> {
     words.into_iter().find(|word| has_order(&word.text) && names_version(&word.text))
 }
 
-/// `awk '$1 < 525.60'`; that the column is a version, the line has to say.
+/// `awk '$1 < 525.60'`; another word has to identify the column as a version.
 fn awk_comparison(command: &Command) -> Option<&Word> {
     let mut words = command.words.iter().skip(1);
     words.find(|word| has_order(&word.text) && has_number(&word.text))
@@ -81,7 +81,7 @@ fn test_comparison(command: &Command) -> Option<&Word> {
 }
 
 fn has_order(text: &str) -> bool {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     text.contains(['<', '>'])
 }
 
@@ -89,9 +89,9 @@ fn has_number(text: &str) -> bool {
     text.split(|c: char| !(c.is_ascii_digit() || c == '.')).any(is_version_text)
 }
 
-/// Whether a word of the text is a version by its name.
+/// Whether a word of the text names a version.
 fn names_version(text: &str) -> bool {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     let numbered = has_number(text) && has_order(text);
     let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.any(|word| match meaning(word) {

@@ -1,22 +1,22 @@
-//! One word of shell text: quotes, escapes, substitutions.
+//! Parses one shell word with quotes, escapes and substitutions.
 
-use super::read::Reader;
+use super::reader::SourceReader;
 use super::script::Word;
-use crate::lint::effort;
+use crate::lint::step_count;
 
-/// A substitution up to this many bytes stays in its word as written.
+/// Substitutions up to this many bytes stay in their word as written.
 const SHORT: usize = 200;
 
-impl Reader<'_> {
-    /// One word. It ends before a blank or an operator that stands outside of quotes.
+impl SourceReader<'_> {
+    /// Parses one word, up to an unquoted blank or operator.
     pub(super) fn word(&mut self) -> Word {
         let mut word = Word { line: self.line, ..Word::default() };
         let start = self.at;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             match byte {
                 b' ' | b'\t' | b'\n' | b'\r' | b';' | b'|' | b'&' | b'<' | b'>' | b'(' | b')' => {
-                    // In a test `<` is a word; a function's `name()` is one too.
+                    // In a test `<` is a word, as are the parentheses of `name()`.
                     if self.at == start {
                         word.text.push(char::from(byte));
                         self.bump();
@@ -34,7 +34,7 @@ impl Reader<'_> {
                     self.at += 1;
                     self.double_quotes(&mut word);
                 }
-                // The end of the substitution in which the word stands.
+                // End of the enclosing substitution.
                 b'`' if self.closing == Some(b'`') && self.at > start => break,
                 b'$' | b'`' => self.dollar(&mut word),
                 _ => self.plain(&mut word),
@@ -43,7 +43,7 @@ impl Reader<'_> {
         word
     }
 
-    /// One letter as it is.
+    /// Consumes one literal character.
     fn plain(&mut self, word: &mut Word) {
         if let Some(letter) = self.rest().chars().next() {
             word.text.push(letter);
@@ -75,7 +75,7 @@ impl Reader<'_> {
 
     fn double_quotes(&mut self, word: &mut Word) {
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             match byte {
                 b'"' => {
                     self.at += 1;
@@ -93,7 +93,8 @@ impl Reader<'_> {
         }
     }
 
-    /// `$NAME`, `${NAME:-x}`, `$(command)`, a backquoted command. All stay in the word as written.
+    /// Parses `$NAME`, `${NAME:-x}`, `$(command)` or a backquoted command, kept in the word as
+    /// written.
     fn dollar(&mut self, word: &mut Word) {
         word.dynamic = true;
         let from = self.at;
@@ -115,11 +116,11 @@ impl Reader<'_> {
         } else {
             self.at += 1;
         }
-        // Only what is short is kept: the commands of a long substitution were read on their own.
+        // Keep only short substitutions: their commands were parsed separately.
         let end = (from..=self.at.min(self.text.len()))
             .rev()
             .find(|&end| self.text.is_char_boundary(end));
-        let written = &self.text[from..end.unwrap_or(from)];
-        word.text.push_str(if written.len() <= SHORT { written } else { "$()" });
+        let source = &self.text[from..end.unwrap_or(from)];
+        word.text.push_str(if source.len() <= SHORT { source } else { "$()" });
     }
 }

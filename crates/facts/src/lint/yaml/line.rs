@@ -1,20 +1,20 @@
-//! One line of YAML: its indent, its key, its value.
+//! Parses one line of YAML: indent, key, value and comment.
 
-/// A line as far as it can be read alone.
+/// A line, parsed without context.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line<'t> {
-    /// Columns before the first `-`, if the line begins an item.
+pub(super) struct YamlLine<'t> {
+    /// Column of the first `-`, if the line starts a list item.
     pub(super) dash: Option<usize>,
-    /// Columns before the key or the value.
+    /// Column of the key or value.
     pub(super) column: usize,
     pub(super) key: Option<&'t str>,
-    /// What follows the key or the dash, without the comment.
+    /// Text after the key or dash, without the comment.
     pub(super) value: &'t str,
     pub(super) comment: Option<&'t str>,
 }
 
-impl<'t> Line<'t> {
-    pub(super) fn read(text: &'t str) -> Self {
+impl<'t> YamlLine<'t> {
+    pub(super) fn parse(text: &'t str) -> Self {
         let (content, comment) = split_comment(text);
         let mut rest = content.trim_end();
         let mut column = indent(rest);
@@ -33,12 +33,12 @@ impl<'t> Line<'t> {
     }
 }
 
-/// The number of blanks that a line begins with.
+/// Number of leading blanks.
 pub(super) fn indent(text: &str) -> usize {
     text.len() - text.trim_start_matches(' ').len()
 }
 
-/// A comment begins with `#` at the start or after a blank, outside of quotes.
+/// Splits off a comment: `#` at the start or after a blank, outside quotes.
 fn split_comment(text: &str) -> (&str, Option<&str>) {
     let bytes = text.as_bytes();
     let mut quote: Option<u8> = None;
@@ -76,7 +76,7 @@ fn split_key(rest: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A scalar without its quotes, its anchor and its tag.
+/// A scalar without quotes, anchor and tag.
 pub(super) fn scalar(text: &str) -> String {
     let mut text = text.trim();
     while text.starts_with(['&', '!']) {
@@ -121,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_a_key_a_value_and_a_comment() {
-        let line = Line::read("  - name: \"NCCL_DEBUG\" # why");
+    fn parses_key_value_and_comment() {
+        let line = YamlLine::parse("  - name: \"NCCL_DEBUG\" # why");
         assert_eq!((line.dash, line.column, line.key), (Some(2), 4, Some("name")));
         assert_eq!((line.value, line.comment), ("\"NCCL_DEBUG\"", Some("# why")));
-        let line = Line::read("- NCCL_DEBUG=INFO");
+        let line = YamlLine::parse("- NCCL_DEBUG=INFO");
         assert_eq!((line.key, line.value), (None, "NCCL_DEBUG=INFO"));
-        assert_eq!(Line::read("image: a#b").value, "a#b");
-        assert_eq!(Line::read("env:").key, Some("env"));
+        assert_eq!(YamlLine::parse("image: a#b").value, "a#b");
+        assert_eq!(YamlLine::parse("env:").key, Some("env"));
         assert_eq!(scalar("'it''s'"), "it's");
         assert_eq!(flow_items("[a, \"b, c\", {d: e}]"), ["a", "\"b, c\"", "{d: e}"]);
     }

@@ -1,16 +1,16 @@
-//! YAML: manifests of Kubernetes, compose files, workflows.
+//! YAML: Kubernetes and compose manifests, CI workflows.
 //!
-//! Read line by line with the keys above each line; enough for environments and commands, and it
-//! cannot be confused by templates (`{{ .Values.x }}`) that are no YAML at all.
+//! Scanned line by line with a stack of parent keys. That is enough for environments and commands,
+//! and tolerates templates (`{{ .Values.x }}`) that are not valid YAML.
 
 mod line;
 
-use super::judge::{Act, Judge};
-use super::{Language, effort, line_number, scan as scan_text, shell};
-use crate::setting::Place;
-use line::{Line, flow_items, indent, scalar};
+use super::linter::{Access, Linter};
+use super::{Language, line_number, scan as scan_text, shell, step_count};
+use crate::setting::SettingSource;
+use line::{YamlLine, flow_items, indent, scalar};
 
-/// Keys whose value is a command, or the words of one.
+/// Keys whose value is a command or its words.
 const COMMANDS: [&str; 11] = [
     "command",
     "args",
@@ -25,24 +25,24 @@ const COMMANDS: [&str; 11] = [
     "test",
 ];
 
-/// Reads a document whose first line is `first_line`.
-pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+/// Scans a document that starts at line `first_line`.
+pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut reader =
-        Reader { judge, above: Vec::new(), entry: Entry::default(), words: Vec::new() };
+        SourceReader { linter, parents: Vec::new(), entry: EnvEntry::default(), words: Vec::new() };
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
     while at < lines.len() {
-        effort::steps(lines[at].len());
+        step_count::steps(lines[at].len());
         let number = first_line.saturating_add(line_number(at));
-        let line = Line::read(lines[at]);
+        let line = YamlLine::parse(lines[at]);
         at += 1;
         if let Some(comment) = line.comment {
-            reader.judge.comment(number, comment);
+            reader.linter.comment(number, comment);
         }
         if line.key.is_none() && line.value.is_empty() && line.dash.is_none() {
             continue;
         }
-        reader.place(&line);
+        reader.update_parents(&line);
         if is_block(line.value) {
             let base = if line.key.is_some() { line.column } else { line.dash.unwrap_or(0) };
             let end = block_end(&lines, at, base);
@@ -66,11 +66,11 @@ fn is_block(value: &str) -> bool {
 fn block_end(lines: &[&str], from: usize, base: usize) -> usize {
     let inside = |line: &&str| line.trim().is_empty() || indent(line) > base;
     let count = lines[from..].iter().take_while(|line| inside(line)).count();
-    effort::steps(count);
+    step_count::steps(count);
     from + count
 }
 
-/// The lines without the blanks that all of them begin with.
+/// The lines without their common indentation.
 fn dedented(lines: &[&str]) -> String {
     let filled = lines.iter().filter(|line| !line.trim().is_empty());
     let margin = filled.map(|line| indent(line)).min().unwrap_or(0);
@@ -84,30 +84,30 @@ fn dedented(lines: &[&str]) -> String {
 
 /// `- name: X` and its `value: Y`, in either order.
 #[derive(Default)]
-struct Entry {
+struct EnvEntry {
     column: usize,
     name: Option<(String, u32)>,
     value: Option<String>,
 }
 
-struct Reader<'j, 'f> {
-    judge: &'j mut Judge<'f>,
-    /// The keys above the present line, with their columns.
-    above: Vec<(usize, String)>,
-    entry: Entry,
-    /// The words of a command that is written as a list, with their lines.
+struct SourceReader<'j, 'f> {
+    linter: &'j mut Linter<'f>,
+    /// Parent keys of the current line with their columns.
+    parents: Vec<(usize, String)>,
+    entry: EnvEntry,
+    /// Words of a command written as a list, with their lines.
     words: Vec<(String, u32)>,
 }
 
-impl Reader<'_, '_> {
-    /// Brings the keys above up to date, and ends what the line ends.
-    fn place(&mut self, line: &Line<'_>) {
+impl SourceReader<'_, '_> {
+    /// Updates the parent keys and closes finished entries.
+    fn update_parents(&mut self, line: &YamlLine<'_>) {
         let left = line.dash.unwrap_or(line.column);
-        while let Some((column, _)) = self.above.last()
-            // A list may stand as far left as its key.
+        while let Some((column, _)) = self.parents.last()
+            // A list may have the same indentation as its key.
             && (*column > left || *column == left && line.dash.is_none())
         {
-            self.above.pop();
+            self.parents.pop();
         }
         if line.dash.is_some() || line.column < self.entry.column {
             self.end_entry();
@@ -119,40 +119,40 @@ impl Reader<'_, '_> {
             self.end_words();
         }
         if let Some(key) = line.key {
-            self.above.push((line.column, key.to_owned()));
+            self.parents.push((line.column, key.to_owned()));
         }
     }
 
     fn parent(&self) -> &str {
-        self.above.last().map_or("", |(_, key)| key.as_str())
+        self.parents.last().map_or("", |(_, key)| key.as_str())
     }
 
     fn in_words(&self) -> bool {
         COMMANDS.contains(&self.parent())
     }
 
-    /// A block scalar: a script, or a file by its name.
-    fn block(&mut self, line: &Line<'_>, body: &str, number: u32) {
+    /// Scans a block scalar: a script, or a file by its name.
+    fn block(&mut self, line: &YamlLine<'_>, body: &str, number: u32) {
         if line.key.is_none() && self.in_words() {
             self.words.push((body.to_owned(), number));
             return;
         }
-        let by_key = self.above.last().and_then(|(_, key)| Language::by_name(key));
+        let by_key = self.parents.last().and_then(|(_, key)| Language::by_name(key));
         let command = line.key.is_some_and(|key| COMMANDS.contains(&key));
         let by_content = || {
-            let known = Language::by_content(body.as_bytes());
-            known.filter(|_| command || body.starts_with("#!"))
+            let detected = Language::by_content(body.as_bytes());
+            detected.filter(|_| command || body.starts_with("#!"))
         };
         let as_shell = command.then_some(Language::Shell);
         if let Some(language) = by_key.or_else(by_content).or(as_shell) {
-            // What looks like a mapping in a script is still a script.
+            // A command is a script even if it looks like a mapping.
             let language =
                 if command && language == Language::Yaml { Language::Shell } else { language };
-            scan_text(self.judge, language, body, number);
+            scan_text(self.linter, language, body, number);
         }
     }
 
-    fn value(&mut self, line: &Line<'_>, number: u32) {
+    fn value(&mut self, line: &YamlLine<'_>, number: u32) {
         let value = line.value;
         match line.key {
             Some(key) => {
@@ -173,7 +173,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// An item of a list: a word of a command, or `NAME=value`.
+    /// Handles a list item: a word of a command, or `NAME=value`.
     fn item(&mut self, value: &str, number: u32) {
         let text = scalar(value);
         if self.in_words() {
@@ -188,23 +188,23 @@ impl Reader<'_, '_> {
             let items = flow_items(value);
             self.words.extend(items.into_iter().map(|item| (scalar(item), number)));
         } else {
-            scan_text(self.judge, Language::Shell, &scalar(value), number);
+            scan_text(self.linter, Language::Shell, &scalar(value), number);
         }
     }
 
     /// `env: {A: b}`, `{name: A, value: b}`
     fn flow_map(&mut self, value: &str, number: u32) {
-        let mut named = Entry::default();
+        let mut entry = EnvEntry::default();
         for item in flow_items(value) {
             let Some((key, value)) = item.split_once(':') else { continue };
             let (key, value) = (scalar(key), scalar(value));
             match key.as_str() {
-                "name" => named.name = Some((value, number)),
-                "value" => named.value = Some(value),
+                "name" => entry.name = Some((value, number)),
+                "value" => entry.value = Some(value),
                 _ => self.variable(&key, &value, number),
             }
         }
-        if let (Some((name, line)), value) = (named.name, named.value) {
+        if let (Some((name, line)), value) = (entry.name, entry.value) {
             self.set(&name, value.as_deref(), line);
         }
     }
@@ -219,7 +219,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Only a name in capitals is an environment variable in a manifest.
+    /// In a manifest only upper-case names are environment variables.
     fn variable(&mut self, name: &str, value: &str, number: u32) {
         let capitals = !name.bytes().any(|b| b.is_ascii_lowercase());
         if shell::is_variable(name) && capitals {
@@ -229,7 +229,7 @@ impl Reader<'_, '_> {
 
     fn set(&mut self, name: &str, value: Option<&str>, number: u32) {
         let value = value.filter(|value| !value.contains(['$', '{']));
-        self.judge.variable(Place::Manifest, number, name, value, Act::Set);
+        self.linter.variable(SettingSource::Manifest, number, name, value, Access::Set);
     }
 
     fn end_entry(&mut self) {
@@ -241,7 +241,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A command that was written as a list is one line for the shell. Each word keeps its line.
+    /// Scans a command written as a list as one shell line, keeping the line of each word.
     fn end_words(&mut self) {
         let words = std::mem::take(&mut self.words);
         let Some((_, first_line)) = words.first() else { return };
@@ -257,12 +257,12 @@ impl Reader<'_, '_> {
             text.push_str("' ");
             line = line.saturating_add(shell::lines_before(word, word.len()));
         }
-        scan_text(self.judge, Language::Shell, &text, *first_line);
-        // A step of a pipeline is a script of its own.
+        scan_text(self.linter, Language::Shell, &text, *first_line);
+        // Each step of a CI job is a separate script.
         for (word, number) in words.iter().filter(|(word, _)| word.trim().contains([' ', '\n'])) {
             let python = Language::by_content(word.as_bytes()) == Some(Language::Python);
             let language = if python { Language::Python } else { Language::Shell };
-            scan_text(self.judge, language, word, *number);
+            scan_text(self.linter, language, word, *number);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! CDMM: who manages the GPU's memory where CPU and GPU share one address space.
+//! CDMM: whether the driver or the kernel manages GPU memory on coherent platforms.
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 const PARAMETER: &str = "CoherentGPUMemoryMode";
 const SOURCE: &str = "/proc/driver/nvidia/params, CoherentGPUMemoryMode";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let models = node.models();
     let Some(gpu) = models.iter().filter_map(|model| model.gpu).find(|gpu| gpu.coherent) else {
         return;
@@ -23,8 +23,12 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
             format!("{SOURCE}; {}", facts.origin.line()),
         );
     };
-    let mode =
-        node.seen.driver.parameters.as_ref().map(|all| all.get(PARAMETER).map(String::as_str));
+    let mode = node
+        .observation
+        .driver
+        .parameters
+        .as_ref()
+        .map(|all| all.get(PARAMETER).map(String::as_str));
     match mode {
         Reading::Value(Some("driver")) => item(
             Verdict::Ok,

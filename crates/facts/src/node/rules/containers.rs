@@ -1,9 +1,9 @@
-//! The container toolkit: there where containers are, of a version without known holes, and with a
-//! specification of this driver.
+//! The container toolkit: installed if there is a container runtime, without known vulnerabilities,
+//! and with CDI specifications for this driver.
 
 use crate::advisory::{Advisory, Product};
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::Package;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -13,7 +13,7 @@ const SUBJECT: &str = "container toolkit";
 const PACKAGE: &str = "nvidia-container-toolkit";
 const COMPONENT: &str = "container-toolkit";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.inside_container() {
         return;
     }
@@ -22,9 +22,9 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     specifications(node, findings);
 }
 
-fn present(node: &Node<'_>, findings: &mut NodeFindings) {
+fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/usr/bin/nvidia-ctk; the runtimes' programs";
-    let containers = &node.seen.containers;
+    let containers = &node.observation.containers;
     let runtimes = match &containers.runtimes {
         Reading::Value(runtimes) => runtimes,
         Reading::Absent => return,
@@ -73,15 +73,16 @@ fn present(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn exposed(node: &Node<'_>, findings: &mut NodeFindings) {
-    let packages = node.seen.packages.dpkg.value().map_or(&[][..], Vec::as_slice);
+fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let packages = node.observation.packages.dpkg.value().map_or(&[][..], Vec::as_slice);
     let Some(package) = packages.iter().find(|package| package.name == PACKAGE) else { return };
     let Ok(installed) = package.upstream().parse::<PackageVersion>() else {
         unreadable(package, findings);
         return;
     };
     let fix = |advisory: &Advisory| -> Option<PackageVersion> {
-        let component = advisory.fixed_components.iter().find(|it| it.component == COMPONENT)?;
+        let component =
+            advisory.fixed_components.iter().find(|component| component.component == COMPONENT)?;
         component.version.parse().ok()
     };
     let lacking: Vec<(&Advisory, PackageVersion)> = node
@@ -143,9 +144,9 @@ fn unreadable(package: &Package, findings: &mut NodeFindings) {
     );
 }
 
-fn specifications(node: &Node<'_>, findings: &mut NodeFindings) {
+fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/etc/cdi; /var/run/cdi";
-    let specs = match &node.seen.containers.cdi {
+    let specs = match &node.observation.containers.cdi {
         Reading::Value(specs) => specs.as_slice(),
         Reading::Absent => &[],
         Reading::Unreadable(why) => {

@@ -1,16 +1,16 @@
-//! DKMS: does it build the version that is in use?
+//! DKMS: does it build the loaded driver version?
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 const SOURCE: &str = "/var/lib/dkms/nvidia";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let trees = match &node.seen.dkms {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let trees = match &node.observation.dkms {
         Reading::Value(trees) if !trees.is_empty() => trees,
-        // Precompiled modules need no DKMS; whether modules are there is another rule's question.
+        // Precompiled modules need no DKMS; another rule checks for modules.
         Reading::Value(_) | Reading::Absent => return,
         Reading::Unreadable(why) => {
             let text = format!("DKMS's trees cannot be read: {why}");
@@ -44,7 +44,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
                 ),
                 SOURCE,
             );
-            super::driver::one_driver(findings);
+            super::driver::remedy_one_driver_version(findings);
         }
         _ if tree.built_for.is_empty() => {
             findings.item(

@@ -1,7 +1,7 @@
-//! What is loaded, and whether the user space is of the same version.
+//! The loaded module, and whether the user space has the same version.
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::Library;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -9,16 +9,16 @@ use crate::node::report::NodeFindings;
 const LOADED: &str = "/sys/module/nvidia/version";
 const SUBJECT: &str = "driver";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     nouveau(node, findings);
     module(node, findings);
     libraries(node, findings);
     firmware(node, findings);
 }
 
-fn nouveau(node: &Node<'_>, findings: &mut NodeFindings) {
+fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/sys/module/nouveau";
-    match &node.seen.driver.nouveau_loaded {
+    match &node.observation.driver.nouveau_loaded {
         Reading::Value(true) => {
             findings.item(
                 Verdict::Blocked,
@@ -49,8 +49,8 @@ fn nouveau(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn module(node: &Node<'_>, findings: &mut NodeFindings) {
-    match (&node.seen.driver.loaded, node.loaded()) {
+fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    match (&node.observation.driver.loaded, node.loaded()) {
         (_, Some(version)) => {
             let flavour = match node.flavour() {
                 Some(crate::check::Module::Open) => "open ",
@@ -84,8 +84,8 @@ fn module(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// Against a driver on disk that is another than the one that is loaded.
-pub(super) fn one_driver(findings: &mut NodeFindings) {
+/// Remedy if the driver on disk differs from the loaded one.
+pub(super) fn remedy_one_driver_version(findings: &mut NodeFindings) {
     findings.remedy(
         "for a driver of one version",
         "drain the node and reboot it, or stop all users of the GPUs and reload the modules; and \
@@ -94,19 +94,19 @@ pub(super) fn one_driver(findings: &mut NodeFindings) {
     );
 }
 
-fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
+fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     const SOURCE: &str = "links libcuda.so.1 and libnvidia-ml.so.1 in the library folders";
     let mut unknown = |text: String| {
         findings.item(Verdict::Unknown, "library-unknown", SUBJECT, text, SOURCE);
     };
-    let found = match &node.seen.driver.libraries {
-        Reading::Value(found) => found.as_slice(),
+    let libraries = match &node.observation.driver.libraries {
+        Reading::Value(libraries) => libraries.as_slice(),
         Reading::Absent => &[],
         Reading::Unreadable(why) => {
             return unknown(format!("the driver's libraries cannot be listed: {why}"));
         }
     };
-    if found.is_empty() {
+    if libraries.is_empty() {
         findings.item(
             Verdict::Blocked,
             "library-missing",
@@ -121,19 +121,20 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
         );
         return;
     }
-    let named = |library: &Library| {
+    let path_and_version = |library: &Library| {
         library.version.value().map(|version| (library.path.clone(), version.clone()))
     };
-    let known: Vec<(String, String)> = found.iter().filter_map(named).collect();
-    let known = if known.is_empty() { answering(node) } else { known };
-    let why = found.iter().find_map(|library| library.version.why_unreadable());
-    if let Some(why) = why.filter(|_| known.is_empty()) {
+    let versions: Vec<(String, String)> = libraries.iter().filter_map(path_and_version).collect();
+    let versions = if versions.is_empty() { nvml_library_version(node) } else { versions };
+    let why = libraries.iter().find_map(|library| library.version.why_unreadable());
+    if let Some(why) = why.filter(|_| versions.is_empty()) {
         unknown(format!("a library's version cannot be read: {why}"));
     }
     let Some(loaded) = node.loaded() else { return };
-    let differs: Vec<&(String, String)> = known.iter().filter(|(_, it)| it != loaded).collect();
+    let differs: Vec<&(String, String)> =
+        versions.iter().filter(|(_, version)| version != loaded).collect();
     let right = |list: &[(String, String)]| list.iter().any(|(_, version)| version == loaded);
-    let answers = right(&answering(node)) && right(&known);
+    let answers = right(&nvml_library_version(node)) && right(&versions);
     if let Some((path, version)) = differs.first().filter(|_| answers) {
         findings.item(
             Verdict::Caveat,
@@ -162,8 +163,8 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             format!("{LOADED}; {SOURCE}"),
         );
-        one_driver(findings);
-    } else if !known.is_empty() {
+        remedy_one_driver_version(findings);
+    } else if !versions.is_empty() {
         findings.item(
             Verdict::Ok,
             "driver-library-equal",
@@ -174,10 +175,10 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// In a container the library is a file that was mounted, and its name says nothing; the library
-/// itself does: NVML 13 of driver 580.95.05 calls itself `13.580.95.05`.
-fn answering(node: &Node<'_>) -> Vec<(String, String)> {
-    let nvml = node.seen.nvml.answered();
+/// The version that NVML reports for itself, because the file name of a library mounted into a
+/// container has none. NVML 13 of driver 580.95.05 reports `13.580.95.05`.
+fn nvml_library_version(node: &NodeContext<'_>) -> Vec<(String, String)> {
+    let nvml = node.observation.nvml.answered();
     let version = nvml.and_then(|nvml| nvml.library_version.value()?.split_once('.'));
     version
         .map(|(_, driver)| ("the NVML library".to_owned(), driver.to_owned()))
@@ -185,10 +186,11 @@ fn answering(node: &Node<'_>) -> Vec<(String, String)> {
         .collect()
 }
 
-fn firmware(node: &Node<'_>, findings: &mut NodeFindings) {
+fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(loaded) = node.loaded() else { return };
     let versions = node.devices().iter().filter_map(|device| device.gsp_firmware.value());
-    let mut differs: Vec<&str> = versions.map(String::as_str).filter(|it| *it != loaded).collect();
+    let mut differs: Vec<&str> =
+        versions.map(String::as_str).filter(|version| *version != loaded).collect();
     differs.sort_unstable();
     differs.dedup();
     if !differs.is_empty() {

@@ -1,8 +1,8 @@
-//! `NVSwitch`: fabric manager of the driver's version, running, and every GPU joined.
+//! `NVSwitch`: fabric manager matches the driver and runs, and every GPU has joined the fabric.
 
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
-use crate::node::context::{Node, gpus};
+use crate::node::context::{NodeContext, gpus};
 use crate::node::observation::PciDevice;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
@@ -11,11 +11,11 @@ use crate::node::report::NodeFindings;
 const SERVICE: &str = "nvidia-fabricmanager";
 const SUBJECT: &str = "fabric manager";
 
-/// `NVML_GPU_FABRIC_STATE_COMPLETED` and those before it (nvml.h).
+/// `NVML_GPU_FABRIC_STATE_COMPLETED` (nvml.h).
 const COMPLETED: u8 = 3;
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    joined(node, findings);
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    evaluate_membership(node, findings);
     if !has_switches(node) {
         return;
     }
@@ -23,16 +23,20 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     running(node, findings);
 }
 
-/// Whether the node has switches that fabric manager must program.
-fn has_switches(node: &Node<'_>) -> bool {
-    let by_driver = node.seen.nvswitches.value().is_some_and(|count| *count > 0);
-    let on_pci =
-        node.seen.pci.value().is_some_and(|devices| devices.iter().any(PciDevice::is_nvswitch));
+/// Whether the node has `NVSwitch` devices that fabric manager must program.
+fn has_switches(node: &NodeContext<'_>) -> bool {
+    let by_driver = node.observation.nvswitches.value().is_some_and(|count| *count > 0);
+    let on_pci = node
+        .observation
+        .pci
+        .value()
+        .is_some_and(|devices| devices.iter().any(PciDevice::is_nvswitch));
     by_driver || on_pci
 }
 
-fn version(node: &Node<'_>, findings: &mut NodeFindings) {
-    let Some(packages) = node.seen.packages.dpkg.value().filter(|_| !node.inside_container())
+fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let Some(packages) =
+        node.observation.packages.dpkg.value().filter(|_| !node.inside_container())
     else {
         findings.item(
             Verdict::Unknown,
@@ -43,7 +47,7 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
         );
         return;
     };
-    // Before R580 the package carries the branch; its development files are no service.
+    // Before R580 the package name ends in the branch. Skip the development package.
     let package = packages.iter().find(|package| {
         let rest = package.name.strip_prefix(SERVICE);
         rest.is_some_and(|rest| {
@@ -76,7 +80,8 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
         return;
     };
     if node.user_space() == Some(package.upstream()) && node.loaded() != node.user_space() {
-        // An upgrade moved all but the loaded module: the remedy is a reboot, not another package.
+        // An upgrade replaced everything but the loaded module: reboot rather than install another
+        // package.
         findings.item(
             Verdict::Blocked,
             "fabric-manager-ahead",
@@ -88,16 +93,18 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             node.set.drivers.fabric_manager.origin.line(),
         );
-        super::driver::one_driver(findings);
+        super::driver::remedy_one_driver_version(findings);
         return;
     }
     query.fabric_manager = Some(version);
-    findings.ask_check(SUBJECT, |findings| check::fabric(node.set, &query, findings));
+    findings.merge_check(SUBJECT, |findings| {
+        check::evaluate_fabric_manager(node.set, &query, findings)
+    });
 }
 
-fn running(node: &Node<'_>, findings: &mut NodeFindings) {
+fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "systemd's unit files and cgroups";
-    let Some(service) = node.seen.services.get(SERVICE) else { return };
+    let Some(service) = node.observation.services.get(SERVICE) else { return };
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, SUBJECT, text, source);
     };
@@ -138,7 +145,7 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
+fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
     let mut out = Vec::new();
     let mut done = Vec::new();
@@ -148,12 +155,12 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
             Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
                 done.push(device.index);
             }
-            // 0: the GPU is of no fabric.
+            // State 0: the GPU is not part of a fabric.
             Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // A library without the call is older than the fabrics that need it.
+            // Libraries without the call predate fabrics that need it.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }

@@ -1,17 +1,17 @@
-//! The frameworks in the active Python, by the rules of the hypothetical check.
+//! The frameworks in the active Python, evaluated by the compatibility rules.
 
 use crate::check::{self, Verdict};
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::PythonPackage;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 use crate::set::FactSet;
 
-/// What is judged; the other packages are parts of these.
-const JUDGED: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
+/// Evaluated frameworks; the other packages are their dependencies.
+const FRAMEWORKS: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let python = &node.seen.python;
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let python = &node.observation.python;
     let interpreter = python.interpreter.value().map_or("Python", String::as_str);
     let packages = match &python.packages {
         Reading::Value(packages) => packages,
@@ -28,47 +28,49 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         }
     };
     let frameworks: Vec<&PythonPackage> =
-        packages.iter().filter(|package| JUDGED.contains(&package.name.as_str())).collect();
+        packages.iter().filter(|package| FRAMEWORKS.contains(&package.name.as_str())).collect();
     if frameworks.is_empty() {
-        let text = format!("{interpreter} has none of {}", JUDGED.join(", "));
+        let text = format!("{interpreter} has none of {}", FRAMEWORKS.join(", "));
         findings.item(Verdict::Ok, "framework-none", "Python", text, interpreter);
     }
     for framework in frameworks {
-        judge_one(node, framework, packages, findings);
+        evaluate_framework(node, framework, packages, findings);
         parts(framework, packages, interpreter, findings);
     }
 }
 
-fn judge_one(
-    node: &Node<'_>,
+fn evaluate_framework(
+    node: &NodeContext<'_>,
     framework: &PythonPackage,
     packages: &[PythonPackage],
     findings: &mut NodeFindings,
 ) {
-    let named = named(node.set, framework, packages);
+    let requirement = requirement(node.set, framework, packages);
     let models = node.models();
     let models = models.iter().filter(|model| model.gpu.is_some());
     for model in models {
-        match node.query(model, Some(named.clone())) {
+        match node.query(model, Some(requirement.clone())) {
             Some(Ok(query)) => {
-                findings.ask_check(&named, |findings| check::programs(node.set, &query, findings));
+                findings.merge_check(&requirement, |findings| {
+                    check::evaluate_software(node.set, &query, findings)
+                });
             }
             Some(Err(err)) if err.field == check::Field::Framework => findings.item(
                 Verdict::Unknown,
                 "framework-not-in-data",
-                named.clone(),
-                format!("{named} cannot be judged: {}", err.problem),
+                requirement.clone(),
+                format!("{requirement} cannot be judged: {}", err.problem),
                 "the package's METADATA",
             ),
-            // The driver cannot be judged: another rule says so.
+            // Another rule reports an unknown driver.
             Some(Err(_)) | None => {}
         }
     }
 }
 
-/// The framework as `--framework` takes it. A wheel says by its local version, or by its own words,
-/// which CUDA it was built with; jax says it by the plug-in beside it.
-fn named(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
+/// The framework in the syntax of `--framework`. The CUDA version comes from the wheel's local
+/// version or metadata; for jax, from its CUDA plugin.
+fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
     let PythonPackage { name, version, cuda, .. } = framework;
     let has = |name: &str| packages.iter().any(|package| package.name == name);
     if name == "jax" {
@@ -85,19 +87,19 @@ fn named(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -
         Reading::Absent => return format!("{name}=={version}+cpu"),
         Reading::Unreadable(_) => return format!("{name}=={version}"),
     };
-    // The index's own wheel has no tag; what has another CUDA came from elsewhere.
-    let of_index = set.frameworks.builds(name).any(|build| {
+    // PyPI wheels have no tag; a wheel with another CUDA comes from another index.
+    let is_pypi = set.frameworks.builds(name).any(|build| {
         build.version.to_string() == *version
             && build.build == "index"
             && build.cuda.is_some_and(|known| known.to_string() == *cuda)
     });
-    if of_index {
+    if is_pypi {
         return format!("{name}=={version}");
     }
     format!("{name}=={version}+cu{}", cuda.replace('.', ""))
 }
 
-/// The CUDA libraries that a wheel was built with and pins, against those that are installed.
+/// Compares the CUDA libraries that a wheel pins with the installed ones.
 fn parts(
     framework: &PythonPackage,
     packages: &[PythonPackage],
@@ -105,10 +107,10 @@ fn parts(
     findings: &mut NodeFindings,
 ) {
     let mut wrong = Vec::new();
-    for (name, wanted) in &framework.pinned {
+    for (name, pinned) in &framework.pinned {
         let installed = packages.iter().find(|package| package.name == *name);
-        if let Some(installed) = installed.filter(|installed| installed.version != *wanted) {
-            wrong.push(format!("{name} {} (wanted: {wanted})", installed.version));
+        if let Some(installed) = installed.filter(|installed| installed.version != *pinned) {
+            wrong.push(format!("{name} {} (wanted: {pinned})", installed.version));
         }
     }
     if wrong.is_empty() {

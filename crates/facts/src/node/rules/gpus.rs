@@ -1,7 +1,7 @@
-//! Are the GPUs there, do they answer, and are they known?
+//! Are the GPUs present, reachable and known?
 
 use crate::check::Verdict;
-use crate::node::context::{Node, counted, gpus};
+use crate::node::context::{NodeContext, counted, gpus};
 use crate::node::nvml::{NvmlDevice, NvmlReading};
 use crate::node::nvml_status::NvmlStatus;
 use crate::node::reading::Reading;
@@ -9,7 +9,7 @@ use crate::node::report::NodeFindings;
 
 const PCI: &str = "/sys/bus/pci/devices";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.has_gpu() == Some(false) {
         findings.item(
             Verdict::Blocked,
@@ -26,14 +26,15 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     models(node, findings);
 }
 
-fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
+fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, "NVML", text, "NVML");
     };
-    let silent = node.seen.nvml.why_silent().unwrap_or_default();
-    match &node.seen.nvml {
+    let silent = node.observation.nvml.failure_reason().unwrap_or_default();
+    match &node.observation.nvml {
         NvmlReading::Answered(nvml) => {
-            let version = nvml.library_version.value().map_or("an unknown version", |it| it);
+            let version =
+                nvml.library_version.value().map_or("an unknown version", |version| version);
             item(Verdict::Ok, "nvml-answers", format!("NVML {version} answers"));
         }
         NvmlReading::Refused { error: NvmlStatus::LIB_RM_VERSION_MISMATCH } => {
@@ -69,43 +70,43 @@ fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// GPUs that were not asked because a call before did not return.
-fn unread(node: &Node<'_>, findings: &mut NodeFindings) {
-    let count = node.seen.nvml.answered().and_then(|nvml| nvml.count.value().copied());
+/// Reports GPUs that were not queried because an earlier call hung.
+fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let count = node.observation.nvml.answered().and_then(|nvml| nvml.count.value().copied());
     let read = |index: &u32| node.devices().iter().any(|device| device.index == *index);
     let unread: Vec<u32> = (0..count.unwrap_or(0)).filter(|index| !read(index)).collect();
     if !node.devices().is_empty() && !unread.is_empty() {
         let which = gpus(&unread, 0);
         let were = if unread.len() == 1 { "was" } else { "were" };
-        let text = format!("{which} {were} not read; what is said of GPUs is of the others");
+        let text = format!("{which} {were} not read; findings on GPUs cover only the others");
         findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
     }
 }
 
-fn count(node: &Node<'_>, findings: &mut NodeFindings) {
+fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/sys/bus/pci/devices; NVML";
-    let nvml = node.seen.nvml.answered().map(|nvml| &nvml.count);
-    let given_away = node.given_away();
-    if let Some((address, driver)) = given_away.first() {
+    let nvml = node.observation.nvml.answered().map(|nvml| &nvml.count);
+    let bound_elsewhere = node.bound_elsewhere();
+    if let Some((address, driver)) = bound_elsewhere.first() {
         findings.item(
             Verdict::Caveat,
             "gpu-given-away",
             "GPUs",
             format!(
                 "{} not the NVIDIA driver's: {address} is bound to {driver}",
-                if given_away.len() == 1 {
+                if bound_elsewhere.len() == 1 {
                     "1 GPU is".to_owned()
                 } else {
-                    format!("{} GPUs are", given_away.len())
+                    format!("{} GPUs are", bound_elsewhere.len())
                 }
             ),
             "/sys/bus/pci/devices/*/driver",
         );
     }
-    let on_pci = node.gpus_on_pci().map(|gpus| gpus.len() - given_away.len());
+    let on_pci = node.gpus_on_pci().map(|gpus| gpus.len() - bound_elsewhere.len());
     let (verdict, text) = match (on_pci, nvml) {
         (None, _) => {
-            let why = node.seen.pci.why_unreadable();
+            let why = node.observation.pci.why_unreadable();
             let why = why.map_or("there is no PCI bus to read".to_owned(), ToString::to_string);
             (Verdict::Unknown, format!("GPUs on PCI cannot be counted: {why}"))
         }
@@ -140,7 +141,7 @@ fn count(node: &Node<'_>, findings: &mut NodeFindings) {
     findings.item(verdict, "gpu-count", "GPUs", text, source);
 }
 
-fn unreachable(node: &Node<'_>, findings: &mut NodeFindings) {
+fn unreachable(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     for device in node.devices() {
         let why = match &device.handle {
             Reading::Value(()) => continue,
@@ -162,7 +163,7 @@ fn unreachable(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn models(node: &Node<'_>, findings: &mut NodeFindings) {
+fn models(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let models = node.models();
     for model in &models {
         let count = model.count;

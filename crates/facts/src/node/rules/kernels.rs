@@ -1,18 +1,18 @@
-//! Will the driver be there after the next boot?
+//! Will the driver load after the next boot?
 
-use super::driver::one_driver;
+use super::driver::remedy_one_driver_version;
 use crate::check::{self, Module, Verdict};
 use crate::gpu::Modules;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::{BootChoice, InstalledKernel, ModuleInfo};
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 const SOURCE: &str = "/lib/modules; /boot; /etc/default/grub";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     reboot_required(node, findings);
-    let hidden = hidden(node);
+    let hidden = hidden_reason(node);
     if let Some(why) = hidden {
         let text = format!("the kernel modules on disk cannot be judged: {why}");
         findings.item(Verdict::Unknown, "kernel-files-hidden", "kernel", text, SOURCE);
@@ -22,9 +22,9 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     next(node, findings);
 }
 
-/// Why the files of the running kernel are not the host's, or not there.
-fn hidden(node: &Node<'_>) -> Option<String> {
-    let kernels = &node.seen.kernels;
+/// Why the files of the running kernel are unavailable, as in a container.
+fn hidden_reason(node: &NodeContext<'_>) -> Option<String> {
+    let kernels = &node.observation.kernels;
     if let Some(why) = kernels.running.why_unreadable().or(kernels.installed.why_unreadable()) {
         return Some(why.to_string());
     }
@@ -45,12 +45,12 @@ fn hidden(node: &Node<'_>) -> Option<String> {
     None
 }
 
-/// What a module file says, or why it says nothing.
+/// The `.modinfo` of a kernel's module.
 fn info(kernel: &InstalledKernel) -> Reading<&ModuleInfo> {
     kernel.module.as_ref().and_then(|module| module.info.as_ref())
 }
 
-fn running(node: &Node<'_>, findings: &mut NodeFindings) {
+fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(kernel) = node.running_kernel() else { return };
     let subject = format!("kernel {} (running)", kernel.release);
     let release = &kernel.release;
@@ -97,7 +97,7 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
     };
     findings.item(verdict, code, subject, text, "/lib/modules/.../nvidia.ko, .modinfo");
     match code {
-        "module-on-disk-differs" => one_driver(findings),
+        "module-on-disk-differs" => remedy_one_driver_version(findings),
         "module-on-disk-missing" => findings.remedy(
             "for a driver that can be loaded again",
             "install the driver's modules for the running kernel",
@@ -119,8 +119,8 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn next(node: &Node<'_>, findings: &mut NodeFindings) {
-    let kernels = &node.seen.kernels;
+fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let kernels = &node.observation.kernels;
     let Some(installed) = kernels.installed.value() else { return };
     let maybe = |kernel: &&InstalledKernel| kernel.bootable != Reading::Value(false);
     let candidates: Vec<&InstalledKernel> = installed.iter().filter(maybe).collect();
@@ -137,23 +137,23 @@ fn next(node: &Node<'_>, findings: &mut NodeFindings) {
     let (chosen, doubt) = match &kernels.boot_choice {
         BootChoice::Newest => (Some(*newest), None),
         BootChoice::Named(name) => {
-            // Debian's menu adds words to a release: `6.8.0-60-generic-advanced-…`.
-            let is = |kernel: &&&InstalledKernel| {
+            // Debian's menu appends words to the release: `6.8.0-60-generic-advanced-…`.
+            let matches_name = |kernel: &&&InstalledKernel| {
                 let rest = name.strip_prefix(&kernel.release);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
             };
             let longest = |kernel: &&&InstalledKernel| kernel.release.len();
-            let found = candidates.iter().filter(is).max_by_key(longest).copied();
-            (found, Some(format!("the boot loader names {name}, which is not installed")))
+            let named = candidates.iter().filter(matches_name).max_by_key(longest).copied();
+            (named, Some(format!("the boot loader names {name}, which is not installed")))
         }
         BootChoice::Unknown(why) => (None, Some(why.clone())),
     };
     match chosen {
         Some(kernel) => {
-            next_is(node, kernel, findings);
-            next_load(node, kernel, findings);
+            evaluate_next_module(node, kernel, findings);
+            evaluate_next_load(node, kernel, findings);
         }
-        // Where all have the driver, it does not matter which one it will be.
+        // If all have the driver, it does not matter which one boots.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
             "next-kernel-ready",
@@ -182,14 +182,18 @@ fn next(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn ready(node: &Node<'_>, kernel: &InstalledKernel) -> bool {
+fn ready(node: &NodeContext<'_>, kernel: &InstalledKernel) -> bool {
     let Some(module) = info(kernel).value().and_then(|info| info.version.as_deref()) else {
         return false;
     };
     node.user_space().is_none_or(|library| library == module)
 }
 
-fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindings) {
+fn evaluate_next_module(
+    node: &NodeContext<'_>,
+    kernel: &InstalledKernel,
+    findings: &mut NodeFindings,
+) {
     let release = &kernel.release;
     let subject = format!("kernel {release} (next boot)");
     let mut item = |verdict, code, text: String| {
@@ -229,7 +233,7 @@ fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFinding
                 format!("{release} boots next and has no NVIDIA module: a reboot loses the GPUs"),
             );
             let headers = kernel.headers == Reading::Value(true);
-            let built = node.seen.dkms.value().is_some_and(|trees| !trees.is_empty());
+            let built = node.observation.dkms.value().is_some_and(|trees| !trees.is_empty());
             let (text, command) = if built {
                 let install = format!("dkms autoinstall -k {release}");
                 let full = if headers {
@@ -254,15 +258,20 @@ fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFinding
     }
 }
 
-/// The module on disk will want firmware of its own version, and to be of a kind that the GPU takes.
-fn next_load(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindings) {
+/// Checks that the next module finds firmware of its version and that the GPU supports its flavour.
+fn evaluate_next_load(
+    node: &NodeContext<'_>,
+    kernel: &InstalledKernel,
+    findings: &mut NodeFindings,
+) {
     let Reading::Value(info) = info(kernel) else { return };
     let subject = format!("kernel {} (next boot)", kernel.release);
     let Some(version) = info.version.as_deref() else { return };
     let open = info.license.as_deref().is_some_and(|license| license != "NVIDIA");
-    match &node.seen.driver.firmware {
-        // The proprietary module also drives GPUs without a GSP, so only the open one must have it.
-        Reading::Value(versions) if open && !versions.iter().any(|it| it == version) => findings.item(
+    match &node.observation.driver.firmware {
+        // Only the open module requires GSP firmware; the proprietary one also supports GPUs
+        // without a GSP.
+        Reading::Value(versions) if open && !versions.iter().any(|known| known == version) => findings.item(
             Verdict::Blocked,
             "gsp-firmware-missing",
             subject.clone(),
@@ -302,9 +311,9 @@ fn next_load(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindi
     }
 }
 
-fn reboot_required(node: &Node<'_>, findings: &mut NodeFindings) {
+fn reboot_required(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "/run/reboot-required";
-    match &node.seen.kernels.reboot_required {
+    match &node.observation.kernels.reboot_required {
         Reading::Value(packages) => {
             let by = if packages.is_empty() {
                 String::new()

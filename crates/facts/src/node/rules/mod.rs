@@ -1,4 +1,4 @@
-//! One file a subject. A rule reads the node and adds what it finds; no rule reads another's.
+//! One file per subject. A rule reads the node and adds its findings; rules are independent.
 
 pub(super) mod cdmm;
 pub(super) mod containers;
@@ -7,8 +7,8 @@ pub(super) mod driver;
 pub(super) mod fabric;
 pub(super) mod frameworks;
 pub(super) mod gpus;
+pub(super) mod health;
 pub(super) mod kernels;
-pub(super) mod now;
 pub(super) mod packages;
 pub(super) mod platform;
 pub(super) mod secure_boot;

@@ -1,7 +1,7 @@
-//! The driver's packages: whole, of one version, and held where they are.
+//! The driver's packages: fully installed, of one version, and held.
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::{Package, Pin};
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -10,19 +10,19 @@ use crate::version::DriverVersion;
 const SOURCE: &str = "/var/lib/dpkg/status";
 const SUBJECT: &str = "packages";
 
-/// A pin below this does not keep an installed version from being replaced (`apt_preferences(5)`).
+/// Pins with lower priority do not prevent an upgrade (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
-/// Tools that are released apart from the driver.
+/// Tools with their own release schedule.
 const APART: [&str; 4] = ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.inside_container() {
         let text = "this is a container: the host's packages cannot be seen; give the host's root with --root";
         findings.item(Verdict::Unknown, "packages-hidden", SUBJECT, text, SOURCE);
         return;
     }
-    if node.seen.driver.run_file_install == Reading::Value(true) {
+    if node.observation.driver.run_file_install == Reading::Value(true) {
         findings.item(
             Verdict::Caveat,
             "run-file-install",
@@ -31,9 +31,9 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
             "/usr/bin/nvidia-uninstall",
         );
     }
-    match &node.seen.packages.dpkg {
-        Reading::Value(packages) => of_dpkg(node, packages, findings),
-        Reading::Absent if node.seen.packages.rpm == Reading::Value(true) => {
+    match &node.observation.packages.dpkg {
+        Reading::Value(packages) => evaluate_dpkg(node, packages, findings),
+        Reading::Absent if node.observation.packages.rpm == Reading::Value(true) => {
             findings.item(
                 Verdict::Unknown,
                 "packages-rpm",
@@ -65,31 +65,33 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// Whether a package is a part of the driver: its modules, or something of the driver's version.
+/// Whether a package belongs to the driver: its modules, or a package with a driver version.
 pub(crate) fn is_driver(package: &Package) -> bool {
     package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
 }
 
-/// The driver version that a package carries.
+/// The driver version of a package.
 fn version(package: &Package) -> Option<DriverVersion> {
-    let named = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
-    let ours = named.iter().any(|start| package.name.starts_with(start))
+    let prefixes = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
+    let is_candidate = prefixes.iter().any(|start| package.name.starts_with(start))
         && !package.name.starts_with("nvidia-driver-pinning-")
         && !APART.contains(&package.name.as_str());
-    let version: DriverVersion = package.upstream().parse().ok().filter(|_| ours)?;
-    // Three digits: a toolkit of version 1.17.8 is no driver.
+    let version: DriverVersion = package.upstream().parse().ok().filter(|_| is_candidate)?;
+    // Driver branches have three digits, unlike toolkit 1.17.8.
     (version.branch().0 >= 100).then_some(version)
 }
 
-fn of_dpkg(node: &Node<'_>, packages: &[Package], findings: &mut NodeFindings) {
-    let driver: Vec<&Package> = packages.iter().filter(|it| is_driver(it)).collect();
+fn evaluate_dpkg(node: &NodeContext<'_>, packages: &[Package], findings: &mut NodeFindings) {
+    let driver: Vec<&Package> = packages.iter().filter(|package| is_driver(package)).collect();
     if driver.is_empty() {
-        if node.loaded().is_some() && node.seen.driver.run_file_install != Reading::Value(true) {
+        if node.loaded().is_some()
+            && node.observation.driver.run_file_install != Reading::Value(true)
+        {
             findings.item(
                 Verdict::Caveat,
                 "packages-none",
                 SUBJECT,
-                "no package of the driver is installed: it came by another way, which nothing here \
+                "no package of the driver is installed: it was installed another way, which nothing here \
                  holds or replaces",
                 SOURCE,
             );
@@ -98,7 +100,7 @@ fn of_dpkg(node: &Node<'_>, packages: &[Package], findings: &mut NodeFindings) {
     }
     state(&driver, findings);
     one_version(node, &driver, findings);
-    held(node, packages, &driver, findings);
+    evaluate_holds(node, packages, &driver, findings);
 }
 
 fn state(driver: &[&Package], findings: &mut NodeFindings) {
@@ -124,8 +126,9 @@ fn state(driver: &[&Package], findings: &mut NodeFindings) {
     );
 }
 
-fn one_version(node: &Node<'_>, driver: &[&Package], findings: &mut NodeFindings) {
-    let mut versions: Vec<DriverVersion> = driver.iter().filter_map(|it| version(it)).collect();
+fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeFindings) {
+    let mut versions: Vec<DriverVersion> =
+        driver.iter().filter_map(|package| version(package)).collect();
     versions.sort();
     versions.dedup();
     if versions.len() > 1 {
@@ -161,15 +164,21 @@ fn one_version(node: &Node<'_>, driver: &[&Package], findings: &mut NodeFindings
         };
         findings.item(verdict, code, SUBJECT, text, SOURCE);
         if verdict == Verdict::Caveat {
-            super::driver::one_driver(findings);
+            super::driver::remedy_one_driver_version(findings);
         }
     }
 }
 
-fn held(node: &Node<'_>, packages: &[Package], driver: &[&Package], findings: &mut NodeFindings) {
+fn evaluate_holds(
+    node: &NodeContext<'_>,
+    packages: &[Package],
+    driver: &[&Package],
+    findings: &mut NodeFindings,
+) {
     let source = "/var/lib/dpkg/status; /etc/apt/preferences.d";
-    let pinning = packages.iter().find(|it| it.name.starts_with("nvidia-driver-pinning-"));
-    let pins = match &node.seen.packages.pins {
+    let pinning =
+        packages.iter().find(|package| package.name.starts_with("nvidia-driver-pinning-"));
+    let pins = match &node.observation.packages.pins {
         Reading::Value(pins) => pins.as_slice(),
         Reading::Absent => &[],
         Reading::Unreadable(why) => {
@@ -217,7 +226,7 @@ fn pinned(pin: &Pin, name: &str) -> bool {
     matches && pin.pin.starts_with("version") && pin.priority >= PIN_PRIORITY_MIN
 }
 
-/// A list with its end left off.
+/// A shortened list.
 fn few(names: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = names[..names.len().min(SHOWN)].join(", ");

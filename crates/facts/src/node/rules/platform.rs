@@ -1,19 +1,18 @@
-//! GPU, driver, modules, end of support and advisories: the rules of the hypothetical check, asked
-//! about what is here.
+//! GPU, driver, modules, end of support and advisories, evaluated by the compatibility rules.
 
 use crate::check::{self, Verdict};
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::report::NodeFindings;
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(loaded) = node.loaded() else { return };
     for model in node.models().iter().filter(|model| model.gpu.is_some()) {
         match node.query(model, None) {
             Some(Ok(query)) => {
                 let subject = format!("{} with driver {loaded}", query.gpu.id);
-                findings.ask_check(&subject, |findings| {
-                    check::platform(node.set, &query, findings);
-                    check::surroundings(node.set, &query, findings);
+                findings.merge_check(&subject, |findings| {
+                    check::evaluate_platform(node.set, &query, findings);
+                    check::evaluate_environment(node.set, &query, findings);
                 });
             }
             Some(Err(err)) => findings.item(
@@ -27,7 +26,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         }
     }
     if node.flavour().is_none() {
-        let why = node.seen.driver.nvrm_line.why_unreadable();
+        let why = node.observation.driver.nvrm_line.why_unreadable();
         let why = why.map_or("it is not there".to_owned(), ToString::to_string);
         findings.item(
             Verdict::Unknown,

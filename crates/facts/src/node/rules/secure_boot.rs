@@ -1,15 +1,15 @@
-//! Secure Boot: will the kernel take the module on disk?
+//! Secure Boot: will the kernel accept the module on disk?
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 const SOURCE: &str = "EFI variable SecureBoot; module.sig_enforce; signature of nvidia.ko";
 const SUBJECT: &str = "Secure Boot";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let boot = &node.seen.secure_boot;
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let boot = &node.observation.secure_boot;
     let enforced = boot.signatures_enforced == Reading::Value(true);
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, SUBJECT, text, SOURCE);
@@ -35,9 +35,9 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
             );
         }
     };
-    let info = node
-        .running_kernel()
-        .map_or(Reading::Absent, |kernel| kernel.module.as_ref().and_then(|it| it.info.as_ref()));
+    let info = node.running_kernel().map_or(Reading::Absent, |kernel| {
+        kernel.module.as_ref().and_then(|module| module.info.as_ref())
+    });
     match info {
         Reading::Value(info) if !info.signed => {
             item(
@@ -54,7 +54,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
                 Some("mokutil --import /var/lib/shim-signed/mok/MOK.der"),
             );
         }
-        // The key's place in the firmware cannot be read, but the kernel has taken the same module.
+        // The enrolled keys cannot be read, but the kernel already accepted the same module.
         Reading::Value(info)
             if node.loaded().is_some() && info.version.as_deref() == node.loaded() =>
         {

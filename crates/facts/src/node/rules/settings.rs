@@ -1,52 +1,60 @@
-//! Settings and state of each GPU, as NVML has them. GPUs that say the same share an item.
+//! Settings and state of each GPU from NVML. GPUs with the same finding share an item.
 
 use crate::check::Verdict;
-use crate::node::context::{Node, gpus};
+use crate::node::context::{NodeContext, gpus};
 use crate::node::nvml::{NvmlDevice, PowerLimits, Setting};
 use crate::node::nvml_status::NvmlStatus;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
-/// What a rule says of one GPU.
-pub(super) type Said = (Verdict, &'static str, String);
+/// Verdict, code and text for one GPU.
+pub(super) type DeviceFinding = (Verdict, &'static str, String);
 
-/// A setting: what to look at, and where it was read.
-pub(super) struct Rule {
+/// A rule on one GPU, with the source of the reading.
+pub(super) struct DeviceRule {
     pub(super) source: &'static str,
-    pub(super) judge: fn(&NvmlDevice) -> Option<Said>,
+    pub(super) evaluate: fn(&NvmlDevice) -> Option<DeviceFinding>,
 }
 
-const RULES: [Rule; 6] = [
-    Rule { source: "NVML, nvmlDeviceGetComputeMode", judge: compute_mode },
-    Rule { source: "NVML, nvmlDeviceGetPowerManagementLimit and its constraints", judge: power },
-    Rule { source: "NVML, nvmlDeviceGetEccMode", judge: ecc },
-    Rule { source: "NVML, nvmlDeviceGetMigMode", judge: mig },
-    Rule { source: "NVML, nvmlDeviceGetRemappedRows", judge: rows },
-    Rule { source: "NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", judge: recovery },
+const RULES: [DeviceRule; 6] = [
+    DeviceRule { source: "NVML, nvmlDeviceGetComputeMode", evaluate: compute_mode },
+    DeviceRule {
+        source: "NVML, nvmlDeviceGetPowerManagementLimit and its constraints",
+        evaluate: power,
+    },
+    DeviceRule { source: "NVML, nvmlDeviceGetEccMode", evaluate: ecc },
+    DeviceRule { source: "NVML, nvmlDeviceGetMigMode", evaluate: mig },
+    DeviceRule { source: "NVML, nvmlDeviceGetRemappedRows", evaluate: rows },
+    DeviceRule { source: "NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", evaluate: recovery },
 ];
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let devices = node.opened_devices();
     if devices.is_empty() && node.has_gpu() != Some(false) {
-        let why = node.seen.nvml.why_silent().unwrap_or_else(|| "no GPU answers".to_owned());
+        let why =
+            node.observation.nvml.failure_reason().unwrap_or_else(|| "no GPU answers".to_owned());
         let text = format!("compute mode, power limit, ECC, MIG and memory cannot be read: {why}");
         findings.item(Verdict::Unknown, "settings-unknown", "GPUs", text, "NVML");
     }
-    each(&RULES, &devices, findings);
+    evaluate_devices(&RULES, &devices, findings);
     persistence(node, &devices, findings);
     nvlink(node, &devices, findings);
 }
 
-/// Judges each GPU by each rule.
-pub(super) fn each(rules: &[Rule], devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+/// Evaluates each rule for each GPU and groups equal findings.
+pub(super) fn evaluate_devices(
+    rules: &[DeviceRule],
+    devices: &[&NvmlDevice],
+    findings: &mut NodeFindings,
+) {
     for rule in rules {
-        let mut groups: Vec<(Said, Vec<u32>)> = Vec::new();
+        let mut groups: Vec<(DeviceFinding, Vec<u32>)> = Vec::new();
         for device in devices {
-            let Some(said) = (rule.judge)(device) else { continue };
-            match groups.iter_mut().find(|(known, _)| *known == said) {
+            let Some(finding) = (rule.evaluate)(device) else { continue };
+            match groups.iter_mut().find(|(known, _)| *known == finding) {
                 Some((_, indices)) => indices.push(device.index),
-                None => groups.push((said, vec![device.index])),
+                None => groups.push((finding, vec![device.index])),
             }
         }
         for ((verdict, code, text), indices) in groups {
@@ -58,15 +66,15 @@ pub(super) fn each(rules: &[Rule], devices: &[&NvmlDevice], findings: &mut NodeF
                 format!("{subject}: {text}"),
                 rule.source,
             );
-            if let Some((purpose, text, command)) = remedy_of(code, &indices) {
+            if let Some((purpose, text, command)) = remedy_for(code, &indices) {
                 findings.remedy(purpose, text, command.as_deref());
             }
         }
     }
 }
 
-/// What helps against a state of GPUs: for what, the words, and a command for the first of them.
-fn remedy_of(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
+/// The remedy for a finding code: purpose, text and a command for the first GPU.
+fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
     let first = indices.first().copied().unwrap_or_default();
     let reset = Some(format!("nvidia-smi --gpu-reset -i {first}"));
     let look = |what: &str| Some(format!("nvidia-smi -q -d {what} -i {first}"));
@@ -106,9 +114,10 @@ fn remedy_of(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str,
     })
 }
 
-/// The module option `NVreg_NvLinkDisable`, which somebody set to look for a fault and forgot.
-fn nvlink(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
-    let option = node.seen.driver.parameters.value().and_then(|all| all.get("NvLinkDisable"));
+/// Reports the module option `NVreg_NvLinkDisable`, often left over from debugging.
+fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+    let option =
+        node.observation.driver.parameters.value().and_then(|all| all.get("NvLinkDisable"));
     if devices.len() > 1 && option.is_some_and(|value| value == "1") {
         findings.item(
             Verdict::Caveat,
@@ -120,11 +129,11 @@ fn nvlink(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings)
     }
 }
 
-fn unknown(what: &str, why: &ReadError, code: &'static str) -> Said {
+fn unknown(what: &str, why: &ReadError, code: &'static str) -> DeviceFinding {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 
-fn compute_mode(device: &NvmlDevice) -> Option<Said> {
+fn compute_mode(device: &NvmlDevice) -> Option<DeviceFinding> {
     let text = |text: &str| text.to_owned();
     Some(match &device.compute_mode {
         Reading::Value(0) => (Verdict::Ok, "compute-mode-default", text("compute mode is default")),
@@ -146,7 +155,7 @@ fn compute_mode(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn power(device: &NvmlDevice) -> Option<Said> {
+fn power(device: &NvmlDevice) -> Option<DeviceFinding> {
     let watts = |milliwatts: u32| format!("{} W", milliwatts / 1000);
     Some(match &device.power {
         Reading::Value(PowerLimits { limit_mw, default_mw, min_mw, max_mw }) => {
@@ -177,7 +186,7 @@ fn power(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn ecc(device: &NvmlDevice) -> Option<Said> {
+fn ecc(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.ecc {
         Reading::Value(Setting { current: true, pending: true }) => {
             (Verdict::Ok, "ecc-on", "ECC is on".to_owned())
@@ -196,7 +205,7 @@ fn ecc(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn mig(device: &NvmlDevice) -> Option<Said> {
+fn mig(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.mig {
         Reading::Value(Setting { current: false, pending: false }) => {
             (Verdict::Ok, "mig-off", "MIG is off".to_owned())
@@ -215,7 +224,7 @@ fn mig(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn rows(device: &NvmlDevice) -> Option<Said> {
+fn rows(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &device.remapped_rows {
         Reading::Value(rows) if rows.failed => (
             Verdict::Blocked,
@@ -237,7 +246,7 @@ fn rows(device: &NvmlDevice) -> Option<Said> {
 
 const INVALID_ARGUMENT: ReadError = ReadError::Nvml { status: NvmlStatus::INVALID_ARGUMENT };
 
-fn recovery(device: &NvmlDevice) -> Option<Said> {
+fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
     let action = match &device.recovery_action {
         Reading::Value(0) => {
             let text = "the driver asks for no recovery".to_owned();
@@ -248,7 +257,7 @@ fn recovery(device: &NvmlDevice) -> Option<Said> {
         Reading::Value(3) => "a drain of peer-to-peer work",
         Reading::Value(4) => "a drain, then a GPU reset",
         Reading::Value(_) => "a recovery of a newer kind",
-        // An older library does not know the field.
+        // Older libraries do not know the field.
         Reading::Absent => return None,
         Reading::Unreadable(why) if *why == INVALID_ARGUMENT => return None,
         Reading::Unreadable(why) => {
@@ -258,7 +267,7 @@ fn recovery(device: &NvmlDevice) -> Option<Said> {
     Some((Verdict::Blocked, "recovery-needed", format!("the driver asks for {action}")))
 }
 
-fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetPersistenceMode; nvidia-persistenced.service";
     let off: Vec<u32> = devices
         .iter()
@@ -266,7 +275,7 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
         .map(|device| device.index)
         .collect();
     let on = devices.iter().filter(|device| device.persistence == Reading::Value(true)).count();
-    let service = node.seen.services.get("nvidia-persistenced");
+    let service = node.observation.services.get("nvidia-persistenced");
     let at_boot = service.is_none_or(|service| service.enabled != Reading::Value(false));
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, "persistence", text, source);
@@ -277,7 +286,7 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
             Verdict::Caveat,
             "persistence-off",
             format!(
-                "{which}: persistence is off, so the driver starts anew for each first program and settings are lost"
+                "{which}: persistence is off, so the driver reinitialises for each first program and settings are lost"
             ),
         );
         findings.remedy(
@@ -291,7 +300,8 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
             "persistenced-not-enabled",
             "persistence is on, but nvidia-persistenced does not start at boot".to_owned(),
         );
-    } else if let Some(why) = devices.iter().find_map(|it| it.persistence.why_unreadable()) {
+    } else if let Some(why) = devices.iter().find_map(|device| device.persistence.why_unreadable())
+    {
         item(Verdict::Unknown, "persistence-unknown", format!("persistence cannot be read: {why}"));
     } else if on > 0 {
         item(Verdict::Ok, "persistence-on", "persistence is on".to_owned());

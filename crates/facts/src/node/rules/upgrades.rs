@@ -1,10 +1,10 @@
-//! Unattended upgrades: may they replace the kernel or the driver?
+//! Can unattended upgrades replace the kernel or the driver?
 
 use regex_lite::Regex;
 
 use super::packages::is_driver;
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::Package;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
@@ -12,9 +12,9 @@ use crate::node::report::NodeFindings;
 const SOURCE: &str = "/etc/apt/apt.conf.d; /var/lib/dpkg/status";
 const SUBJECT: &str = "unattended upgrades";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    // What hides or breaks the packages is said once, by the rule on packages.
-    let Some(packages) = node.seen.packages.dpkg.value() else { return };
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    // The packages rule reports unreadable packages.
+    let Some(packages) = node.observation.packages.dpkg.value() else { return };
     if node.inside_container() {
         return;
     }
@@ -28,7 +28,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
             "unattended-upgrades is not installed".to_owned(),
         );
     }
-    let unattended = match &node.seen.packages.unattended {
+    let unattended = match &node.observation.packages.unattended {
         Reading::Value(unattended) => unattended,
         Reading::Absent => {
             return item(
@@ -53,8 +53,8 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         );
     }
     let free = |package: &&Package| !package.held && !listed(&unattended.blacklist, &package.name);
-    let driver = packages.iter().filter(|it| is_driver(it)).filter(free).count();
-    let kernel = packages.iter().filter(|it| is_kernel_meta(it)).filter(free).count();
+    let driver = packages.iter().filter(|package| is_driver(package)).filter(free).count();
+    let kernel = packages.iter().filter(|package| is_kernel_meta(package)).filter(free).count();
     let what = match (driver, kernel) {
         (0, 0) => {
             return item(
@@ -82,7 +82,8 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     );
 }
 
-/// A package that brings the next kernel along: `linux-image-generic`, not `linux-image-6.8.0-60-generic`.
+/// Whether a package pulls in new kernels: `linux-image-generic`, not
+/// `linux-image-6.8.0-60-generic`.
 pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     let name = package.name.as_str();
     match name.strip_prefix("linux-image-") {
@@ -91,7 +92,8 @@ pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     }
 }
 
-/// The list holds regular expressions on the beginning of a name (unattended-upgrades README).
+/// The list contains regular expressions anchored at the start of a name (unattended-upgrades
+/// README).
 fn listed(blacklist: &[String], name: &str) -> bool {
     blacklist.iter().any(|pattern| {
         Regex::new(&format!("^(?:{pattern})")).is_ok_and(|pattern| pattern.is_match(name))

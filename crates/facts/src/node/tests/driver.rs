@@ -157,18 +157,19 @@ fn secure_boot() {
 }
 
 #[test]
-fn an_item_says_what_helps_against_it_and_not_against_another() {
+fn remedies_are_attached_to_their_item() {
     let remedy = |change: fn(&mut NodeObservation), code: &str| {
-        let mut seen = healthy();
-        change(&mut seen);
-        let report = judged(&seen);
-        let of_fine = report.items.iter().find(|it| it.verdict == Fine && it.remedy.is_some());
-        assert!(of_fine.is_none(), "{of_fine:?}");
+        let mut node = healthy();
+        change(&mut node);
+        let report = evaluated(&node);
+        let on_ok_item =
+            report.items.iter().find(|item| item.verdict == Fine && item.remedy.is_some());
+        assert!(on_ok_item.is_none(), "{on_ok_item:?}");
         report.items.into_iter().find(|item| item.code == code).and_then(|item| item.remedy)
     };
     let load = "load the driver; the kernel log says why it fails: `modprobe nvidia`";
     assert_eq!(remedy(unloaded, "module-not-loaded").as_deref(), Some(load));
-    let old = |seen: &mut NodeObservation| seen.driver.loaded = text("550.54.15");
-    assert!(remedy(old, "module-on-disk-differs").is_some_and(|it| it.contains("reboot")));
-    assert!(remedy(old, "end-of-support").is_some_and(|it| it.contains("move to")));
+    let old = |node: &mut NodeObservation| node.driver.loaded = text("550.54.15");
+    assert!(remedy(old, "module-on-disk-differs").is_some_and(|remedy| remedy.contains("reboot")));
+    assert!(remedy(old, "end-of-support").is_some_and(|remedy| remedy.contains("move to")));
 }

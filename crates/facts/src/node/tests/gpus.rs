@@ -13,8 +13,8 @@ fn gpus() {
             let during = "nvmlInit_v2".to_owned();
             s.nvml = NvmlReading::Hung { after_s: 10, during, read: None };
         }),
-        ("gpus-unread", Unknown, hangs_at_the_third),
-        ("ecc-on", Fine, hangs_at_the_third),
+        ("gpus-unread", Unknown, hangs_at_third_gpu),
+        ("ecc-on", Fine, hangs_at_third_gpu),
         ("nvml-silent", Unknown, |s| s.nvml = NvmlReading::NoLibrary { why: "none".to_owned() }),
         ("nvml-silent", Unknown, |s| s.nvml = NvmlReading::Died { why: "signal 11".to_owned() }),
         ("settings-unknown", Unknown, |s| s.nvml = NvmlReading::Died { why: "x".to_owned() }),
@@ -54,7 +54,7 @@ fn gpus() {
 }
 
 #[test]
-fn settings_of_the_gpus() {
+fn gpu_settings() {
     check_all(&[
         ("compute-mode-prohibited", Blocked, |s| {
             nvml(s).devices[2].compute_mode = Reading::Value(2);
@@ -113,11 +113,11 @@ fn settings_of_the_gpus() {
     ]);
 }
 
-fn hangs_at_the_third(seen: &mut NodeObservation) {
-    let mut read = nvml(seen).clone();
+fn hangs_at_third_gpu(node: &mut NodeObservation) {
+    let mut read = nvml(node).clone();
     read.devices.truncate(2);
     let during = "nvmlDeviceGetName of GPU 2".to_owned();
-    seen.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
+    node.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
 }
 
 fn limit(device: &mut NvmlDevice, limit_mw: u32) {
@@ -129,8 +129,8 @@ fn limit(device: &mut NvmlDevice, limit_mw: u32) {
     });
 }
 
-fn rows(seen: &mut NodeObservation, pending: bool, failed: bool) {
-    nvml(seen).devices[0].remapped_rows =
+fn rows(node: &mut NodeObservation, pending: bool, failed: bool) {
+    nvml(node).devices[0].remapped_rows =
         Reading::Value(RemappedRows { correctable: 0, uncorrectable: 1, pending, failed });
 }
 
@@ -186,11 +186,11 @@ fn fabric() {
 }
 
 #[test]
-fn a_library_that_is_too_old_to_tell_is_no_unknown() {
-    let mut seen = healthy();
-    nvml(&mut seen).devices[0].recovery_action =
+fn unsupported_calls_of_old_libraries_are_not_unknown() {
+    let mut node = healthy();
+    nvml(&mut node).devices[0].recovery_action =
         Reading::Unreadable(NvmlStatus::INVALID_ARGUMENT.into());
-    nvml(&mut seen).devices[0].fabric = Reading::Unreadable(ReadError::MissingCall { call: None });
-    let report = judged(&seen);
-    assert!(report.items.iter().all(|it| it.verdict == Fine), "{:?}", report.items);
+    nvml(&mut node).devices[0].fabric = Reading::Unreadable(ReadError::MissingCall { call: None });
+    let report = evaluated(&node);
+    assert!(report.items.iter().all(|item| item.verdict == Fine), "{:?}", report.items);
 }

@@ -96,8 +96,8 @@ fn containers() {
     ]);
 }
 
-fn torch(seen: &mut NodeObservation, version: &str, cuda: Reading<String>) {
-    seen.python.packages = Reading::Value(vec![PythonPackage {
+fn torch(node: &mut NodeObservation, version: &str, cuda: Reading<String>) {
+    node.python.packages = Reading::Value(vec![PythonPackage {
         name: "torch".to_owned(),
         version: version.to_owned(),
         cuda,

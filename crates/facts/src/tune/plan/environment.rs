@@ -1,24 +1,24 @@
-//! The environment of jobs: a file a framework.
+//! Job environments: one file per framework.
 
 use super::host::file;
-use super::{Need, Subject, Told};
+use super::{Evaluation, Need, Subject};
 use crate::tune::profile::ProfileSetting;
 use crate::tune::readings::Readings;
-use crate::tune::setting::Kind;
+use crate::tune::setting::SettingKind;
 
-pub(super) fn told(
+pub(super) fn evaluate(
     framework: &str,
-    kind: &Kind,
+    kind: &SettingKind,
     setting: &ProfileSetting,
     readings: &Readings,
-) -> Told {
+) -> Evaluation {
     let count = setting.variables.len();
     let wanted = format!("{count} variable{}", if count == 1 { "" } else { "s" });
-    let told = file(kind, text(framework, setting), &wanted, vec![Need::NewJob], readings);
-    Told { subject: Subject::Jobs(kind.file().unwrap_or_default()), ..told }
+    let evaluation = file(kind, text(framework, setting), &wanted, vec![Need::NewJob], readings);
+    Evaluation { subject: Subject::Jobs(kind.file().unwrap_or_default()), ..evaluation }
 }
 
-/// Lines that a shell, systemd's `EnvironmentFile=` and `docker --env-file` read alike.
+/// Lines valid for a shell, systemd's `EnvironmentFile=` and `docker --env-file`.
 fn text(framework: &str, setting: &ProfileSetting) -> String {
     let mut text = format!("# Written by farrier tune, for {framework}.\n");
     for variable in &setting.variables {

@@ -1,90 +1,106 @@
-//! Settings of GPUs.
+//! GPU settings.
 
-use super::{Change, Need, Standing, Subject, Told};
+use super::{Change, Evaluation, Need, Standing, Subject};
 use crate::node::{PowerLimits, Reading, Setting};
 use crate::tune::control::{GpuControl, Target, Value, mode_name, watts};
 use crate::tune::readings::{Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
-use crate::tune::setting::{ClocksWant, Kind, PERSISTENCED, PowerWant, Want};
+use crate::tune::setting::{ClockTarget, DesiredValue, PERSISTENCED, PowerTarget, SettingKind};
 
-/// What is, what is wanted, and how they stand to each other, of one GPU.
-struct Judged {
+/// Evaluation of one setting of one GPU.
+struct GpuEvaluation {
     current: Option<String>,
     wanted: String,
     standing: Standing,
     value: Option<Value>,
 }
 
-pub(super) fn told(kind: &Kind, want: &Want, readings: &Readings) -> Vec<Told> {
+pub(super) fn evaluate(
+    kind: &SettingKind,
+    want: &DesiredValue,
+    readings: &Readings,
+) -> Vec<Evaluation> {
     let mut steps = Vec::new();
-    if *kind == Kind::Persistence
-        && let Some(told) = by_service(want, readings)
+    if *kind == SettingKind::Persistence
+        && let Some(evaluation) = evaluate_persistenced(want, readings)
     {
         let unknown = readings.persistenced.value().is_none();
-        steps.push(told);
+        steps.push(evaluation);
         if unknown {
             return steps;
         }
     }
-    // A daemon may have been started without keeping any GPU (`--no-persistence-mode`): each is looked at, too.
+    // The daemon may run with `--no-persistence-mode`, so also check each GPU.
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
         GpusSeen::Silent(why) => {
-            steps.push(Told {
+            steps.push(Evaluation {
                 subject: Subject::Gpus,
                 current: None,
-                wanted: words(want),
+                wanted: describe_desired(want),
                 standing: Standing::Unknown(why.clone()),
                 change: None,
             });
             return steps;
         }
     };
-    steps.extend(gpus.iter().map(|gpu| of_gpu(kind, want, gpu)));
+    steps.extend(gpus.iter().map(|gpu| evaluate_gpu(kind, want, gpu)));
     steps
 }
 
-fn of_gpu(kind: &Kind, want: &Want, gpu: &GpuReadings) -> Told {
+fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> Evaluation {
     let uuid = gpu.uuid.value().cloned();
     let subject = Subject::Gpu { index: gpu.index, uuid: uuid.clone() };
     let Some(uuid) = uuid else {
         let why =
             gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
         let standing = Standing::Unknown(format!("the GPU cannot be asked: {why}"));
-        return Told { subject, current: None, wanted: words(want), standing, change: None };
+        return Evaluation {
+            subject,
+            current: None,
+            wanted: describe_desired(want),
+            standing,
+            change: None,
+        };
     };
-    let (control, judged) = match (kind, want) {
-        (Kind::Persistence, Want::Switch(on)) => {
+    let (control, evaluation) = match (kind, want) {
+        (SettingKind::Persistence, DesiredValue::Switch(on)) => {
             (GpuControl::Persistence, switch(&gpu.persistence, *on))
         }
-        (Kind::Accounting, Want::Switch(on)) => (GpuControl::Accounting, accounting(gpu, *on)),
-        (Kind::Ecc, Want::Switch(on)) => (GpuControl::Ecc, at_reset(&gpu.ecc, *on)),
-        (Kind::Mig, Want::Switch(on)) => (GpuControl::Mig, mig(gpu, *on)),
-        (Kind::ComputeMode, Want::Mode(mode)) => {
+        (SettingKind::Accounting, DesiredValue::Switch(on)) => {
+            (GpuControl::Accounting, accounting(gpu, *on))
+        }
+        (SettingKind::Ecc, DesiredValue::Switch(on)) => (GpuControl::Ecc, at_reset(&gpu.ecc, *on)),
+        (SettingKind::Mig, DesiredValue::Switch(on)) => (GpuControl::Mig, mig(gpu, *on)),
+        (SettingKind::ComputeMode, DesiredValue::Mode(mode)) => {
             (GpuControl::ComputeMode, compute_mode(&gpu.compute_mode, *mode))
         }
-        (Kind::PowerLimit, Want::Power(want)) => (GpuControl::PowerLimit, power(&gpu.power, *want)),
-        (Kind::ApplicationClocks, Want::Clocks(want)) => {
+        (SettingKind::PowerLimit, DesiredValue::Power(want)) => {
+            (GpuControl::PowerLimit, power(&gpu.power, *want))
+        }
+        (SettingKind::ApplicationClocks, DesiredValue::Clocks(want)) => {
             (GpuControl::ApplicationClocks, clocks(&gpu.clocks, *want))
         }
-        // The rest is the layout, which nothing here changes.
+        // The remaining kind is the MIG layout, which is never changed automatically.
         _ => (GpuControl::Mig, layout(&gpu.mig_layout, want)),
     };
-    let standing = match judged.standing {
-        // What a card refuses while it is cut up it may well take otherwise.
-        Standing::DoesNotApply(why) if is_cut(gpu) => {
+    let standing = match evaluation.standing {
+        // The GPU may support it without MIG.
+        Standing::DoesNotApply(why) if is_mig_enabled(gpu) => {
             Standing::DoesNotApply(format!("{why} while MIG is on"))
         }
         standing => standing,
     };
     let is_change = matches!(standing, Standing::Change(_));
-    let change = judged.value.filter(|_| is_change);
-    let change = change.map(|value| Change::of(Target::Gpu { uuid, control }, value));
-    Told { subject, current: judged.current, wanted: judged.wanted, standing, change }
+    let change = evaluation.value.filter(|_| is_change);
+    let change = change.map(|value| Change::new(Target::Gpu { uuid, control }, value));
+    Evaluation { subject, current: evaluation.current, wanted: evaluation.wanted, standing, change }
 }
 
-/// A driver that is not kept initialised forgets what is set: that is said where it is known to be so.
-pub(super) fn say_lost(told: &mut Told, readings: &Readings) {
-    let (Subject::Gpu { index, .. }, Standing::Change(needs)) = (&told.subject, &mut told.standing)
+/// Marks changes that are lost when the driver deinitialises, if persistence mode is known to be
+/// off.
+pub(super) fn mark_lost_without_persistence(evaluation: &mut Evaluation, readings: &Readings) {
+    let (Subject::Gpu { index, .. }, Standing::Change(needs)) =
+        (&evaluation.subject, &mut evaluation.standing)
     else {
         return;
     };
@@ -96,37 +112,41 @@ pub(super) fn say_lost(told: &mut Told, readings: &Readings) {
     }
 }
 
-fn is_cut(gpu: &GpuReadings) -> bool {
+fn is_mig_enabled(gpu: &GpuReadings) -> bool {
     gpu.mig.value().is_some_and(|mig| mig.current)
 }
 
-/// What is wanted, where no card was asked.
-fn words(want: &Want) -> String {
+/// The desired value for display, without readings.
+fn describe_desired(want: &DesiredValue) -> String {
     match want {
-        Want::Switch(on) => Value::Switch(*on).words(),
-        Want::Mode(mode) => mode_name(*mode),
-        Want::Power(PowerWant::Default) | Want::Clocks(ClocksWant::Default) => {
+        DesiredValue::Switch(on) => Value::Switch(*on).words(),
+        DesiredValue::Mode(mode) => mode_name(*mode),
+        DesiredValue::Power(PowerTarget::Default) | DesiredValue::Clocks(ClockTarget::Default) => {
             "the card's default".to_owned()
         }
-        Want::Power(PowerWant::Max) | Want::Clocks(ClocksWant::Max) => "the card's most".to_owned(),
-        Want::Power(PowerWant::Percent(percent)) => format!("{percent} % of the card's range"),
-        Want::Power(PowerWant::Watts(watts)) => format!("{watts} W"),
-        Want::Clocks(ClocksWant::Mhz(mhz)) => format!("{mhz} MHz"),
-        Want::Layout(names) => names.join(", "),
-        Want::Text(text) => text.clone(),
-        Want::Variables => String::new(),
+        DesiredValue::Power(PowerTarget::Max) | DesiredValue::Clocks(ClockTarget::Max) => {
+            "the card's maximum".to_owned()
+        }
+        DesiredValue::Power(PowerTarget::Percent(percent)) => {
+            format!("{percent} % of the card's range")
+        }
+        DesiredValue::Power(PowerTarget::Watts(watts)) => format!("{watts} W"),
+        DesiredValue::Clocks(ClockTarget::Mhz(mhz)) => format!("{mhz} MHz"),
+        DesiredValue::Layout(names) => names.join(", "),
+        DesiredValue::Text(text) => text.clone(),
+        DesiredValue::Variables => String::new(),
     }
 }
 
-/// Where the daemon is installed it is what is wanted: NVIDIA calls the mode of the driver legacy.
-fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
+/// Evaluates the daemon if installed: NVIDIA calls the driver's own persistence mode legacy.
+fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
     let subject = Subject::Host(format!("{PERSISTENCED}.service"));
-    let on = *want == Want::Switch(true);
+    let on = *want == DesiredValue::Switch(true);
     let running =
         |state: ServiceState| if readings.can_start_services { on } else { state.running };
     let value =
         |state: &ServiceState| Value::Service { enabled: state.enabled, running: state.running };
-    let told = |current: Option<String>, wanted: String, standing, change| Told {
+    let evaluation = |current: Option<String>, wanted: String, standing, change| Evaluation {
         subject: subject.clone(),
         current,
         wanted,
@@ -137,28 +157,29 @@ fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
         Reading::Absent => None,
         Reading::Unreadable(why) => {
             let wanted = Value::Service { enabled: on, running: on }.words();
-            Some(told(None, wanted, Standing::Unknown(why.to_string()), None))
+            Some(evaluation(None, wanted, Standing::Unknown(why.to_string()), None))
         }
         Reading::Value(state) => {
             let current = value(state);
-            // A unit that no target can want is started by another one, or by udev: that it runs is all there is to want.
+            // A static unit is started by another unit or by udev, so only require that it runs.
             let enabled = if state.is_static { state.enabled } else { on };
             let wanted = Value::Service { enabled, running: running(*state) };
-            let words = (Some(current.words()), wanted.words());
+            let (from, to) = (Some(current.words()), wanted.words());
             if current == wanted {
-                return Some(told(words.0, words.1, Standing::AsWanted, None));
+                return Some(evaluation(from, to, Standing::AsWanted, None));
             }
             let target = Target::Service { unit: PERSISTENCED.to_owned() };
-            let beside = if readings.can_start_services { modes(readings) } else { Vec::new() };
+            let beside =
+                if readings.can_start_services { persistence_modes(readings) } else { Vec::new() };
             let change = Change { target, value: wanted, beside };
-            Some(told(words.0, words.1, Standing::Change(Vec::new()), Some(change)))
+            Some(evaluation(from, to, Standing::Change(Vec::new()), Some(change)))
         }
     }
 }
 
-/// The daemon turns the driver's own mode of each GPU on when it starts, unless told not to (nvidia-persistenced(1)). What it
-/// leaves behind when it ends was not measured: either is given back.
-fn modes(readings: &Readings) -> Vec<Target> {
+/// The daemon enables persistence mode on each GPU when it starts, unless configured otherwise
+/// (nvidia-persistenced(1)). Its effect on exit was not measured, so both are reverted.
+fn persistence_modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;
     let has_mode = |gpu: &&GpuReadings| gpu.persistence.value().is_some();
@@ -166,41 +187,47 @@ fn modes(readings: &Readings) -> Vec<Target> {
     uuids.map(|uuid| Target::Gpu { uuid, control }).collect()
 }
 
-/// A reading that is no value.
-fn unread<T>(reading: &Reading<T>, wanted: String) -> Judged {
+/// Evaluation of a reading without a value.
+fn without_value<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
     let standing = match reading {
         Reading::Unreadable(why) => Standing::Unknown(why.to_string()),
         _ => Standing::DoesNotApply("the card does not have it".to_owned()),
     };
-    Judged { current: None, wanted, standing, value: None }
+    GpuEvaluation { current: None, wanted, standing, value: None }
 }
 
-fn judged(current: String, wanted: String, same: bool, value: Value, needs: Vec<Need>) -> Judged {
+fn evaluation(
+    current: String,
+    wanted: String,
+    same: bool,
+    value: Value,
+    needs: Vec<Need>,
+) -> GpuEvaluation {
     let standing = if same { Standing::AsWanted } else { Standing::Change(needs) };
-    Judged { current: Some(current), wanted, standing, value: Some(value) }
+    GpuEvaluation { current: Some(current), wanted, standing, value: Some(value) }
 }
 
-fn switch(reading: &Reading<bool>, on: bool) -> Judged {
+fn switch(reading: &Reading<bool>, on: bool) -> GpuEvaluation {
     let wanted = Value::Switch(on);
-    let Reading::Value(current) = reading else { return unread(reading, wanted.words()) };
+    let Reading::Value(current) = reading else { return without_value(reading, wanted.words()) };
     let words = Value::Switch(*current).words();
-    judged(words, wanted.words(), *current == on, wanted, vec![Need::EveryBoot])
+    evaluation(words, wanted.words(), *current == on, wanted, vec![Need::EveryBoot])
 }
 
-/// A GPU that is cut up keeps no accounts and takes no change (NVML, `nvmlDeviceSetAccountingMode`).
-fn accounting(gpu: &GpuReadings, on: bool) -> Judged {
-    let judged = switch(&gpu.accounting, on);
-    if is_cut(gpu) && matches!(judged.standing, Standing::Change(_)) {
+/// With MIG enabled, accounting is off and cannot be changed (NVML, `nvmlDeviceSetAccountingMode`).
+fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
+    let evaluation = switch(&gpu.accounting, on);
+    if is_mig_enabled(gpu) && matches!(evaluation.standing, Standing::Change(_)) {
         let why = "the card does not change it".to_owned();
-        return Judged { standing: Standing::DoesNotApply(why), value: None, ..judged };
+        return GpuEvaluation { standing: Standing::DoesNotApply(why), value: None, ..evaluation };
     }
-    judged
+    evaluation
 }
 
-/// What counts after the next reset.
-fn at_reset(reading: &Reading<Setting>, on: bool) -> Judged {
+/// Evaluates a setting that takes effect at the next reset.
+fn at_reset(reading: &Reading<Setting>, on: bool) -> GpuEvaluation {
     let wanted = Value::Switch(on);
-    let Reading::Value(setting) = reading else { return unread(reading, wanted.words()) };
+    let Reading::Value(setting) = reading else { return without_value(reading, wanted.words()) };
     let word = |on: bool| Value::Switch(on).words();
     let current = if setting.current == setting.pending {
         word(setting.current)
@@ -212,68 +239,68 @@ fn at_reset(reading: &Reading<Setting>, on: bool) -> Judged {
         (true, false) => Standing::Waits(vec![Need::Reset]),
         (false, _) => Standing::Change(vec![Need::Reset]),
     };
-    Judged { current: Some(current), wanted: wanted.words(), standing, value: Some(wanted) }
+    GpuEvaluation { current: Some(current), wanted: wanted.words(), standing, value: Some(wanted) }
 }
 
-fn mig(gpu: &GpuReadings, on: bool) -> Judged {
-    let judged = at_reset(&gpu.mig, on);
-    if on || !matches!(judged.standing, Standing::Change(_)) {
-        return judged;
+fn mig(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
+    let evaluation = at_reset(&gpu.mig, on);
+    if on || !matches!(evaluation.standing, Standing::Change(_)) {
+        return evaluation;
     }
     let standing = match &gpu.mig_layout {
         Reading::Value(instances) if !instances.is_empty() => Standing::Refused(format!(
-            "{} instances are there: drain and destroy them first",
+            "{} instances exist: drain and destroy them first",
             instances.len()
         )),
-        Reading::Unreadable(why) => {
-            Standing::Unknown(format!("whether instances are there: {why}"))
-        }
-        // Where it is off there are none.
-        Reading::Value(_) | Reading::Absent => return judged,
+        Reading::Unreadable(why) => Standing::Unknown(format!("whether instances exist: {why}")),
+        // Without MIG there are no instances.
+        Reading::Value(_) | Reading::Absent => return evaluation,
     };
-    Judged { standing, value: None, ..judged }
+    GpuEvaluation { standing, value: None, ..evaluation }
 }
 
-fn compute_mode(reading: &Reading<u32>, mode: u32) -> Judged {
-    let Reading::Value(current) = reading else { return unread(reading, mode_name(mode)) };
+fn compute_mode(reading: &Reading<u32>, mode: u32) -> GpuEvaluation {
+    let Reading::Value(current) = reading else { return without_value(reading, mode_name(mode)) };
     let value = Value::Number(mode);
     let needs = vec![Need::EveryBoot];
-    judged(mode_name(*current), mode_name(mode), *current == mode, value, needs)
+    evaluation(mode_name(*current), mode_name(mode), *current == mode, value, needs)
 }
 
-fn power(reading: &Reading<PowerLimits>, want: PowerWant) -> Judged {
-    let Reading::Value(limits) = reading else { return unread(reading, words(&Want::Power(want))) };
+fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
+    let Reading::Value(limits) = reading else {
+        return without_value(reading, describe_desired(&DesiredValue::Power(want)));
+    };
     let PowerLimits { limit_mw, default_mw, min_mw, max_mw } = *limits;
     let span = max_mw.saturating_sub(min_mw);
     let wanted_mw = match want {
-        PowerWant::Default => default_mw,
-        PowerWant::Max => max_mw,
-        // In whole watts: a card takes no finer steps.
-        PowerWant::Percent(percent) => {
+        PowerTarget::Default => default_mw,
+        PowerTarget::Max => max_mw,
+        // Whole watts: GPUs accept no finer steps.
+        PowerTarget::Percent(percent) => {
             let share = u64::from(span) * u64::from(percent) / 100;
             let limit_mw = min_mw + u32::try_from(share).unwrap_or(span);
             (limit_mw / 1000 * 1000).max(min_mw)
         }
-        PowerWant::Watts(watts) => watts.saturating_mul(1000),
+        PowerTarget::Watts(watts) => watts.saturating_mul(1000),
     };
     if wanted_mw < min_mw || wanted_mw > max_mw {
         let why = format!("the card takes {} to {}", watts(min_mw), watts(max_mw));
         let standing = Standing::Refused(why);
         let (current, wanted) = (Some(watts(limit_mw)), watts(wanted_mw));
-        return Judged { current, wanted, standing, value: None };
+        return GpuEvaluation { current, wanted, standing, value: None };
     }
     let value = Value::Number(wanted_mw);
     let needs = vec![Need::EveryBoot];
-    judged(watts(limit_mw), watts(wanted_mw), limit_mw == wanted_mw, value, needs)
+    evaluation(watts(limit_mw), watts(wanted_mw), limit_mw == wanted_mw, value, needs)
 }
 
-fn clocks(reading: &Reading<Clocks>, want: ClocksWant) -> Judged {
+fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
     let Reading::Value(clocks) = reading else {
-        return unread(reading, words(&Want::Clocks(want)));
+        return without_value(reading, describe_desired(&DesiredValue::Clocks(want)));
     };
     let text = |memory_mhz, graphics_mhz| Value::Clocks { memory_mhz, graphics_mhz }.words();
     let current = text(clocks.memory_mhz, clocks.graphics_mhz);
-    let refused = |wanted: String, why: String| Judged {
+    let refused = |wanted: String, why: String| GpuEvaluation {
         current: Some(current.clone()),
         wanted,
         standing: Standing::Refused(why),
@@ -281,15 +308,18 @@ fn clocks(reading: &Reading<Clocks>, want: ClocksWant) -> Judged {
     };
     let supported = &clocks.supported_graphics_mhz;
     let (memory_mhz, graphics_mhz) = match want {
-        ClocksWant::Default => (clocks.default_memory_mhz, clocks.default_graphics_mhz),
-        ClocksWant::Max => match supported.first() {
+        ClockTarget::Default => (clocks.default_memory_mhz, clocks.default_graphics_mhz),
+        ClockTarget::Max => match supported.first() {
             Some(most) => (clocks.memory_mhz, *most),
             None => {
-                return refused(words(&Want::Clocks(want)), "the card lists no clocks".to_owned());
+                return refused(
+                    describe_desired(&DesiredValue::Clocks(want)),
+                    "the card lists no clocks".to_owned(),
+                );
             }
         },
-        ClocksWant::Mhz(mhz) if supported.contains(&mhz) => (clocks.memory_mhz, mhz),
-        ClocksWant::Mhz(mhz) => {
+        ClockTarget::Mhz(mhz) if supported.contains(&mhz) => (clocks.memory_mhz, mhz),
+        ClockTarget::Mhz(mhz) => {
             let why = match (supported.last(), supported.first()) {
                 (Some(least), Some(most)) => {
                     let below = supported.iter().find(|rate| **rate <= mhz).unwrap_or(least);
@@ -302,27 +332,27 @@ fn clocks(reading: &Reading<Clocks>, want: ClocksWant) -> Judged {
     };
     let value = Value::Clocks { memory_mhz, graphics_mhz };
     let same = (clocks.memory_mhz, clocks.graphics_mhz) == (memory_mhz, graphics_mhz);
-    judged(current, value.words(), same, value, vec![Need::EveryBoot])
+    evaluation(current, value.words(), same, value, vec![Need::EveryBoot])
 }
 
-/// Instances are made and destroyed by hand: whoever uses them loses them.
-fn layout(reading: &Reading<Vec<String>>, want: &Want) -> Judged {
-    let wanted = words(want);
+/// MIG instances are only changed manually, because destroying one kills its users.
+fn layout(reading: &Reading<Vec<String>>, want: &DesiredValue) -> GpuEvaluation {
+    let wanted = describe_desired(want);
     let Reading::Value(names) = reading else {
-        let mut judged = unread(reading, wanted);
+        let mut evaluation = without_value(reading, wanted);
         if *reading == Reading::Absent {
-            judged.standing = Standing::DoesNotApply("MIG is off".to_owned());
+            evaluation.standing = Standing::DoesNotApply("MIG is off".to_owned());
         }
-        return judged;
+        return evaluation;
     };
     let mut names = names.clone();
     names.sort();
     let current = if names.is_empty() { "no instances".to_owned() } else { names.join(", ") };
-    let standing = if Want::Layout(names) == *want {
+    let standing = if DesiredValue::Layout(names) == *want {
         Standing::AsWanted
     } else {
         let how = "drain the GPU, then make the instances with `nvidia-smi mig -dci`, `-dgi` and `-cgi … -C`";
         Standing::ByHand(how.to_owned())
     };
-    Judged { current: Some(current), wanted, standing, value: None }
+    GpuEvaluation { current: Some(current), wanted, standing, value: None }
 }

@@ -1,42 +1,47 @@
-//! Settings of the host.
+//! Host settings.
 
-use super::{Change, Need, Standing, Subject, Told};
+use super::{Change, Evaluation, Need, Standing, Subject};
 use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
 use crate::tune::control::{FileContent, Target, Value};
 use crate::tune::readings::{Choice, GpusSeen, Readings};
-use crate::tune::setting::{HUGEPAGES_FILE, Kind, Want};
+use crate::tune::setting::{DesiredValue, HUGEPAGES_FILE, SettingKind};
 
-/// The governor's files have no folder of their own on a host whose firmware sets the clocks.
+/// Reason if there are no governor files, because the firmware sets the clocks.
 const NO_GOVERNORS: &str =
     "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
 
-/// The parameter that says who manages the GPU's memory where CPU and GPU share one address space.
+/// Module parameter that selects who manages GPU memory on coherent platforms.
 const COHERENT: &str = "CoherentGPUMemoryMode";
 
-pub(super) fn told(set: &FactSet, kind: &Kind, want: &Want, readings: &Readings) -> Vec<Told> {
+pub(super) fn evaluate(
+    set: &FactSet,
+    kind: &SettingKind,
+    want: &DesiredValue,
+    readings: &Readings,
+) -> Vec<Evaluation> {
     let word = match want {
-        Want::Text(text) => text.as_str(),
+        DesiredValue::Text(text) => text.as_str(),
         _ => "on",
     };
     match kind {
-        Kind::CpuGovernor => governors(word, readings),
-        Kind::Hugepages => vec![hugepages(word, readings)],
-        Kind::PackageHold => holds(readings),
-        Kind::Memlock => {
+        SettingKind::CpuGovernor => governors(word, readings),
+        SettingKind::Hugepages => vec![hugepages(word, readings)],
+        SettingKind::PackageHold => holds(readings),
+        SettingKind::Memlock => {
             let text = format!(
                 "# Written by farrier tune.\n* soft memlock {word}\n* hard memlock {word}\n"
             );
             vec![file(kind, text, word, vec![Need::LogIn], readings)]
         }
-        Kind::UpgradeGuard => vec![guard(kind, readings)],
-        Kind::ModuleParameter(name) => vec![parameter(set, kind, name, word, readings)],
+        SettingKind::UpgradeGuard => vec![guard(kind, readings)],
+        SettingKind::ModuleParameter(name) => vec![parameter(set, kind, name, word, readings)],
         _ => Vec::new(),
     }
 }
 
-fn unsaid(subject: &str, wanted: &str, standing: Standing) -> Told {
-    Told {
+fn without_current(subject: &str, wanted: &str, standing: Standing) -> Evaluation {
+    Evaluation {
         subject: Subject::Host(subject.to_owned()),
         current: None,
         wanted: wanted.to_owned(),
@@ -45,162 +50,180 @@ fn unsaid(subject: &str, wanted: &str, standing: Standing) -> Told {
     }
 }
 
-fn governors(word: &str, readings: &Readings) -> Vec<Told> {
+fn governors(word: &str, readings: &Readings) -> Vec<Evaluation> {
     let all = "CPU governors";
     match &readings.governors {
         Reading::Value(governors) if !governors.is_empty() => {
             governors.iter().map(|(path, choice)| choose(path, choice, word)).collect()
         }
-        Reading::Unreadable(why) => vec![unsaid(all, word, Standing::Unknown(why.to_string()))],
-        _ => vec![unsaid(all, word, Standing::DoesNotApply(NO_GOVERNORS.to_owned()))],
+        Reading::Unreadable(why) => {
+            vec![without_current(all, word, Standing::Unknown(why.to_string()))]
+        }
+        _ => vec![without_current(all, word, Standing::DoesNotApply(NO_GOVERNORS.to_owned()))],
     }
 }
 
-fn hugepages(word: &str, readings: &Readings) -> Told {
+fn hugepages(word: &str, readings: &Readings) -> Evaluation {
     match &readings.hugepages {
         Reading::Value(choice) => choose(HUGEPAGES_FILE, choice, word),
         Reading::Absent => {
             let why = "the kernel has no transparent huge pages".to_owned();
-            unsaid(HUGEPAGES_FILE, word, Standing::DoesNotApply(why))
+            without_current(HUGEPAGES_FILE, word, Standing::DoesNotApply(why))
         }
         Reading::Unreadable(why) => {
-            unsaid(HUGEPAGES_FILE, word, Standing::Unknown(why.to_string()))
+            without_current(HUGEPAGES_FILE, word, Standing::Unknown(why.to_string()))
         }
     }
 }
 
-/// One word of those that the kernel lists.
-fn choose(path: &str, choice: &Choice, word: &str) -> Told {
+/// Evaluates a choice between words that the kernel lists.
+fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
     let current = match &choice.current {
         Reading::Value(current) => current,
         Reading::Absent => {
-            return unsaid(path, word, Standing::DoesNotApply("there is no such file".to_owned()));
+            return without_current(
+                path,
+                word,
+                Standing::DoesNotApply("there is no such file".to_owned()),
+            );
         }
-        Reading::Unreadable(why) => return unsaid(path, word, Standing::Unknown(why.to_string())),
+        Reading::Unreadable(why) => {
+            return without_current(path, word, Standing::Unknown(why.to_string()));
+        }
     };
-    let mut told =
-        Told { current: Some(current.clone()), ..unsaid(path, word, Standing::AsWanted) };
+    let mut evaluation = Evaluation {
+        current: Some(current.clone()),
+        ..without_current(path, word, Standing::AsWanted)
+    };
     if current == word {
-        return told;
+        return evaluation;
     }
     if let Reading::Value(available) = &choice.available
         && !available.iter().any(|known| known == word)
     {
-        told.standing = Standing::Refused(format!("the kernel takes {}", available.join(", ")));
-        return told;
+        evaluation.standing =
+            Standing::Refused(format!("the kernel takes {}", available.join(", ")));
+        return evaluation;
     }
     let target = Target::Kernel { path: path.to_owned() };
-    told.standing = Standing::Change(vec![Need::EveryBoot]);
-    told.change = Some(Change::of(target, Value::Word(word.to_owned())));
-    told
+    evaluation.standing = Standing::Change(vec![Need::EveryBoot]);
+    evaluation.change = Some(Change::new(target, Value::Word(word.to_owned())));
+    evaluation
 }
 
-/// A file that shall hold exactly this.
+/// Evaluates a file that should have exactly this content.
 pub(super) fn file(
-    kind: &Kind,
+    kind: &SettingKind,
     text: String,
     wanted: &str,
     needs: Vec<Need>,
     readings: &Readings,
-) -> Told {
+) -> Evaluation {
     let path = kind.file().unwrap_or_default();
-    let mut told = unsaid(&path, wanted, Standing::AsWanted);
-    let unread = Reading::Unreadable(ReadError::unavailable("nobody looked"));
+    let mut evaluation = without_current(&path, wanted, Standing::AsWanted);
+    let unread = Reading::Unreadable(ReadError::unavailable("not read"));
     match readings.files.get(&path).unwrap_or(&unread) {
         Reading::Value(Value::File(file)) if file.content.bytes() == text.as_bytes() => {
-            told.current = Some(wanted.to_owned());
-            return told;
+            evaluation.current = Some(wanted.to_owned());
+            return evaluation;
         }
-        Reading::Value(Value::File(_)) => told.current = Some("another content".to_owned()),
+        Reading::Value(Value::File(_)) => evaluation.current = Some("other content".to_owned()),
         Reading::Unreadable(why) => {
-            told.standing = Standing::Unknown(why.to_string());
-            return told;
+            evaluation.standing = Standing::Unknown(why.to_string());
+            return evaluation;
         }
-        Reading::Value(_) | Reading::Absent => told.current = Some("no file".to_owned()),
+        Reading::Value(_) | Reading::Absent => evaluation.current = Some("no file".to_owned()),
     }
-    told.standing = Standing::Change(needs);
+    evaluation.standing = Standing::Change(needs);
     let value = Value::File(FileContent::text(text));
-    told.change = Some(Change::of(Target::File { path }, value));
-    told
+    evaluation.change = Some(Change::new(Target::File { path }, value));
+    evaluation
 }
 
-fn guard(kind: &Kind, readings: &Readings) -> Told {
+fn guard(kind: &SettingKind, readings: &Readings) -> Evaluation {
     let path = kind.file().unwrap_or_default();
     let wanted = "nvidia-, libnvidia-, linux- left alone";
     match &readings.has_apt {
         Reading::Value(true) => {}
         Reading::Unreadable(why) => {
-            return unsaid(&path, wanted, Standing::Unknown(why.to_string()));
+            return without_current(&path, wanted, Standing::Unknown(why.to_string()));
         }
         Reading::Value(false) | Reading::Absent => {
             let why = "there is no /etc/apt/apt.conf.d here, so that nothing upgrades unattended";
-            return unsaid(&path, wanted, Standing::DoesNotApply(why.to_owned()));
+            return without_current(&path, wanted, Standing::DoesNotApply(why.to_owned()));
         }
     }
-    // Names that are no expressions: the list matches the beginning of a name.
+    // Plain prefixes: the blacklist matches the start of a name.
     let text = "// Written by farrier tune.\n\
                 Unattended-Upgrade::Package-Blacklist { \"nvidia-\"; \"libnvidia-\"; \"linux-\"; };\n";
     file(kind, text.to_owned(), wanted, Vec::new(), readings)
 }
 
-fn holds(readings: &Readings) -> Vec<Told> {
+fn holds(readings: &Readings) -> Vec<Evaluation> {
     let all = "packages of kernel and driver";
     let packages = match &readings.packages {
         Reading::Value(packages) => packages,
         Reading::Absent => {
             let why = "there is no dpkg here".to_owned();
-            return vec![unsaid(all, "held", Standing::DoesNotApply(why))];
+            return vec![without_current(all, "held", Standing::DoesNotApply(why))];
         }
         Reading::Unreadable(why) => {
-            return vec![unsaid(all, "held", Standing::Unknown(why.to_string()))];
+            return vec![without_current(all, "held", Standing::Unknown(why.to_string()))];
         }
     };
     let ours = |package: &&Package| is_driver_package(package) || is_kernel_package(package);
     let packages: Vec<&Package> = packages.iter().filter(ours).collect();
     if packages.is_empty() {
         let why = "no package of kernel or driver is installed".to_owned();
-        return vec![unsaid(all, "held", Standing::DoesNotApply(why))];
+        return vec![without_current(all, "held", Standing::DoesNotApply(why))];
     }
     packages.into_iter().map(hold).collect()
 }
 
-fn hold(package: &Package) -> Told {
-    let mut told = unsaid(&package.name, "held", Standing::AsWanted);
-    told.current = Some(if package.held { "held" } else { "not held" }.to_owned());
+fn hold(package: &Package) -> Evaluation {
+    let mut evaluation = without_current(&package.name, "held", Standing::AsWanted);
+    evaluation.current = Some(if package.held { "held" } else { "not held" }.to_owned());
     if !package.held {
         let target = Target::Hold { package: package.name.clone() };
-        told.standing = Standing::Change(Vec::new());
-        told.change = Some(Change::of(target, Value::Switch(true)));
+        evaluation.standing = Standing::Change(Vec::new());
+        evaluation.change = Some(Change::new(target, Value::Switch(true)));
     }
-    told
+    evaluation
 }
 
-/// An option of the kernel module. The file says what the next load takes; what is loaded says whether it counts.
-fn parameter(set: &FactSet, kind: &Kind, name: &str, word: &str, readings: &Readings) -> Told {
+/// Evaluates a kernel module option. The file applies to the next load; the loaded parameters show
+/// whether it is in effect.
+fn parameter(
+    set: &FactSet,
+    kind: &SettingKind,
+    name: &str,
+    word: &str,
+    readings: &Readings,
+) -> Evaluation {
     let path = kind.file().unwrap_or_default();
     if name == COHERENT
         && let Some(standing) = not_coherent(set, readings)
     {
-        return unsaid(&path, word, standing);
+        return without_current(&path, word, standing);
     }
     let loaded = readings.module_parameters.as_ref().map(|all| all.get(name).cloned());
     if loaded == Reading::Value(None) {
         let why = format!("the loaded driver has no parameter NVreg_{name}");
-        return unsaid(&path, word, Standing::DoesNotApply(why));
+        return without_current(&path, word, Standing::DoesNotApply(why));
     }
     let text = format!("# Written by farrier tune.\noptions nvidia NVreg_{name}={word}\n");
-    let mut told = file(kind, text, word, vec![Need::ModuleReload], readings);
+    let mut evaluation = file(kind, text, word, vec![Need::ModuleReload], readings);
     let is_loaded = loaded.value().is_some_and(|value| value.as_deref() == Some(word));
-    if told.standing == Standing::AsWanted && !is_loaded {
-        told.standing = match loaded {
+    if evaluation.standing == Standing::AsWanted && !is_loaded {
+        evaluation.standing = match loaded {
             Reading::Unreadable(why) => Standing::Unknown(format!("what is loaded: {why}")),
             _ => Standing::Waits(vec![Need::ModuleReload]),
         };
     }
-    told
+    evaluation
 }
 
-/// Why memory is not shared between CPU and GPU here, or that it is not known; none where it is shared.
+/// Why memory is not coherent, or that this is unknown; `None` if it is coherent.
 fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
@@ -210,7 +233,7 @@ fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     for gpu in gpus {
         match &gpu.name {
             Reading::Value(name) => match set.gpus.by_name(name) {
-                Some(named) if named.gpu.coherent => return None,
+                Some(found) if found.gpu.coherent => return None,
                 Some(_) => {}
                 None => unknown = Some(format!("`{name}` is not a GPU in the data")),
             },

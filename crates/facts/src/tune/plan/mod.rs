@@ -1,4 +1,4 @@
-//! From a profile and what was read to steps.
+//! Computes the steps from current readings to a profile.
 
 mod environment;
 mod gpu;
@@ -9,79 +9,75 @@ use serde::{Deserialize, Serialize};
 use super::control::{Target, Value};
 use super::profile::{Profile, ProfileError, ProfileSetting};
 use super::readings::Readings;
-use super::setting::{Kind, Want};
+use super::setting::{DesiredValue, SettingKind};
 use crate::set::FactSet;
 
-/// What a person may ask of a plan.
+/// Options of a plan.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Only settings of these names; empty: all.
+    /// Only these settings; empty for all.
     pub only: Vec<String>,
-    /// Also what no source confirms.
+    /// Include unverified settings.
     pub unverified: bool,
 }
 
-/// One setting of one subject.
+/// One setting of one GPU, file, package or service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Such as `gpu.power-limit`.
     pub setting: String,
-    /// Of what.
     pub subject: Subject,
-    /// What is, in words; none where it cannot be said.
+    /// Current value for display; `None` if unknown.
     pub current: Option<String>,
-    /// What is wanted, in words.
+    /// Desired value for display.
     pub wanted: String,
-    /// How the two stand to each other.
+    /// Status of the step.
     pub standing: Standing,
-    /// What would be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// Why it is wanted.
     pub reason: String,
 }
 
-/// What a step is about.
+/// Subject of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
     /// A GPU.
     Gpu {
-        /// NVML's number.
+        /// NVML index.
         index: u32,
-        /// Where it is known.
         uuid: Option<String>,
     },
-    /// All GPUs: none could be asked.
+    /// All GPUs, because none could be queried.
     Gpus,
     /// A file, a package or a service of the host.
     Host(String),
-    /// The file of jobs' environment.
+    /// The environment file of jobs.
     Jobs(String),
 }
 
-/// How things stand.
+/// Status of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// Nothing to do.
+    /// Already has the desired value.
     AsWanted,
-    /// It is set, and counts only after this.
+    /// Set, but takes effect only after this.
     Waits(Vec<Need>),
-    /// It would be changed, and counts after this.
+    /// To be changed, takes effect after this.
     Change(Vec<Need>),
-    /// A person has to do it, and how.
+    /// Needs manual work, described here.
     ByHand(String),
-    /// It does not apply here, and why.
+    /// Not applicable, with the reason.
     DoesNotApply(String),
-    /// It cannot be read, and why.
+    /// Unreadable, with the reason.
     Unknown(String),
-    /// What is wanted cannot be, and why.
+    /// The desired value is not possible, with the reason.
     Refused(String),
 }
 
 impl Standing {
-    /// Its name.
+    /// Name for display.
     pub fn name(&self) -> &'static str {
         match self {
             Self::AsWanted => "as wanted",
@@ -94,22 +90,22 @@ impl Standing {
         }
     }
 
-    /// Whether a person has to look: nothing was changed, and nothing would be.
+    /// Whether a person has to act, because no automatic change is possible.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Refused(_) | Self::ByHand(_))
     }
 
-    /// Whether it is known not to be as wanted.
+    /// Whether the value is known to differ from the desired one.
     pub fn is_drift(&self) -> bool {
         matches!(self, Self::Change(_) | Self::ByHand(_) | Self::Refused(_))
     }
 
-    /// Whether nothing is left to do or to know.
+    /// Whether nothing is left to do.
     pub fn is_fine(&self) -> bool {
         matches!(self, Self::AsWanted | Self::DoesNotApply(_))
     }
 
-    /// What is to be said besides its name.
+    /// Details for display.
     pub fn words(&self) -> String {
         match self {
             Self::AsWanted => String::new(),
@@ -125,59 +121,57 @@ impl Standing {
     }
 }
 
-/// What has to happen before a change counts.
+/// When a change takes effect, or how long it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
-    /// A reset of the GPU.
+    /// After a GPU reset.
     Reset,
-    /// The kernel module is loaded anew, or the node rebooted.
+    /// After a module reload or a reboot.
     ModuleReload,
-    /// A new log-in.
+    /// At the next log-in.
     LogIn,
-    /// A new job.
+    /// In new jobs.
     NewJob,
-    /// It is lost at the next boot, and has to be applied again.
+    /// Lost at the next boot; has to be applied again.
     EveryBoot,
-    /// It is lost when the last program ends: nothing keeps the driver initialised.
+    /// Lost when the last client exits, because persistence mode is off.
     Persistence,
 }
 
 impl Need {
-    /// In words.
+    /// For display.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Reset => "counts after a GPU reset",
-            Self::ModuleReload => "counts after a module reload or a reboot",
-            Self::LogIn => "counts from the next log-in on",
-            Self::NewJob => "counts in jobs that load the file",
+            Self::Reset => "takes effect after a GPU reset",
+            Self::ModuleReload => "takes effect after a module reload or a reboot",
+            Self::LogIn => "takes effect at the next log-in",
+            Self::NewJob => "takes effect in jobs that load the file",
             Self::EveryBoot => "until the next boot",
             Self::Persistence => "lost when the last program ends: persistence is off",
         }
     }
 }
 
-/// A change that somebody can carry out.
+/// An executable change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What.
     pub target: Target,
-    /// To what.
     pub value: Value,
-    /// What a change of it may change as well, which is given back with it.
+    /// Targets that the change may affect as a side effect, reverted with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Target>,
 }
 
 impl Change {
-    /// One that changes nothing else.
-    pub fn of(target: Target, value: Value) -> Self {
+    /// A change without side effects.
+    pub fn new(target: Target, value: Value) -> Self {
         Self { target, value, beside: Vec::new() }
     }
 }
 
-/// What one setting of a subject comes to.
-pub(super) struct Told {
+/// Evaluation of one setting for one subject.
+pub(super) struct Evaluation {
     pub(super) subject: Subject,
     pub(super) current: Option<String>,
     pub(super) wanted: String,
@@ -185,7 +179,7 @@ pub(super) struct Told {
     pub(super) change: Option<Change>,
 }
 
-/// The steps to a profile, in the order in which they are carried out.
+/// The steps to a profile, in execution order.
 pub fn plan(
     set: &FactSet,
     profile: &Profile,
@@ -194,31 +188,31 @@ pub fn plan(
 ) -> Result<Vec<Step>, ProfileError> {
     for name in &options.only {
         let wrong = |err| ProfileError::Setting { profile: profile.name.clone(), err };
-        Kind::of(name).map_err(wrong)?;
+        SettingKind::from_name(name).map_err(wrong)?;
     }
     let mut read = profile.read()?;
     read.retain(|(.., setting)| options.only.is_empty() || options.only.contains(&setting.name));
-    let keeps = read
-        .iter()
-        .any(|(kind, want, _)| *kind == Kind::Persistence && *want == Want::Switch(true));
+    let keeps_persistence = read.iter().any(|(kind, want, _)| {
+        *kind == SettingKind::Persistence && *want == DesiredValue::Switch(true)
+    });
     let mut steps = Vec::new();
     for (kind, want, setting) in read {
-        for mut told in told(set, &kind, &want, setting, readings) {
-            if !keeps {
-                gpu::say_lost(&mut told, readings);
+        for mut evaluation in evaluate(set, &kind, &want, setting, readings) {
+            if !keeps_persistence {
+                gpu::mark_lost_without_persistence(&mut evaluation, readings);
             }
-            if setting.unverified && !options.unverified && !told.standing.is_fine() {
-                let why = "no source confirms it; --unverified takes it in";
-                told.standing = Standing::DoesNotApply(why.to_owned());
-                told.change = None;
+            if setting.unverified && !options.unverified && !evaluation.standing.is_fine() {
+                let why = "no source confirms it; --unverified includes it";
+                evaluation.standing = Standing::DoesNotApply(why.to_owned());
+                evaluation.change = None;
             }
             steps.push(Step {
                 setting: setting.name.clone(),
-                subject: told.subject,
-                current: told.current,
-                wanted: told.wanted,
-                standing: told.standing,
-                change: told.change,
+                subject: evaluation.subject,
+                current: evaluation.current,
+                wanted: evaluation.wanted,
+                standing: evaluation.standing,
+                change: evaluation.change,
                 reason: setting.reason.clone(),
             });
         }
@@ -226,28 +220,30 @@ pub fn plan(
     Ok(steps)
 }
 
-fn told(
+fn evaluate(
     set: &FactSet,
-    kind: &Kind,
-    want: &Want,
+    kind: &SettingKind,
+    want: &DesiredValue,
     setting: &ProfileSetting,
     readings: &Readings,
-) -> Vec<Told> {
+) -> Vec<Evaluation> {
     match kind {
-        Kind::Persistence
-        | Kind::Mig
-        | Kind::MigLayout
-        | Kind::Ecc
-        | Kind::ComputeMode
-        | Kind::PowerLimit
-        | Kind::ApplicationClocks
-        | Kind::Accounting => gpu::told(kind, want, readings),
-        Kind::CpuGovernor
-        | Kind::Hugepages
-        | Kind::Memlock
-        | Kind::PackageHold
-        | Kind::UpgradeGuard
-        | Kind::ModuleParameter(_) => host::told(set, kind, want, readings),
-        Kind::Environment(framework) => vec![environment::told(framework, kind, setting, readings)],
+        SettingKind::Persistence
+        | SettingKind::Mig
+        | SettingKind::MigLayout
+        | SettingKind::Ecc
+        | SettingKind::ComputeMode
+        | SettingKind::PowerLimit
+        | SettingKind::ApplicationClocks
+        | SettingKind::Accounting => gpu::evaluate(kind, want, readings),
+        SettingKind::CpuGovernor
+        | SettingKind::Hugepages
+        | SettingKind::Memlock
+        | SettingKind::PackageHold
+        | SettingKind::UpgradeGuard
+        | SettingKind::ModuleParameter(_) => host::evaluate(set, kind, want, readings),
+        SettingKind::Environment(framework) => {
+            vec![environment::evaluate(framework, kind, setting, readings)]
+        }
     }
 }

@@ -109,7 +109,7 @@ impl Reason {
                 out.write_str("it takes work, and is neither tested nor changed under it")
             }
             Self::NeedsRepair { cause, action, tried } => {
-                write!(out, "{cause}: {}", action.asks())?;
+                write!(out, "{cause}: {}", action.instruction())?;
                 match tried {
                     RepairsTried::None => Ok(()),
                     RepairsTried::All => {

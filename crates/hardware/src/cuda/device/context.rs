@@ -1,50 +1,50 @@
-//! Contexts: of the GPU under test, and of the others that it reaches.
+//! CUDA contexts of the GPU under test and of its peers.
 
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::cuda::error::{CudaError, Purpose, words};
+use crate::cuda::error::{CudaError, DriverContext, error_text};
 
-/// The GPU of that number.
+/// Creates the context of a GPU by index.
 pub(in crate::cuda) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
     let count = match CudaContext::device_count() {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        // A driver without a GPU, and the toolkit's stand-in for the library, say so in different ways.
-        Err(err) => return Err(CudaError::NoGpu { said: words(err) }),
+        // A driver without a GPU and the toolkit's stub library report this with different codes.
+        Err(err) => return Err(CudaError::NoGpu { detail: error_text(err) }),
     };
     if count == 0 {
-        return Err(CudaError::NoGpu { said: "it counts none".to_owned() });
+        return Err(CudaError::NoGpu { detail: "device count is 0".to_owned() });
     }
     if index >= count {
         return Err(CudaError::NoSuchGpu { index, count });
     }
-    CudaContext::new(index).to("start CUDA on the GPU")
+    CudaContext::new(index).context("create a CUDA context")
 }
 
-/// The others that CUDA sees and that this one reaches without the host, opened both ways.
+/// The other GPUs that this one can access directly, with peer access enabled both ways.
 pub(super) fn peers(
     own: &Arc<CudaContext>,
     index: usize,
 ) -> Result<Vec<Arc<CudaContext>>, CudaError> {
-    let count = CudaContext::device_count().to("count the GPUs")?;
+    let count = CudaContext::device_count().context("count the GPUs")?;
     let mut found = Vec::new();
     for other in (0..usize::try_from(count).unwrap_or(0)).filter(|other| *other != index) {
         let Ok(peer) = CudaContext::new(other) else { continue };
         let mut can = 0;
-        // SAFETY: it writes one number.
-        let asked =
+        // SAFETY: the call writes one integer.
+        let queried =
             unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, own.cu_device(), peer.cu_device()) };
-        if asked.result().is_err() || can == 0 {
+        if queried.result().is_err() || can == 0 {
             continue;
         }
         for (from, to) in [(own, &peer), (&peer, own)] {
-            from.bind_to_thread().to("start CUDA on the GPU")?;
+            from.bind_to_thread().context("create a CUDA context")?;
             // SAFETY: both contexts live as long as the device.
             let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) };
             if enabled != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-                enabled.result().to("open the way to another GPU")?;
+                enabled.result().context("enable peer access")?;
             }
         }
         found.push(peer);

@@ -1,4 +1,4 @@
-//! The kernels, and what they are called with.
+//! The kernels and their arguments.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction};
 use cudarc::nvrtc::Ptx;
 
-use crate::cuda::error::{CudaError, Purpose};
+use crate::cuda::error::{CudaError, DriverContext};
 use crate::cuda::{MEMORY_PTX, TENSOR_PTX};
 
 pub(super) struct Kernels {
@@ -19,7 +19,7 @@ pub(super) struct Kernels {
     pub(super) scatter: CudaFunction,
     pub(super) digest: CudaFunction,
     pub(super) tick: CudaFunction,
-    /// None on GPUs before compute capability 8.0.
+    /// `None` below compute capability 8.0.
     pub(super) tensor: Option<(CudaFunction, CudaFunction)>,
 }
 
@@ -29,21 +29,22 @@ impl Kernels {
         capability: (i32, i32),
     ) -> Result<Self, CudaError> {
         if capability < (7, 0) {
-            let said = format!(
-                "they need compute capability 7.0, and this GPU has {}.{}",
+            let detail = format!(
+                "compute capability 7.0 is required, this GPU has {}.{}",
                 capability.0, capability.1
             );
-            return Err(CudaError::Withheld { what: "load the kernels", said });
+            return Err(CudaError::Unavailable { what: "load the kernels", detail });
         }
-        let memory = context.load_module(Ptx::from_src(MEMORY_PTX)).to("load the kernels")?;
+        let memory = context.load_module(Ptx::from_src(MEMORY_PTX)).context("load the kernels")?;
         let tensor = if capability >= (8, 0) {
-            let module = context.load_module(Ptx::from_src(TENSOR_PTX)).to("load the kernels")?;
-            let function = |name| module.load_function(name).to("find a kernel");
+            let module =
+                context.load_module(Ptx::from_src(TENSOR_PTX)).context("load the kernels")?;
+            let function = |name| module.load_function(name).context("find a kernel");
             Some((function("hunt_tensor")?, function("product")?))
         } else {
             None
         };
-        let function = |name| memory.load_function(name).to("find a kernel");
+        let function = |name| memory.load_function(name).context("find a kernel");
         Ok(Self {
             fill: function("fill")?,
             check: function("check")?,
@@ -59,18 +60,18 @@ impl Kernels {
     }
 }
 
-/// A parameter of a kernel.
+/// A kernel argument.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Value {
-    Wide(u64),
-    Narrow(u32),
+pub(super) enum KernelArg {
+    U64(u64),
+    U32(u32),
 }
 
-impl Value {
+impl KernelArg {
     pub(super) fn pointer(&mut self) -> *mut c_void {
         match self {
-            Self::Wide(value) => (&raw mut *value).cast(),
-            Self::Narrow(value) => (&raw mut *value).cast(),
+            Self::U64(value) => (&raw mut *value).cast(),
+            Self::U32(value) => (&raw mut *value).cast(),
         }
     }
 }

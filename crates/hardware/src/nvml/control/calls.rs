@@ -1,22 +1,22 @@
-//! The calls, each with what it came to.
+//! The NVML calls behind each setting.
 
 use std::ffi::{CString, c_int, c_uint};
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
 
-use super::SetError;
-use crate::nvml::caller::{Called, Caller, call, outcome};
+use super::GpuSetError;
+use crate::nvml::caller::{CallResult, Caller, call, outcome};
 use crate::nvml::ffi::{self, Device};
-use crate::nvml::library::DEVICES_MAX;
+use crate::nvml::snapshot::DEVICES_MAX;
 
 /// `NVML_CLOCK_GRAPHICS`
 const GRAPHICS: c_uint = 0;
 /// `NVML_CLOCK_MEM`
 const MEMORY: c_uint = 2;
-/// No card lists more clocks.
+/// No GPU lists more clocks.
 const CLOCKS_MAX: usize = 1024;
-/// What `nvmlDeviceGetMaxMigDeviceCount` gives is seven today.
+/// `nvmlDeviceGetMaxMigDeviceCount` returns seven today.
 const INSTANCES_MAX: u32 = 64;
 
 impl Caller<'_> {
@@ -28,8 +28,8 @@ impl Caller<'_> {
                 let gpus = (0..count.min(DEVICES_MAX)).map(|index| self.gpu_controls(index));
                 GpusSeen::Answered(gpus.collect())
             }
-            Reading::Absent => GpusSeen::Silent("NVML does not count GPUs".to_owned()),
-            Reading::Unreadable(why) => GpusSeen::Silent(format!("NVML does not count: {why}")),
+            Reading::Absent => GpusSeen::Silent("NVML does not report a GPU count".to_owned()),
+            Reading::Unreadable(why) => GpusSeen::Silent(format!("failed to count GPUs: {why}")),
         }
     }
 
@@ -64,7 +64,7 @@ impl Caller<'_> {
         let out = &raw mut mhz;
         let called =
             call!(self, ffi::DeviceChoice, "nvmlDeviceGetApplicationsClock", device, clock, out);
-        removed(called, || mhz)
+        absent_if_removed(called, || mhz)
     }
 
     fn default_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
@@ -78,7 +78,7 @@ impl Caller<'_> {
             clock,
             out
         );
-        removed(name, || mhz)
+        absent_if_removed(name, || mhz)
     }
 
     fn application_clocks(&mut self, device: Device) -> Reading<Clocks> {
@@ -122,7 +122,7 @@ impl Caller<'_> {
         outcome(called, || clocks.iter().take(count as usize).copied().collect())
     }
 
-    /// The instances by the names of their profiles; absent where partitioning is off or not there.
+    /// MIG instances by profile name; absent if MIG is off or unsupported.
     fn mig_layout(&mut self, device: Device) -> Reading<Vec<String>> {
         match self.setting(device, "nvmlDeviceGetMigMode") {
             Reading::Value(mig) if mig.current => {}
@@ -145,7 +145,7 @@ impl Caller<'_> {
                 index,
                 &raw mut instance
             );
-            // A place without an instance is not found.
+            // An index without an instance returns NOT_FOUND.
             if matches!(called, Ok(ffi::NOT_FOUND | ffi::NOT_SUPPORTED)) {
                 continue;
             }
@@ -164,10 +164,10 @@ impl Caller<'_> {
         Reading::Value(names)
     }
 
-    /// The device of a UUID; absent where NVML has none.
+    /// The device with this UUID; absent if NVML has none.
     fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
         let Ok(text) = CString::new(uuid) else {
-            return Reading::Unreadable(ReadError::malformed("a UUID has no NUL"));
+            return Reading::Unreadable(ReadError::malformed("the UUID contains a NUL"));
         };
         let mut device: Device = std::ptr::null_mut();
         let out = &raw mut device;
@@ -215,7 +215,7 @@ impl Caller<'_> {
         }
     }
 
-    /// What counts now of a setting that waits for a reset.
+    /// The value in force for a setting that takes effect at the next reset.
     pub(super) fn in_force(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
         let name = match control {
             GpuControl::Ecc => "nvmlDeviceGetEccMode",
@@ -231,17 +231,16 @@ impl Caller<'_> {
         }
     }
 
-    /// Sets it.
     pub(super) fn set_control(
         &mut self,
         uuid: &str,
         control: GpuControl,
         value: &Value,
-    ) -> Result<(), SetError> {
+    ) -> Result<(), GpuSetError> {
         let device = match self.by_uuid(uuid) {
             Reading::Value(device) => device,
-            Reading::Absent => return Err(SetError::NoSuchGpu),
-            Reading::Unreadable(why) => return Err(SetError::Call(why)),
+            Reading::Absent => return Err(GpuSetError::NoSuchGpu),
+            Reading::Unreadable(why) => return Err(GpuSetError::Call(why)),
         };
         let called = match (control, value) {
             (GpuControl::Persistence, Value::Switch(on)) => {
@@ -272,7 +271,8 @@ impl Caller<'_> {
             }
             (GpuControl::Mig, Value::Switch(on)) => {
                 let mut activation: c_int = 0;
-                // What keeps it from taking effect at once is no failure: what is pending is set.
+                // A non-success activation status only means that a reset is pending; the mode
+                // itself is set.
                 call!(
                     self,
                     ffi::DeviceSetMig,
@@ -282,19 +282,19 @@ impl Caller<'_> {
                     &raw mut activation
                 )
             }
-            _ => return Err(SetError::Value),
+            _ => return Err(GpuSetError::Value),
         };
         match called {
             Ok(ffi::SUCCESS) => Ok(()),
-            Ok(code) => Err(SetError::Call(ReadError::nvml(code))),
-            Err(missing) => Err(SetError::Call(missing.into())),
+            Ok(code) => Err(GpuSetError::Call(ReadError::nvml(code))),
+            Err(missing) => Err(GpuSetError::Call(missing.into())),
         }
     }
 }
 
-/// What a call came to. One that newer libraries no longer have, or have without a function, is something that the card
-/// does not have.
-fn removed<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
+/// Converts a call's result. Newer libraries dropped or stubbed out this function, so the card has
+/// no such setting.
+fn absent_if_removed<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,
         called => outcome(called, value),
@@ -302,20 +302,20 @@ fn removed<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
 }
 
 fn unopened(index: u32, why: &ReadError) -> GpuReadings {
-    fn unasked<T>(why: &ReadError) -> Reading<T> {
+    fn unread<T>(why: &ReadError) -> Reading<T> {
         Reading::Unreadable(why.clone())
     }
     GpuReadings {
         index,
-        uuid: unasked(why),
-        name: unasked(why),
-        persistence: unasked(why),
-        compute_mode: unasked(why),
-        power: unasked(why),
-        clocks: unasked(why),
-        ecc: unasked(why),
-        mig: unasked(why),
-        mig_layout: unasked(why),
-        accounting: unasked(why),
+        uuid: unread(why),
+        name: unread(why),
+        persistence: unread(why),
+        compute_mode: unread(why),
+        power: unread(why),
+        clocks: unread(why),
+        ecc: unread(why),
+        mig: unread(why),
+        mig_layout: unread(why),
+        accounting: unread(why),
     }
 }

@@ -1,4 +1,4 @@
-//! The child: answers a line with a line until there are no more.
+//! Child side: answers one line per request until its input ends.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
@@ -6,17 +6,19 @@ use std::io::{self, BufRead, Write};
 use crate::nvml::caller::{Caller, call};
 use crate::nvml::ffi;
 
-use super::{Answer, Request};
+use super::{ControlRequest, ControlResponse};
 
-/// Answers requests until the input ends or the library cannot be asked.
+/// Serves requests until the input ends or NVML becomes unavailable.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
-    let mut before = |_: &str| {};
-    let mut caller = match Caller::load(library, &mut before) {
+    let mut on_call = |_: &str| {};
+    let mut caller = match Caller::load(library, &mut on_call) {
         Ok(caller) => caller,
-        Err(why) => return say(output, &Answer::Silent(format!("no NVML library: {why}"))),
+        Err(why) => {
+            return respond(output, &ControlResponse::NoNvml(format!("no NVML library: {why}")));
+        }
     };
-    if let Some(why) = caller.start().and_then(|refusal| refusal.why_silent()) {
-        return say(output, &Answer::Silent(why));
+    if let Some(why) = caller.init().and_then(|refusal| refusal.failure_reason()) {
+        return respond(output, &ControlResponse::NoNvml(why));
     }
     let mut line = String::new();
     loop {
@@ -26,18 +28,22 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
             return Ok(());
         }
         let answer = match serde_json::from_str(&line)? {
-            Request::List => Answer::Gpus(caller.all_controls()),
-            Request::Get { uuid, control } => Answer::Value(caller.get_control(&uuid, control)),
-            Request::InForce { uuid, control } => Answer::Value(caller.in_force(&uuid, control)),
-            Request::Set { uuid, control, value } => caller
+            ControlRequest::List => ControlResponse::Gpus(caller.all_controls()),
+            ControlRequest::Get { uuid, control } => {
+                ControlResponse::Value(caller.get_control(&uuid, control))
+            }
+            ControlRequest::InForce { uuid, control } => {
+                ControlResponse::Value(caller.in_force(&uuid, control))
+            }
+            ControlRequest::Set { uuid, control, value } => caller
                 .set_control(&uuid, control, &value)
-                .map_or_else(Answer::Refused, |()| Answer::Done),
+                .map_or_else(ControlResponse::Refused, |()| ControlResponse::Done),
         };
-        say(output, &answer)?;
+        respond(output, &answer)?;
     }
 }
 
-fn say(output: &mut dyn Write, answer: &Answer) -> io::Result<()> {
+fn respond(output: &mut dyn Write, answer: &ControlResponse) -> io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
     output.write_all(&text)?;

@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::nvml::caller::{Called, Caller, call};
+use crate::nvml::caller::{CallResult, Caller, call};
 use crate::nvml::ffi::{self, Device, FieldValue};
 
-/// The most that one call is asked for. 54 at a time cost 60 us on an H200.
+/// Fields per call. 54 at a time cost 60 us on an H200.
 pub(super) const BATCH_MAX: usize = 60;
 
 /// `NVML_FI_DEV_*`
@@ -16,8 +16,8 @@ pub(super) const ECC_UNCORRECTED_AGGREGATE: c_uint = 6;
 pub(super) const RETIRED_SINGLE: c_uint = 29;
 pub(super) const RETIRED_DOUBLE: c_uint = 30;
 pub(super) const RETIRED_PENDING: c_uint = 31;
-pub(super) const HELD_POWER_CAP: c_uint = 74;
-pub(super) const HELD_SYNC_BOOST: c_uint = 76;
+pub(super) const THROTTLE_POWER_CAP: c_uint = 74;
+pub(super) const THROTTLE_SYNC_BOOST: c_uint = 76;
 pub(super) const MEMORY_TEMPERATURE: c_uint = 82;
 pub(in crate::nvml) const LINK_COUNT: c_uint = 91;
 pub(super) const ROWS_CORRECTED: c_uint = 142;
@@ -27,18 +27,18 @@ pub(super) const ROWS_FAILED: c_uint = 145;
 pub(super) const POWER_LIMIT_DEFAULT: c_uint = 189;
 pub(super) const POWER_LIMIT: c_uint = 190;
 
-/// Fields of the times for which clocks were held down. They got other numbers at driver 580.82
-/// (nvml-wrapper 0.13.0 `translate_field_id`; nvidia-ml-py 13.615.71 has the new ones). 251 to 253 mean something
-/// else since.
+/// Field ids of throttle times. They changed with driver 580.82 (nvml-wrapper 0.13.0
+/// `translate_field_id`; nvidia-ml-py 13.615.71 has the new ones), and 251 to 253 now mean
+/// something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeldFields {
+pub(super) struct ThrottleFields {
     pub(super) sw_thermal: c_uint,
     pub(super) hw_thermal: c_uint,
     pub(super) power_brake: c_uint,
 }
 
-impl HeldFields {
-    pub(super) fn of_driver(version: &str) -> Self {
+impl ThrottleFields {
+    pub(super) fn for_driver(version: &str) -> Self {
         let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
         if version >= (580, 82) {
@@ -49,7 +49,7 @@ impl HeldFields {
     }
 }
 
-/// A question about a field, of a link or another part of the device.
+/// A request for a field; `scope` selects a link or another part of the device.
 pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
     FieldValue {
         field_id: id,
@@ -62,12 +62,12 @@ pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
     }
 }
 
-/// Asks for all of them. The call succeeds also where a field does not.
-pub(in crate::nvml) fn ask(
+/// Reads all fields, in batches. The call can succeed while a field fails.
+pub(in crate::nvml) fn read(
     nvml: &mut Caller<'_>,
     device: Device,
     fields: &mut [FieldValue],
-) -> Called {
+) -> CallResult {
     for batch in fields.chunks_mut(BATCH_MAX) {
         let count = c_int::try_from(batch.len()).unwrap_or(0);
         let called = call!(
@@ -85,8 +85,8 @@ pub(in crate::nvml) fn ask(
     Ok(ffi::SUCCESS)
 }
 
-/// What came of one. A driver that does not know the field's number has no such value.
-pub(in crate::nvml) fn outcome(field: &FieldValue) -> (Called, f64) {
+/// The result of one field. INVALID_ARGUMENT means that the driver does not know the field.
+pub(in crate::nvml) fn outcome(field: &FieldValue) -> (CallResult, f64) {
     let code = match field.nvml_return {
         ffi::INVALID_ARGUMENT => ffi::NOT_SUPPORTED,
         code => code,
@@ -94,7 +94,7 @@ pub(in crate::nvml) fn outcome(field: &FieldValue) -> (Called, f64) {
     (Ok(code), value(field))
 }
 
-/// The number, by the type that the driver gives it (`nvmlValueType_t`).
+/// Decodes the value by its type (`nvmlValueType_t`).
 fn value(field: &FieldValue) -> f64 {
     let bytes = field.value;
     let [a, b, c, d, ..] = bytes;
@@ -109,7 +109,7 @@ fn value(field: &FieldValue) -> f64 {
     }
 }
 
-/// A count as a number of the rules: exact up to 2^53, and no counter of a card's gets there.
+/// Exact up to 2^53, which no GPU counter reaches.
 #[expect(clippy::cast_precision_loss, reason = "above 2^53 the last digits do not matter")]
 pub(super) fn float(count: u64) -> f64 {
     count as f64
@@ -120,8 +120,8 @@ fn signed(number: i64) -> f64 {
     number as f64
 }
 
-/// A share of wrong bits, which the driver gives as a mantissa of four bits and an exponent of eight
-/// (nvml.h `NVML_NVLINK_BER_MANTISSA_SHIFT`, `NVML_NVLINK_BER_EXP_WIDTH`).
+/// Decodes a bit error rate: four bits of mantissa and eight bits of exponent (nvml.h
+/// `NVML_NVLINK_BER_MANTISSA_SHIFT`, `NVML_NVLINK_BER_EXP_WIDTH`).
 pub(super) fn bit_error_rate(packed: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -138,17 +138,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_times_have_other_numbers_from_580_82() {
-        assert_eq!(HeldFields::of_driver("580.159.04").hw_thermal, 270);
-        assert_eq!(HeldFields::of_driver("580.82.07").sw_thermal, 269);
-        assert_eq!(HeldFields::of_driver("590.44.01").power_brake, 271);
-        assert_eq!(HeldFields::of_driver("580.65.06").sw_thermal, 251);
-        assert_eq!(HeldFields::of_driver("570.133.20").power_brake, 253);
-        assert_eq!(HeldFields::of_driver("nonsense").hw_thermal, 252);
+    fn throttle_field_ids_change_with_580_82() {
+        assert_eq!(ThrottleFields::for_driver("580.159.04").hw_thermal, 270);
+        assert_eq!(ThrottleFields::for_driver("580.82.07").sw_thermal, 269);
+        assert_eq!(ThrottleFields::for_driver("590.44.01").power_brake, 271);
+        assert_eq!(ThrottleFields::for_driver("580.65.06").sw_thermal, 251);
+        assert_eq!(ThrottleFields::for_driver("570.133.20").power_brake, 253);
+        assert_eq!(ThrottleFields::for_driver("nonsense").hw_thermal, 252);
     }
 
     #[test]
-    fn values_are_read_by_their_type() {
+    fn values_are_decoded_by_type() {
         let with = |value_type, value| FieldValue { value_type, value, ..field(1, 0) };
         let bytes = |bits: u64| bits.to_ne_bytes();
         assert!((value(&with(0, 1.5_f64.to_ne_bytes())) - 1.5).abs() < f64::EPSILON);
@@ -159,7 +159,7 @@ mod tests {
             (5, 0xffff_fffe, -2.0),
             (6, 0x1_0003, 3.0),
         ] {
-            // The union's other bytes are not the value's on a little-endian machine.
+            // On a little-endian machine the union's other bytes are not part of the value.
             if cfg!(target_endian = "little") {
                 let read = value(&with(value_type, bytes(bits)));
                 assert!((read - expected).abs() < f64::EPSILON, "{value_type}: {read}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_mantissa_and_exponent() {
+    fn bit_error_rate_is_mantissa_and_exponent() {
         assert!((bit_error_rate(f64::from(0x50f)) - 5e-15).abs() < 1e-20);
         assert!(bit_error_rate(0.0).abs() < f64::EPSILON);
     }

@@ -1,4 +1,5 @@
-//! GPU performance monitoring: what happened between two samples of the driver's counters (Hopper and newer).
+//! GPU performance monitoring: activity between two samples of the driver's counters (Hopper and
+//! newer).
 
 use std::ffi::c_uint;
 use std::ptr;
@@ -6,12 +7,12 @@ use std::ptr;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Called, Caller, call};
+use crate::nvml::caller::{CallResult, Caller, call};
 use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
-use super::reader::{Reader, Trouble, reading};
+use super::reader::{ReadFailure, Reader, reading};
 
-/// Metrics by NVML's number, with what turns their unit into ours: per cent into a share, MiB/s into bytes.
+/// Metrics by NVML's id, with the factor to our unit: percent to ratio, MiB/s to bytes/s.
 const METRICS: [(c_uint, Signal, f64); 9] = [
     (1, Signal::GpuEngineActive, 0.01),
     (2, Signal::GpuSmActive, 0.01),
@@ -27,13 +28,12 @@ const METRICS: [(c_uint, Signal, f64); 9] = [
 /// `NVML_GPM_METRICS_GET_VERSION`, `NVML_GPM_SUPPORT_VERSION`
 const VERSION: c_uint = 1;
 
-/// The samples of a GPU.
 pub(super) struct Gpm {
     is_supported: Option<bool>,
     samples: [GpmSample; 2],
-    /// Which of them is the older one, once there is one.
+    /// Index of the previous sample; `None` before the first.
     older: Option<usize>,
-    /// Whether two were ever compared.
+    /// Whether two samples were ever compared.
     has_measured: bool,
 }
 
@@ -44,17 +44,17 @@ impl Default for Gpm {
 }
 
 impl Gpm {
-    pub(super) fn ask_support_again(&mut self) {
+    pub(super) fn reset_support(&mut self) {
         self.is_supported = None;
     }
 
-    /// Whether two samples were ever compared: until then nothing is known, and neither the first nor the second waits
-    /// for its turn.
+    /// Whether two samples were ever compared. Until then no activity is known, so the first two
+    /// samples are taken without waiting for their turn.
     pub(super) fn has_measured(&self) -> bool {
         self.has_measured
     }
 
-    /// Gives the samples back.
+    /// Frees the samples.
     pub(super) fn free(&mut self, nvml: &mut Caller<'_>) {
         for sample in self.samples {
             if !sample.is_null() {
@@ -65,7 +65,7 @@ impl Gpm {
     }
 }
 
-/// Room for the metrics of one answer, used for all GPUs in turn.
+/// Buffer for the metrics of one response, reused for all GPUs.
 #[expect(clippy::large_stack_arrays, reason = "made once, 19 kB, and then on the heap")]
 pub(super) fn request() -> Box<GpmMetricsGet> {
     let metric = GpmMetric { id: 0, nvml_return: 0, value: 0.0, names: [ptr::null(); 3] };
@@ -75,16 +75,16 @@ pub(super) fn request() -> Box<GpmMetricsGet> {
 }
 
 impl Reader<'_, '_> {
-    /// Takes a sample; from the second one on, says what happened since the last.
-    pub(super) fn gpm(&mut self, request: &mut GpmMetricsGet) -> Result<(), Trouble> {
-        if !self.wants(&METRICS.map(|(_, signal, _)| signal)) {
+    /// Takes a sample and, from the second one on, reports the activity since the previous one.
+    pub(super) fn gpm(&mut self, request: &mut GpmMetricsGet) -> Result<(), ReadFailure> {
+        if !self.may_have(&METRICS.map(|(_, signal, _)| signal)) {
             return Ok(());
         }
         if let Err(called) = self.supports_gpm() {
             return self.put(called, &METRICS.map(|(_, signal, _)| (signal, 0.0)));
         }
         let newer = self.gpu.gpm.older.map_or(0, |older| 1 - older);
-        let called = self.take(newer);
+        let called = self.sample_into(newer);
         if called != Ok(ffi::SUCCESS) {
             return self.put(called, &METRICS.map(|(_, signal, _)| (signal, 0.0)));
         }
@@ -99,7 +99,8 @@ impl Reader<'_, '_> {
         let called = call!(self.caller, ffi::GpmMetrics, "nvmlGpmMetricsGet", &raw mut *request);
         for (metric, (_, signal, unit)) in request.metrics.iter().zip(METRICS) {
             let called = if called == Ok(ffi::SUCCESS) { Ok(metric.nvml_return) } else { called };
-            // What one metric lacks says nothing about the sample: it is not asked for only where all are absent.
+            // One missing metric says nothing about the others, so each is marked absent on its
+            // own.
             let value = reading(called, metric.value * unit)?;
             if value == Reading::Absent {
                 self.gpu.absent.insert(signal);
@@ -109,8 +110,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Whether the part has it; otherwise what the question came to.
-    fn supports_gpm(&mut self) -> Result<(), Called> {
+    /// Whether the GPU supports GPM; `Err` is the result to report otherwise.
+    fn supports_gpm(&mut self) -> Result<(), CallResult> {
         if self.gpu.gpm.is_supported == Some(true) {
             return Ok(());
         }
@@ -129,8 +130,8 @@ impl Reader<'_, '_> {
         if support.is_supported == 0 { Err(Ok(ffi::NOT_SUPPORTED)) } else { Ok(()) }
     }
 
-    fn take(&mut self, place: usize) -> Called {
-        let sample = &mut self.gpu.gpm.samples[place];
+    fn sample_into(&mut self, slot: usize) -> CallResult {
+        let sample = &mut self.gpu.gpm.samples[slot];
         if sample.is_null() {
             let called = call!(self.caller, ffi::GpmAlloc, "nvmlGpmSampleAlloc", &raw mut *sample);
             if called != Ok(ffi::SUCCESS) {

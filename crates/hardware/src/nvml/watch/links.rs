@@ -10,17 +10,17 @@ use crate::nvml::caller::call;
 use crate::nvml::ffi::{self, FieldValue};
 
 use super::fields;
-use super::reader::{Reader, Trouble, reading};
-use super::wire::Values;
+use super::reader::{ReadFailure, Reader, reading};
+use super::wire::WireValues;
 
-/// `NVML_NVLINK_MAX_LINKS` of the newest header; more is nonsense.
+/// `NVML_NVLINK_MAX_LINKS` of the newest header, used as a sanity limit.
 pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
 const VERSION: c_uint = 166;
 const VERSION_5: f64 = 7.0;
 
-/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
+/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: replaces field 162 on NVLink 5.
 const RECOVERY_5: c_uint = 215;
 
 /// `NVML_FI_DEV_NVLINK_GET_STATE`: 0 is down, 1 up, 2 asleep.
@@ -29,14 +29,13 @@ pub(in crate::nvml) const STATE: c_uint = 165;
 /// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`
 pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 
-/// The links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Links {
     count: u32,
-    is_fifth: bool,
+    is_nvlink5: bool,
 }
 
-/// Fields whose scope is the link's number. From 206 on the part has to have NVLink 5.
+/// Fields whose scope is the link index. Fields from 206 on require NVLink 5.
 const FIELDS: [(c_uint, Signal); 12] = [
     (STATE, Signal::LinkActive),
     (164, Signal::LinkSpeed),
@@ -53,63 +52,63 @@ const FIELDS: [(c_uint, Signal); 12] = [
 ];
 
 impl Reader<'_, '_> {
-    /// Reads all links. A part without any has nothing to say about them.
-    pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
-        let Links { count, is_fifth } = match self.links_of()? {
+    /// Reads all links. A GPU without links reports nothing.
+    pub(super) fn nvlinks(&mut self) -> Result<(), ReadFailure> {
+        let Links { count, is_nvlink5 } = match self.link_info()? {
             Ok(links) => links,
             Err(why) => {
                 self.unreadable_links(why);
                 return Ok(());
             }
         };
-        // One that was spoken of before their number was known, and that is not there.
-        self.speak_of(count..self.gpu.links_said, &Reading::Absent);
-        self.gpu.links_said = count;
-        let wanted: Vec<(c_uint, Signal)> = FIELDS
+        // Links that were reported before the count was known and do not exist.
+        self.put_all(count..self.gpu.links_reported, &Reading::Absent);
+        self.gpu.links_reported = count;
+        let supported: Vec<(c_uint, Signal)> = FIELDS
             .into_iter()
-            .filter(|(_, signal)| self.wants(&[*signal]))
+            .filter(|(_, signal)| self.may_have(&[*signal]))
             .map(|(id, signal)| match signal {
-                Signal::LinkRecovery if is_fifth => (RECOVERY_5, signal),
+                Signal::LinkRecovery if is_nvlink5 => (RECOVERY_5, signal),
                 _ => (id, signal),
             })
             .collect();
-        let mut asked: Vec<FieldValue> = (0..count)
-            .flat_map(|link| wanted.iter().map(move |(id, _)| fields::field(*id, link)))
+        let mut requested: Vec<FieldValue> = (0..count)
+            .flat_map(|link| supported.iter().map(move |(id, _)| fields::field(*id, link)))
             .collect();
-        if asked.is_empty() {
+        if requested.is_empty() {
             return Ok(());
         }
-        let called = fields::ask(self.caller, self.device, &mut asked);
-        let mut found = Vec::new();
-        for (link, answers) in (0..count).zip(asked.chunks_exact(wanted.len())) {
-            let mut values = Values::default();
-            for ((_, signal), field) in wanted.iter().zip(answers) {
+        let called = fields::read(self.caller, self.device, &mut requested);
+        let mut links = Vec::new();
+        for (link, answers) in (0..count).zip(requested.chunks_exact(supported.len())) {
+            let mut values = WireValues::default();
+            for ((_, signal), field) in supported.iter().zip(answers) {
                 let (outcome, value) = fields::outcome(field);
                 let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
-                let mut reading = reading(called, in_our_unit(*signal, value))?;
+                let mut reading = reading(called, to_signal_unit(*signal, value))?;
                 if *signal == Signal::LinkActive {
                     reading = self.activity(link, reading)?;
                 }
                 values.put(*signal, reading);
             }
-            found.push((link, values));
+            links.push((link, values));
         }
-        // What no link has, the part does not have.
-        for (_, signal) in wanted {
+        // A signal that no link has is unsupported on this GPU.
+        for (_, signal) in supported {
             let number = signal as u8;
-            // A link may yet come up.
+            // A link may still come up.
             let is_lasting = signal != Signal::LinkActive;
-            if is_lasting && found.iter().all(|(_, values)| values.absent.contains(&number)) {
+            if is_lasting && links.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);
             }
         }
-        self.links.append(&mut found);
+        self.links.append(&mut links);
         Ok(())
     }
 
-    /// Whether a link is up. One that is down is a fault where it was up before, or where it is known what is at its
-    /// other end: without a bridge the links of a card in a PCIe slot lead nowhere.
-    fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, Trouble> {
+    /// Whether a link is up. A link that is down is a fault only if it was up before or has a
+    /// remote device: without a bridge, the links of a PCIe card are not connected.
+    fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, ReadFailure> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
             self.gpu.links_wired |= bit;
@@ -141,20 +140,20 @@ impl Reader<'_, '_> {
         Ok(active)
     }
 
-    /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
-    /// where none is. Silence would look like links that are well, or like a part without any.
+    /// Marks links unreadable because their count cannot be read: those known so far, or link 0 if
+    /// none is. Reporting nothing would look like healthy links, or like a GPU without any.
     fn unreadable_links(&mut self, why: ReadError) {
-        self.gpu.links_said = self.gpu.links_said.max(1);
+        self.gpu.links_reported = self.gpu.links_reported.max(1);
         let why = ReadError::LinkCount { err: Box::new(why) };
-        self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
+        self.put_all(0..self.gpu.links_reported, &Reading::Unreadable(why));
     }
 
-    /// Says the same of some links.
-    fn speak_of(&mut self, links: Range<u32>, reading: &Reading<f64>) {
+    /// Reports the same reading for a range of links.
+    fn put_all(&mut self, links: Range<u32>, reading: &Reading<f64>) {
         for link in links {
-            let mut values = Values::default();
+            let mut values = WireValues::default();
             for (_, signal) in FIELDS {
-                if self.wants(&[signal]) {
+                if self.may_have(&[signal]) {
                     values.put(signal, reading.clone());
                 }
             }
@@ -162,35 +161,35 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Which links the part has, or why that cannot be read now.
-    fn links_of(&mut self) -> Result<Result<Links, ReadError>, Trouble> {
+    /// The GPU's links, or why they cannot be read now.
+    fn link_info(&mut self) -> Result<Result<Links, ReadError>, ReadFailure> {
         if let Some(links) = self.gpu.links {
             return Ok(Ok(links));
         }
-        let mut asked = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
-        let called = fields::ask(self.caller, self.device, &mut asked);
-        let [count, version] = asked.map(|field| fields::outcome(&field));
+        let mut requested = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
+        let called = fields::read(self.caller, self.device, &mut requested);
+        let [count, version] = requested.map(|field| fields::outcome(&field));
         let called = if called == Ok(ffi::SUCCESS) { count.0 } else { called };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "it is clamped to a small number"
+            reason = "clamped to a small range"
         )]
         let count = match reading(called, count.1)? {
             Reading::Value(count) => count.clamp(0.0, f64::from(LINKS_MAX)) as u32,
             Reading::Absent => 0,
             Reading::Unreadable(why) => return Ok(Err(why)),
         };
-        let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        let links = Links { count, is_fifth };
+        let is_nvlink5 = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
+        let links = Links { count, is_nvlink5 };
         self.gpu.links = Some(links);
         Ok(Ok(links))
     }
 }
 
-fn in_our_unit(signal: Signal, value: f64) -> f64 {
+fn to_signal_unit(signal: Signal, value: f64) -> f64 {
     match signal {
-        // A link that sleeps (2) is up.
+        // A sleeping link (2) counts as up.
         Signal::LinkActive => f64::from(u8::from(value > 0.0)),
         Signal::LinkEffectiveBer | Signal::LinkSymbolBer => fields::bit_error_rate(value),
         _ => value,

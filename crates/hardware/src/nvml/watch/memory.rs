@@ -1,4 +1,4 @@
-//! A GPU's memory: how much of it is used, and how worn it is.
+//! GPU memory: usage and wear.
 
 use farrier_fleet::health::signal::Signal;
 
@@ -6,11 +6,11 @@ use crate::nvml::caller::call;
 use crate::nvml::ffi;
 
 use super::fields::float;
-use super::reader::{Reader, Trouble};
+use super::reader::{ReadFailure, Reader};
 
 impl Reader<'_, '_> {
-    pub(super) fn memory(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryTotal]) {
+    pub(super) fn memory(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuMemoryTotal]) {
             return Ok(());
         }
         let version = ffi::struct_version::<ffi::MemoryV2>(2);
@@ -33,8 +33,8 @@ impl Reader<'_, '_> {
         )
     }
 
-    pub(super) fn histogram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuBanksLow]) {
+    pub(super) fn histogram(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuBanksLow]) {
             return Ok(());
         }
         let mut banks = ffi::RowRemapperHistogram::default();
@@ -52,8 +52,8 @@ impl Reader<'_, '_> {
         self.put(called, &values)
     }
 
-    pub(super) fn sram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuEccSramThreshold]) {
+    pub(super) fn sram(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuEccSramThreshold]) {
             return Ok(());
         }
         let version = ffi::struct_version::<ffi::EccSramErrorStatusV1>(1);
@@ -70,8 +70,8 @@ impl Reader<'_, '_> {
         self.flag(called, Signal::GpuEccSramThreshold, status.threshold_exceeded != 0)
     }
 
-    pub(super) fn unrepairable(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryUnrepairable]) {
+    pub(super) fn unrepairable(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuMemoryUnrepairable]) {
             return Ok(());
         }
         let version = ffi::struct_version::<ffi::UnrepairableMemory>(1);
@@ -83,7 +83,7 @@ impl Reader<'_, '_> {
             self.device,
             &raw mut memory
         );
-        // An H200's driver writes the flag over the version; bindings have it after.
+        // An H200's driver writes the flag over the version; bindings expect it after.
         let [first, second] = memory.words;
         let flag = if first == version { second } else { first };
         self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)

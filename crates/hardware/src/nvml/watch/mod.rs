@@ -1,26 +1,27 @@
-//! NVML, watched for as long as the agent runs.
+//! Continuous NVML monitoring for as long as the agent runs.
 //!
 //! ```text
-//! run ─ supervisor ─ one line: `fast` ─────> farrier probe watch ─ serve ─ session ─> libnvidia-ml.so.1
-//!          │     <── one line: JSON ────────        │
-//!          │                                        └ names the call that comes next in a file of 64 bytes
-//!          └─> ProbeSaid: reports, hangs, deaths
+//! run ─ supervisor ─ request line: `fast` ──> farrier probe watch ─ serve ─ session ─> NVML
+//!          │     <── response line: JSON ──────      │
+//!          │                                         └ writes its current call into a shared file
+//!          └─> ProbeEvent: reports, hangs, exits
 //! ```
 //!
-//! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
-//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, or at once when the driver's
-//! module appears, and no more than two
-//! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
+//! The parent sends a request and waits until a deadline. A child that does not answer is killed
+//! and abandoned: one that is stuck in the kernel does not exit. A replacement starts after a
+//! back-off, or at once when the driver module appears; at most two children are alive. The
+//! replacement skips the GPU of the hung call for a few minutes. The parent reads the name of the
+//! call only after a failure, so it costs no wake-up.
 
-mod child;
-mod close;
+mod current_call;
+mod detailed;
 pub(super) mod fields;
 mod gpm;
-mod hold;
 pub(super) mod links;
 mod memory;
-mod note;
-mod prober;
+mod pause;
+mod probe_child;
+mod process;
 mod processes;
 mod reader;
 mod serve;
@@ -40,94 +41,91 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
-pub use close::{CloseLook, ProcessShare};
-pub use hold::{Held, Hold};
-pub(super) use note::DriverCall;
+pub(super) use current_call::DriverCall;
+pub use detailed::{DetailedSample, ProcessUtilization};
+pub use pause::{PauseGuard, ProbePause};
 pub use serve::serve;
 
-/// What a process holds a context for.
+/// Why a process holds a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessKind {
-    /// CUDA.
     Compute,
-    /// OpenGL, Vulkan.
+    /// OpenGL or Vulkan.
     Graphics,
-    /// CUDA through the multi-process service.
+    /// CUDA through the Multi-Process Service.
     Mps,
 }
 
-/// A process with a context on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuProcess {
-    /// The GPU.
+pub struct NvmlProcess {
     pub gpu: GpuUuid,
-    /// Its number.
     pub pid: u32,
-    /// What it holds the context for.
     pub kind: ProcessKind,
-    /// Memory that it uses there; absent where the driver does not say.
+    /// GPU memory in use; absent if the driver does not report it.
     pub used_bytes: Reading<u64>,
-    /// The instance of a partitioned GPU.
+    /// The MIG instance, if the GPU is partitioned.
     pub gpu_instance: Option<u32>,
 }
 
-/// What an answered request came to.
+/// The result of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeReport {
-    /// Which request.
     pub tier: Tier,
-    /// The GPUs, where they were counted anew.
+    /// The GPUs, if this request counted them.
     pub inventory: Option<Vec<GpuIdentity>>,
-    /// Values.
     pub samples: Vec<Sample>,
-    /// What runs on all GPUs, where that was asked. `gpu.processes` says of which GPU it could not be read.
-    pub processes: Option<Vec<GpuProcess>>,
-    /// Xids that NVML told of.
+    /// Processes on all GPUs, if requested. `gpu.processes` tells for which GPU the read failed.
+    pub processes: Option<Vec<NvmlProcess>>,
+    /// Xids reported by NVML.
     pub xids: Vec<(GpuUuid, u64)>,
-    /// Processor time of the child since its last answer.
+    /// CPU time of the child since its last response.
     pub cpu_us: u64,
-    /// The driver's version, with an inventory.
+    /// The driver version; comes with an inventory.
     pub driver: Option<String>,
-    /// The newest CUDA of the driver as NVML numbers it, with an inventory, where somebody looks on.
+    /// The newest CUDA version that the driver supports, in NVML's encoding. Comes with an
+    /// inventory, in interactive mode only.
     pub cuda: Option<u32>,
-    /// A closer look, where somebody looks on.
-    pub close: Vec<CloseLook>,
+    /// Additional values, in interactive mode only.
+    pub detailed: Vec<DetailedSample>,
 }
 
-/// How often NVML is asked, and for what.
+/// How often NVML is polled, and for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// As an agent asks, for months.
+    /// The agent's own rate.
     #[default]
     Agent,
-    /// As somebody looks on: what moves with this period, processes and activity every few, and what only people want to
-    /// see. What costs tens of milliseconds is left out.
-    Watched(Duration),
+    /// For a person watching: fast values at this interval, processes and activity every few
+    /// intervals, plus values that only people look at. Calls that take tens of milliseconds are
+    /// left out.
+    Interactive(Duration),
 }
 
-/// Processes and links are looked at no more often than this, however fast somebody wants to see: the kernel's own
-/// files are read for each.
-const WATCHED_MEDIUM_MIN: Duration = Duration::from_secs(2);
+/// Lower bound of the medium interval in interactive mode: each medium request also reads kernel
+/// files per process and link.
+const INTERACTIVE_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
-    /// The time between two requests.
+    /// Interval between two requests.
     pub(crate) fn period(self, tier: Tier) -> Duration {
         match (self, tier) {
-            (Self::Watched(interval), Tier::Fast) => interval,
-            (Self::Watched(interval), Tier::Medium) => (interval * 2).max(WATCHED_MEDIUM_MIN),
+            (Self::Interactive(interval), Tier::Fast) => interval,
+            (Self::Interactive(interval), Tier::Medium) => {
+                (interval * 2).max(INTERACTIVE_MEDIUM_MIN)
+            }
             (_, tier) => tier.period(),
         }
     }
 
-    pub(crate) fn is_close(self) -> bool {
-        matches!(self, Self::Watched(_))
+    pub(crate) fn is_interactive(self) -> bool {
+        matches!(self, Self::Interactive(_))
     }
 }
 
 impl ProbeReport {
-    /// A report of the parent's own.
-    fn of_node(samples: Vec<Sample>) -> Self {
+    /// A report that the parent makes itself, without a response.
+    fn from_parent(samples: Vec<Sample>) -> Self {
         Self {
             tier: Tier::Fast,
             inventory: None,
@@ -137,72 +135,66 @@ impl ProbeReport {
             cpu_us: 0,
             driver: None,
             cuda: None,
-            close: Vec::new(),
+            detailed: Vec::new(),
         }
     }
 }
 
-/// What the watching side is told.
+/// An event for the consumer of [`run`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum ProbeSaid {
-    /// An answer; or, of the parent's own, what is known of the node and no longer known of its GPUs.
+pub enum ProbeEvent {
+    /// A response; or the parent's own report on the node, after which GPU values may be
+    /// unreadable.
     Report(ProbeReport),
     /// A call has not returned.
     Hung {
-        /// In which call, and of which GPU.
+        /// The call and its GPU.
         during: String,
-        /// How long was waited.
         after: Duration,
-        /// Children that were left behind and still live, with this one.
+        /// Abandoned children that are still alive, this one included.
         stuck: u32,
     },
-    /// The child ended, or what it wrote does not read.
+    /// The child exited or wrote malformed output.
     Died {
-        /// How, and in which call.
+        /// Exit status and current call.
         why: String,
     },
-    /// There is no library.
     NoLibrary {
-        /// What the loader says.
+        /// The loader's message.
         why: String,
     },
-    /// The library does not work with this driver, or there is none.
-    Refused {
-        /// What it returned.
-        error: NvmlStatus,
-    },
-    /// Answers come again, in every tier and of all GPUs that are not left alone, and no child is stuck in a call about
-    /// anything else.
-    Back,
+    /// The library does not work with the loaded driver, or no driver is loaded.
+    Refused { error: NvmlStatus },
+    /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in any other
+    /// call.
+    Recovered,
 }
 
-/// How long loading, initialisation and the first inventory usually may take.
+/// Default of [`WatchSettings::start_deadline`].
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How the probe is watched.
 pub struct WatchSettings {
-    /// Makes the command of a child. It should run the very file that the parent runs: both sides of the wire are
-    /// of one build.
+    /// Builds the child's command. It must run the parent's own executable: both ends of the
+    /// protocol have to be of one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
-    /// GPUs that are known already: one that cannot be opened does not say who it is.
+    /// GPUs already known: a GPU that cannot be opened does not report its identity.
     pub known: Vec<GpuIdentity>,
-    /// How long an answer may take.
+    /// Timeout of a response.
     pub deadline: Duration,
-    /// How long loading, initialisation and the first inventory may take.
+    /// Timeout of loading, initialisation and the first inventory.
     pub start_deadline: Duration,
-    /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
+    /// How long to skip a GPU after a call about it hung, so that the others can be monitored.
     pub avoid: Duration,
-    /// A path that is there while the driver's module is loaded: when it appears NVML is tried at once, however long the
-    /// pause was going to be.
+    /// A path that exists while the driver module is loaded. When it appears, NVML is retried at
+    /// once, whatever the back-off.
     pub module: Option<PathBuf>,
-    /// For those who want NVML left alone for a while.
-    pub hold: Option<Arc<Hold>>,
-    /// How often, and for what.
+    /// Lets other tasks pause the probe.
+    pub pause: Option<Arc<ProbePause>>,
     pub pace: Pace,
 }
 
 impl WatchSettings {
-    /// The usual deadlines.
+    /// Default deadlines.
     pub fn new(command: impl FnMut() -> Command + Send + 'static) -> Self {
         Self {
             command: Box::new(command),
@@ -211,103 +203,103 @@ impl WatchSettings {
             start_deadline: START_DEADLINE,
             avoid: Duration::from_secs(300),
             module: None,
-            hold: None,
+            pause: None,
             pace: Pace::Agent,
         }
     }
 }
 
-/// How long a stop may go unnoticed.
-const NOTICE: Duration = Duration::from_millis(500);
+/// Maximum delay until a stop request is noticed.
+const STOP_POLL: Duration = Duration::from_millis(500);
 
-/// Watches in the time that it is told, for those who make the time: a rehearsal of hours takes seconds.
+/// Runs the watch on a clock supplied by the caller, so that a test simulates hours in seconds.
 pub struct Watcher {
-    supervisor: supervisor::Supervisor<child::Processes>,
+    supervisor: supervisor::Supervisor<process::ProcessSpawner>,
     stop: AtomicBool,
 }
 
 impl Watcher {
-    /// Nothing is started yet.
+    /// Starts no child yet.
     pub fn new(settings: WatchSettings) -> Self {
         Self { supervisor: supervisor(settings), stop: AtomicBool::new(false) }
     }
 
-    /// Does all that is due `elapsed` after the beginning.
-    pub fn until(&mut self, elapsed: Duration) -> Vec<ProbeSaid> {
-        let mut said = Vec::new();
+    /// Performs everything due up to `elapsed` after the start.
+    pub fn run_until(&mut self, elapsed: Duration) -> Vec<ProbeEvent> {
+        let mut events = Vec::new();
         loop {
-            let turn = self.supervisor.turn(elapsed, &self.stop);
-            said.extend(turn.said);
-            if turn.again_at > elapsed {
-                return said;
+            let step = self.supervisor.step(elapsed, &self.stop);
+            events.extend(step.events);
+            if step.next_at > elapsed {
+                return events;
             }
         }
     }
 
-    /// Ends the child.
-    pub fn end(self) {
-        self.supervisor.end();
+    /// Stops the child.
+    pub fn shutdown(self) {
+        self.supervisor.shutdown();
     }
 }
 
-/// Watches until `stop`. Blocks: it wants a thread of its own.
-pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
-    let begun = Instant::now();
+/// Runs until `stop` is set. Blocking: needs its own thread.
+pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeEvent)) {
+    let started = Instant::now();
     let mut module = Module::new(settings.module.clone());
-    let hold = settings.hold.clone();
-    let is_held = || hold.as_ref().is_some_and(|hold| hold.is_wanted());
+    let pause = settings.pause.clone();
+    let is_paused = || pause.as_ref().is_some_and(|pause| pause.is_requested());
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
-        if let Some(hold) = hold.as_ref().filter(|hold| hold.is_wanted()) {
-            hold.keep(supervisor.rest(begun.elapsed()), NOTICE);
-            supervisor.hurry(begun.elapsed());
+        if let Some(pause) = pause.as_ref().filter(|pause| pause.is_requested()) {
+            pause.hold(supervisor.stop_child(started.elapsed()), STOP_POLL);
+            supervisor.retry_now(started.elapsed());
             continue;
         }
-        let turn = supervisor.turn(begun.elapsed(), stop);
-        turn.said.into_iter().for_each(&mut *sink);
-        // A turn asks one thing; the next may be due at once.
-        while !stop.load(Ordering::Relaxed) && !is_held() {
-            let left = turn.again_at.saturating_sub(begun.elapsed());
-            if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
+        let step = supervisor.step(started.elapsed(), stop);
+        step.events.into_iter().for_each(&mut *sink);
+        // A step sends one request; the next may be due immediately.
+        while !stop.load(Ordering::Relaxed) && !is_paused() {
+            let left = step.next_at.saturating_sub(started.elapsed());
+            if left.is_zero() || supervisor.wait_for_exit(left.min(STOP_POLL)) {
                 break;
             }
-            // While a child runs there is nothing to hurry.
-            if supervisor.waits() && module.has_appeared() {
-                supervisor.hurry(begun.elapsed());
+            // While a child runs there is no back-off to cut short.
+            if supervisor.is_backing_off() && module.has_appeared() {
+                supervisor.retry_now(started.elapsed());
                 break;
             }
         }
     }
-    supervisor.end();
+    supervisor.shutdown();
 }
 
-/// Whether the driver's module is loaded, as it was last seen.
+/// The last observed state of the driver module.
 struct Module {
     path: Option<PathBuf>,
-    is_there: bool,
+    exists: bool,
 }
 
 impl Module {
     fn new(path: Option<PathBuf>) -> Self {
-        let is_there = path.as_ref().is_some_and(|path| path.exists());
-        Self { path, is_there }
+        let exists = path.as_ref().is_some_and(|path| path.exists());
+        Self { path, exists }
     }
 
-    /// Whether it is there and was not when it was last looked at.
+    /// Whether it exists now and did not at the last check.
     fn has_appeared(&mut self) -> bool {
-        let was_there = self.is_there;
-        self.is_there = self.path.as_ref().is_some_and(|path| path.exists());
-        self.is_there && !was_there
+        let existed = self.exists;
+        self.exists = self.path.as_ref().is_some_and(|path| path.exists());
+        self.exists && !existed
     }
 }
 
-fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processes> {
+fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<process::ProcessSpawner> {
     let deadlines = supervisor::Deadlines {
         answer: settings.deadline,
         start: settings.start_deadline,
         avoid: settings.avoid,
         pace: settings.pace,
     };
-    let children = child::Processes { command: settings.command };
+    let children = process::ProcessSpawner { command: settings.command };
     supervisor::Supervisor::new(children, deadlines, settings.known)
 }

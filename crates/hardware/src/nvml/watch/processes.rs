@@ -1,4 +1,4 @@
-//! What runs on a GPU.
+//! Processes on a GPU.
 
 use std::collections::BTreeSet;
 use std::ffi::c_uint;
@@ -6,44 +6,48 @@ use std::ffi::c_uint;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Called, call};
+use crate::nvml::caller::{CallResult, call};
 use crate::nvml::ffi::{self, Device, ProcessInfo};
 
-use super::reader::{Reader, Trouble};
-use super::{GpuProcess, ProcessKind};
+use super::reader::{ReadFailure, Reader};
+use super::{NvmlProcess, ProcessKind};
 
-/// Room at first; it grows where it is too small.
-const ROOM: usize = 64;
+/// Initial buffer size; it grows on demand.
+const BUFFER_INITIAL: usize = 64;
 
 /// More processes than a GPU has contexts for.
-const ROOM_MAX: usize = 4096;
+const BUFFER_MAX: usize = 4096;
 
 /// `NVML_ERROR_NO_PERMISSION`
 const NO_PERMISSION: ffi::Return = 4;
 
-/// More instances than a GPU can be cut into.
+/// More MIG instances than a GPU supports.
 const INSTANCES_MAX: c_uint = 64;
 
 impl Reader<'_, '_> {
-    /// All processes of the GPU, and of its instances where it is partitioned.
+    /// Lists all processes of the GPU, or of its MIG instances if it is partitioned.
     pub(super) fn processes(
         &mut self,
-        room: &mut Vec<ProcessInfo>,
-        into: &mut Vec<GpuProcess>,
-    ) -> Result<(), Trouble> {
+        buffer: &mut Vec<ProcessInfo>,
+        into: &mut Vec<NvmlProcess>,
+    ) -> Result<(), ReadFailure> {
         let from = into.len();
-        let mut called = self.of_device(self.device, room, into);
+        let mut called = self.device_processes(self.device, buffer, into);
         let refused = matches!(called, Ok(NO_PERMISSION | ffi::NOT_SUPPORTED));
         if refused && self.gpu.is_partitioned {
-            // Those of the whole GPU are for root; those of an instance are for everybody.
-            called = self.of_instances(room, into);
+            // Listing the whole GPU needs root; listing an instance does not.
+            called = self.instance_processes(buffer, into);
         }
         let processes: BTreeSet<u32> = into[from..].iter().map(|process| process.pid).collect();
         let count = f64::from(u32::try_from(processes.len()).unwrap_or(u32::MAX));
         self.put(called, &[(Signal::GpuProcesses, count)])
     }
 
-    fn of_instances(&mut self, room: &mut Vec<ProcessInfo>, into: &mut Vec<GpuProcess>) -> Called {
+    fn instance_processes(
+        &mut self,
+        buffer: &mut Vec<ProcessInfo>,
+        into: &mut Vec<NvmlProcess>,
+    ) -> CallResult {
         let mut most: c_uint = 0;
         let called = call!(
             self.caller,
@@ -65,9 +69,9 @@ impl Reader<'_, '_> {
                 number,
                 &raw mut instance
             );
-            // Numbers without an instance are not found.
+            // An index without an instance returns NOT_FOUND.
             if opened == Ok(ffi::SUCCESS) {
-                let called = self.of_device(instance, room, into);
+                let called = self.device_processes(instance, buffer, into);
                 if called != Ok(ffi::SUCCESS) {
                     return called;
                 }
@@ -76,17 +80,17 @@ impl Reader<'_, '_> {
         Ok(ffi::SUCCESS)
     }
 
-    fn of_device(
+    fn device_processes(
         &mut self,
         device: Device,
-        room: &mut Vec<ProcessInfo>,
-        into: &mut Vec<GpuProcess>,
-    ) -> Called {
+        buffer: &mut Vec<ProcessInfo>,
+        into: &mut Vec<NvmlProcess>,
+    ) -> CallResult {
         let from = into.len();
         for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
-            match self.of_kind(device, kind, room, into) {
+            match self.processes_of_kind(device, kind, buffer, into) {
                 Ok(ffi::SUCCESS) => {}
-                // Some parts know one kind only.
+                // Some GPUs support only one kind.
                 Ok(ffi::NOT_SUPPORTED) | Err(_) if kind != ProcessKind::Compute => {}
                 other => {
                     into.truncate(from);
@@ -97,31 +101,31 @@ impl Reader<'_, '_> {
         Ok(ffi::SUCCESS)
     }
 
-    fn of_kind(
+    fn processes_of_kind(
         &mut self,
         device: Device,
         kind: ProcessKind,
-        room: &mut Vec<ProcessInfo>,
-        into: &mut Vec<GpuProcess>,
-    ) -> Called {
-        if room.is_empty() {
-            room.resize(ROOM, ProcessInfo::default());
+        buffer: &mut Vec<ProcessInfo>,
+        into: &mut Vec<NvmlProcess>,
+    ) -> CallResult {
+        if buffer.is_empty() {
+            buffer.resize(BUFFER_INITIAL, ProcessInfo::default());
         }
         loop {
-            let mut count = c_uint::try_from(room.len()).unwrap_or(0);
-            let called = self.list(device, kind, &mut count, room);
+            let mut count = c_uint::try_from(buffer.len()).unwrap_or(0);
+            let called = self.list(device, kind, &mut count, buffer);
             let found = usize::try_from(count).unwrap_or(usize::MAX);
-            if called == Ok(ffi::INSUFFICIENT_SIZE) && room.len() < ROOM_MAX {
-                // More may have come when it is asked again.
-                room.resize(
-                    (found + ROOM).max(room.len() * 2).min(ROOM_MAX),
+            if called == Ok(ffi::INSUFFICIENT_SIZE) && buffer.len() < BUFFER_MAX {
+                // Leave headroom for processes that start before the retry.
+                buffer.resize(
+                    (found + BUFFER_INITIAL).max(buffer.len() * 2).min(BUFFER_MAX),
                     ProcessInfo::default(),
                 );
                 continue;
             }
             if called == Ok(ffi::SUCCESS) {
                 let gpu = &self.gpu.identity.uuid;
-                into.extend(room.iter().take(found).map(|info| GpuProcess {
+                into.extend(buffer.iter().take(found).map(|info| NvmlProcess {
                     gpu: gpu.clone(),
                     pid: info.pid,
                     kind,
@@ -129,7 +133,8 @@ impl Reader<'_, '_> {
                         ffi::NOT_AVAILABLE => Reading::Absent,
                         bytes => Reading::Value(bytes),
                     },
-                    gpu_instance: Some(info.gpu_instance).filter(|it| *it != c_uint::MAX),
+                    gpu_instance:
+                        Some(info.gpu_instance).filter(|instance| *instance != c_uint::MAX),
                 }));
             }
             return called;
@@ -141,10 +146,10 @@ impl Reader<'_, '_> {
         device: Device,
         kind: ProcessKind,
         count: &mut c_uint,
-        room: &mut [ProcessInfo],
-    ) -> Called {
+        buffer: &mut [ProcessInfo],
+    ) -> CallResult {
         type List = ffi::DeviceProcesses;
-        let (count, room) = (std::ptr::from_mut(count), room.as_mut_ptr());
+        let (count, buffer) = (std::ptr::from_mut(count), buffer.as_mut_ptr());
         match kind {
             ProcessKind::Compute => {
                 call!(
@@ -153,7 +158,7 @@ impl Reader<'_, '_> {
                     "nvmlDeviceGetComputeRunningProcesses_v3",
                     device,
                     count,
-                    room
+                    buffer
                 )
             }
             ProcessKind::Graphics => {
@@ -163,7 +168,7 @@ impl Reader<'_, '_> {
                     "nvmlDeviceGetGraphicsRunningProcesses_v3",
                     device,
                     count,
-                    room
+                    buffer
                 )
             }
             ProcessKind::Mps => call!(
@@ -172,7 +177,7 @@ impl Reader<'_, '_> {
                 "nvmlDeviceGetMPSComputeRunningProcesses_v3",
                 device,
                 count,
-                room
+                buffer
             ),
         }
     }

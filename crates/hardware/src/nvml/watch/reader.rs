@@ -1,4 +1,4 @@
-//! Reading one GPU: what a call's return code means for the values, the GPU and the library.
+//! Reads one GPU, and maps return codes to failures of a value, the GPU or the library.
 
 use std::ffi::c_uint;
 
@@ -6,26 +6,26 @@ use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::GpuIdentity;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Called, Caller};
+use crate::nvml::caller::{CallResult, Caller};
 use crate::nvml::ffi::{self, Device, FieldValue, Return};
 
 use super::fields;
 use super::gpm::Gpm;
 use super::links::Links;
-use super::wire::{SignalSet, Values};
+use super::wire::{SignalSet, WireValues};
 
-/// What concerns more than one value.
+/// A failure that affects more than one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum ReadFailure {
     /// The GPU no longer answers, or not before a reset.
     Gpu(Return),
-    /// The library no longer works: the driver is gone, or another one is there.
+    /// The library no longer works: the driver was unloaded or replaced.
     Library(Return),
 }
 
-impl Trouble {
-    /// Whether a return code is trouble.
-    pub(super) fn of(code: Return) -> Option<Self> {
+impl ReadFailure {
+    /// Classifies a return code; `None` if it concerns a single value.
+    pub(super) fn from_code(code: Return) -> Option<Self> {
         match code {
             ffi::GPU_IS_LOST | ffi::GPU_NOT_FOUND | ffi::RESET_REQUIRED => Some(Self::Gpu(code)),
             ffi::UNINITIALIZED | ffi::DRIVER_NOT_LOADED | ffi::LIB_RM_VERSION_MISMATCH => {
@@ -36,75 +36,76 @@ impl Trouble {
     }
 }
 
-/// A GPU as it is known between requests.
+/// State of a GPU between requests.
 pub(super) struct Gpu {
     pub(super) identity: GpuIdentity,
-    /// Its handle, or why there is none.
+    /// The handle, or the error from opening it.
     pub(super) handle: Result<Device, Return>,
-    /// What went wrong in each tier when it was last read.
-    pub(super) trouble: [Option<Return>; 4],
-    /// What the part does not have; asked again after the rare tier.
+    /// The error of the last read, by tier.
+    pub(super) failure: [Option<Return>; 4],
+    /// Unsupported signals; retried after the rare tier.
     pub(super) absent: SignalSet,
-    /// Its links, once they are known.
+    /// `None` until read.
     pub(super) links: Option<Links>,
-    /// How many of them something was said of, first to last.
-    pub(super) links_said: u32,
-    /// Links that were up or that have something at their other end, one bit each.
+    /// Number of links that were reported, counted from link 0.
+    pub(super) links_reported: u32,
+    /// Bit mask of links that were up or have a remote device.
     pub(super) links_wired: u64,
-    /// Links that lead nowhere as far as the driver knows; asked again after the rare tier.
+    /// Bit mask of links without a remote device, as far as the driver knows; retried after the
+    /// rare tier.
     pub(super) links_unwired: u64,
-    /// Whether NVML told of an Xid since the last fast request.
+    /// Whether NVML reported an Xid since the last fast request.
     pub(super) had_xid: bool,
     pub(super) gpm: Gpm,
-    /// Whether it is partitioned, as far as is known.
+    /// MIG mode as last read.
     pub(super) is_partitioned: bool,
-    /// Whether power limits have no field and need a call.
+    /// Whether power limits need a call, because the driver has no field for them.
     pub(super) has_limits_by_call: bool,
-    /// The newest sample of what processes had of it.
-    pub(super) shares_seen_us: u64,
+    /// Timestamp of the newest process utilization sample.
+    pub(super) utilization_until_us: u64,
 }
 
 impl Gpu {
-    pub(super) fn of(identity: GpuIdentity, handle: Result<Device, Return>) -> Self {
+    pub(super) fn new(identity: GpuIdentity, handle: Result<Device, Return>) -> Self {
         Self {
             identity,
             handle,
-            trouble: [None; 4],
+            failure: [None; 4],
             absent: SignalSet::default(),
             links: None,
-            links_said: 0,
+            links_reported: 0,
             links_wired: 0,
             links_unwired: 0,
             had_xid: false,
             gpm: Gpm::default(),
             is_partitioned: false,
             has_limits_by_call: false,
-            shares_seen_us: 0,
+            utilization_until_us: 0,
         }
     }
 
-    /// Asks everything anew.
-    pub(super) fn forget(&mut self) {
+    /// Forgets what is unsupported, so that everything is tried again.
+    pub(super) fn reset_capabilities(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
         self.links_unwired = 0;
         self.has_limits_by_call = false;
-        self.gpm.ask_support_again();
+        self.gpm.reset_support();
     }
 }
 
-/// Reads one GPU for one answer.
+/// Reads one GPU for one response.
 pub(super) struct Reader<'r, 'a> {
     pub(super) caller: &'r mut Caller<'a>,
     pub(super) device: Device,
     pub(super) gpu: &'r mut Gpu,
-    pub(super) own: Values,
-    pub(super) links: Vec<(u32, Values)>,
+    pub(super) own: WireValues,
+    pub(super) links: Vec<(u32, WireValues)>,
 }
 
 impl Reader<'_, '_> {
-    /// Whether any of these may have a value.
-    pub(super) fn wants(&self, signals: &[Signal]) -> bool {
+    /// Whether any of these signals may be supported.
+    pub(super) fn may_have(&self, signals: &[Signal]) -> bool {
         signals.iter().any(|signal| !self.gpu.absent.contains(*signal))
     }
 
@@ -112,8 +113,12 @@ impl Reader<'_, '_> {
         self.own.put(signal, Reading::Value(value));
     }
 
-    /// What a call gave.
-    pub(super) fn put(&mut self, called: Called, values: &[(Signal, f64)]) -> Result<(), Trouble> {
+    /// Stores the values of a call.
+    pub(super) fn put(
+        &mut self,
+        called: CallResult,
+        values: &[(Signal, f64)],
+    ) -> Result<(), ReadFailure> {
         for (signal, value) in values {
             let reading = reading(called, *value)?;
             if reading == Reading::Absent {
@@ -124,19 +129,26 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// A flag of several bits or none.
-    pub(super) fn flag(&mut self, called: Called, signal: Signal, on: bool) -> Result<(), Trouble> {
+    pub(super) fn flag(
+        &mut self,
+        called: CallResult,
+        signal: Signal,
+        on: bool,
+    ) -> Result<(), ReadFailure> {
         self.put(called, &[(signal, f64::from(u8::from(on)))])
     }
 
-    /// Fields that are one signal's each.
-    pub(super) fn fields(&mut self, wanted: &[(c_uint, Signal, f64)]) -> Result<(), Trouble> {
-        let wanted: Vec<&(c_uint, Signal, f64)> =
-            wanted.iter().filter(|(_, signal, _)| self.wants(&[*signal])).collect();
-        let mut asked: Vec<FieldValue> =
-            wanted.iter().map(|(id, ..)| fields::field(*id, 0)).collect();
-        let called = fields::ask(self.caller, self.device, &mut asked);
-        for ((_, signal, unit), field) in wanted.into_iter().zip(&asked) {
+    /// Reads fields that map to one signal each.
+    pub(super) fn fields(
+        &mut self,
+        requested: &[(c_uint, Signal, f64)],
+    ) -> Result<(), ReadFailure> {
+        let requested: Vec<&(c_uint, Signal, f64)> =
+            requested.iter().filter(|(_, signal, _)| self.may_have(&[*signal])).collect();
+        let mut values: Vec<FieldValue> =
+            requested.iter().map(|(id, ..)| fields::field(*id, 0)).collect();
+        let called = fields::read(self.caller, self.device, &mut values);
+        for ((_, signal, unit), field) in requested.into_iter().zip(&values) {
             let (outcome, value) = fields::outcome(field);
             self.put(
                 called.and_then(|code| if code == ffi::SUCCESS { outcome } else { called }),
@@ -147,14 +159,14 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The value, or why there is none. A call that this library does not have, and a value that this part does not
-/// have, are absent: neither will be there in the next second.
-pub(super) fn reading(called: Called, value: f64) -> Result<Reading<f64>, Trouble> {
+/// The value, or why there is none. A function missing from the library and a value missing from
+/// the GPU are both absent: neither will appear within seconds.
+pub(super) fn reading(called: CallResult, value: f64) -> Result<Reading<f64>, ReadFailure> {
     match called {
         Ok(ffi::SUCCESS) => Ok(Reading::Value(value)),
         Ok(ffi::NOT_SUPPORTED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Ok(Reading::Absent),
-        Ok(code) => match Trouble::of(code) {
-            Some(trouble) => Err(trouble),
+        Ok(code) => match ReadFailure::from_code(code) {
+            Some(failure) => Err(failure),
             None => Ok(Reading::Unreadable(ReadError::nvml(code))),
         },
     }
@@ -166,16 +178,16 @@ mod tests {
     use crate::nvml::caller::MissingCall;
 
     #[test]
-    fn codes_are_about_a_value_a_gpu_or_all() {
+    fn codes_classify_value_gpu_and_library_failures() {
         assert_eq!(reading(Ok(0), 4.0), Ok(Reading::Value(4.0)));
         assert_eq!(reading(Ok(3), 4.0), Ok(Reading::Absent));
         assert_eq!(reading(Err(MissingCall { name: None }), 4.0), Ok(Reading::Absent));
         let unknown = Ok(Reading::Unreadable(ReadError::nvml(999)));
         assert_eq!(reading(Ok(999), 4.0), unknown);
-        assert_eq!(reading(Ok(15), 4.0), Err(Trouble::Gpu(15)));
-        assert_eq!(reading(Ok(16), 4.0), Err(Trouble::Gpu(16)));
+        assert_eq!(reading(Ok(15), 4.0), Err(ReadFailure::Gpu(15)));
+        assert_eq!(reading(Ok(16), 4.0), Err(ReadFailure::Gpu(16)));
         for code in [1, 9, 18] {
-            assert_eq!(reading(Ok(code), 4.0), Err(Trouble::Library(code)));
+            assert_eq!(reading(Ok(code), 4.0), Err(ReadFailure::Library(code)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The child: answers a line with a line until there are no more.
+//! Child side: answers one line per request until its input ends.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -7,56 +7,56 @@ use std::io::{self, BufRead, Write};
 use crate::clock;
 use crate::nvml::caller::Caller;
 
-use super::note::Note;
+use super::current_call::CurrentCall;
 use super::session::Session;
-use super::wire::{Answer, Inventory, Refusal, Request};
+use super::wire::{InventoryRequest, NvmlUnavailable, WatchRequest, WatchResponse};
 
-/// Answers requests until the input ends, the library stops working or nobody reads any more. After a refusal the
-/// process should end: only a new one loads a library that was replaced.
+/// Serves requests until the input ends, the library fails or the output is closed. After an error
+/// the process must exit: only a new one loads a library that was replaced.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
-    let about = Cell::new(None);
-    let note = Note::on_stderr();
-    let mut before = |call: &str| note.write(call, about.get());
-    let mut caller = Some(&mut before as &mut dyn FnMut(&str));
+    let current_gpu = Cell::new(None);
+    let current_call = CurrentCall::on_stderr();
+    let mut on_call = |call: &str| current_call.write(call, current_gpu.get());
+    let mut caller = Some(&mut on_call as &mut dyn FnMut(&str));
     let mut session: Option<Session<'_>> = None;
-    let mut cpu_us_told = 0;
+    let mut cpu_us_reported = 0;
     let mut line = String::new();
     loop {
         line.clear();
         if input.read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let request = Request::of(&line).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "there is no such request")
-        })?;
-        let mut answer = Answer::empty();
-        if let Some(before) = caller.take() {
-            match start(library, before, &about, &request) {
+        let request = WatchRequest::parse(&line)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "unknown request"))?;
+        let mut response = WatchResponse::empty();
+        if let Some(on_call) = caller.take() {
+            match start(library, on_call, &current_gpu, &request) {
                 Ok(started) => session = Some(started),
-                Err(refusal) => answer.refusal = Some(refusal),
+                Err(unavailable) => response.unavailable = Some(unavailable),
             }
         }
         if let Some(session) = &mut session {
             let outcome = match &request {
-                Request::Inventory(_) => {
-                    session.inventory(&mut answer);
+                WatchRequest::Inventory(_) => {
+                    session.inventory(&mut response);
                     Ok(())
                 }
-                Request::Values(tier) => session.values(*tier, &mut answer),
+                WatchRequest::Values(tier) => session.values(*tier, &mut response),
             };
-            if let Err(refusal) = outcome {
-                answer = Answer { refusal: Some(refusal), ..Answer::empty() };
+            if let Err(unavailable) = outcome {
+                response =
+                    WatchResponse { unavailable: Some(unavailable), ..WatchResponse::empty() };
             }
         }
-        note.write("no call", None);
+        current_call.write("no call", None);
         let cpu_us = clock::process_cpu_us();
-        answer.cpu_us = cpu_us.saturating_sub(cpu_us_told);
-        cpu_us_told = cpu_us;
-        let mut text = serde_json::to_vec(&answer)?;
+        response.cpu_us = cpu_us.saturating_sub(cpu_us_reported);
+        cpu_us_reported = cpu_us;
+        let mut text = serde_json::to_vec(&response)?;
         text.push(b'\n');
         output.write_all(&text)?;
         output.flush()?;
-        if answer.refusal.is_some() {
+        if response.unavailable.is_some() {
             return Ok(());
         }
     }
@@ -64,24 +64,24 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
 
 fn start<'a>(
     library: &OsStr,
-    before: &'a mut dyn FnMut(&str),
-    about: &'a Cell<Option<u32>>,
-    request: &Request,
-) -> Result<Session<'a>, Refusal> {
-    let caller =
-        Caller::load(library, before).map_err(|err| Refusal::NoLibrary(err.to_string()))?;
+    on_call: &'a mut dyn FnMut(&str),
+    current_gpu: &'a Cell<Option<u32>>,
+    request: &WatchRequest,
+) -> Result<Session<'a>, NvmlUnavailable> {
+    let caller = Caller::load(library, on_call)
+        .map_err(|err| NvmlUnavailable::NoLibrary(err.to_string()))?;
     let inventory = match request {
-        Request::Inventory(inventory) => inventory.clone(),
-        Request::Values(_) => Inventory::default(),
+        WatchRequest::Inventory(inventory) => inventory.clone(),
+        WatchRequest::Values(_) => InventoryRequest::default(),
     };
-    Session::start(caller, about, inventory)
+    Session::start(caller, current_gpu, inventory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answers(library: &str, input: &str) -> (io::Result<()>, Vec<Answer>) {
+    fn responses(library: &str, input: &str) -> (io::Result<()>, Vec<WatchResponse>) {
         let mut output = Vec::new();
         let served = serve(OsStr::new(library), &mut input.as_bytes(), &mut output);
         let lines = output.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -89,21 +89,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_library_the_first_answer_is_the_last() {
+    fn missing_library_ends_the_session() {
         for library in ["/nonexistent/libnvidia-ml.so.1", "libc.so.6"] {
-            let (served, answers) = answers(library, "inventory\nfast\n");
+            let (served, responses) = responses(library, "inventory\nfast\n");
             assert!(served.is_ok());
-            assert_eq!(answers.len(), 1);
-            assert!(matches!(answers[0].refusal, Some(Refusal::NoLibrary(_))), "{answers:?}");
+            assert_eq!(responses.len(), 1);
+            assert!(
+                matches!(responses[0].unavailable, Some(NvmlUnavailable::NoLibrary(_))),
+                "{responses:?}"
+            );
         }
     }
 
     #[test]
-    fn nonsense_is_no_request() {
-        let (served, answers) = answers("/nonexistent/libnvidia-ml.so.1", "nonsense\n");
+    fn unknown_request_is_rejected() {
+        let (served, responses) = responses("/nonexistent/libnvidia-ml.so.1", "unknown\n");
         assert!(served.is_err());
-        assert_eq!(answers, []);
-        let (served, answers) = self::answers("/nonexistent/libnvidia-ml.so.1", "");
-        assert!(served.is_ok() && answers.is_empty());
+        assert_eq!(responses, []);
+        let (served, responses) = self::responses("/nonexistent/libnvidia-ml.so.1", "");
+        assert!(served.is_ok() && responses.is_empty());
     }
 }

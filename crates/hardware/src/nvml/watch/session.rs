@@ -1,6 +1,6 @@
-//! NVML, initialised: its GPUs, events, and what is kept between two requests.
+//! An initialised NVML session: GPUs, events, and state between two requests.
 
-mod opening;
+mod devices;
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -13,215 +13,217 @@ use farrier_fleet::health::signal::Signal;
 use crate::nvml::caller::{Caller, call};
 use crate::nvml::ffi::{self, EventSet, GpmMetricsGet, ProcessInfo, Return};
 
-use super::fields::HeldFields;
-use super::reader::{Gpu, Reader, Trouble};
-use super::tiers::Medium;
-use super::wire::{Answer, GpuValues, Inventory, Refusal, Values};
-use super::{CloseLook, GpuProcess, Tier, gpm};
+use super::fields::ThrottleFields;
+use super::reader::{Gpu, ReadFailure, Reader};
+use super::tiers::MediumRequest;
+use super::wire::{GpuValues, InventoryRequest, NvmlUnavailable, WatchResponse, WireValues};
+use super::{DetailedSample, NvmlProcess, Tier, gpm};
 
-/// The times that cost half a millisecond each are read with every third medium request: every thirty seconds.
-const DEAR_EVERY: u32 = 3;
-/// Where somebody looks on, activity is measured with every second one.
-const CLOSE_EVERY: u32 = 2;
-/// How many slow requests go by between two that ask for the energy.
+/// Throttle times cost half a millisecond each; read them with every third medium request (30 s).
+const EXPENSIVE_EVERY: u32 = 3;
+/// In interactive mode, activity is sampled with every second medium request.
+const INTERACTIVE_EVERY: u32 = 2;
+/// The energy counter is read with every fifth slow request.
 const ENERGY_EVERY: u32 = 5;
 
-/// Events that are taken in one request: more come with the next one.
+/// Events drained per request; the rest follows with the next one.
 const EVENTS_MAX: usize = 64;
 
-/// No code of NVML's: the GPU is left alone.
+/// Not an NVML code: the GPU is skipped.
 const AVOIDED: Return = Return::MAX;
 
-/// A library that works.
 pub(super) struct Session<'a> {
     caller: Caller<'a>,
-    /// The GPU that a call is about, for its name in case it hangs.
-    about: &'a Cell<Option<u32>>,
+    /// The GPU of the current call, recorded in case it hangs.
+    current_gpu: &'a Cell<Option<u32>>,
     gpus: Vec<Gpu>,
-    /// Numbers of GPUs that were not opened and were not known before, so that they have no name, and why not.
-    nameless: Vec<(u32, Return)>,
-    /// Numbers of GPUs to leave alone.
+    /// Indices of GPUs that did not open and whose identity is unknown, with the error.
+    unidentified: Vec<(u32, Return)>,
+    /// Indices of GPUs to skip.
     avoided: Vec<u32>,
-    /// Whether somebody looks on.
-    closely: bool,
+    interactive: bool,
     count: u32,
     driver: Reading<String>,
     events: EventSet,
-    mediums: u32,
-    slows: u32,
-    /// Slow requests for which a GPU has been lost.
-    lost_for: u32,
-    /// Whether nothing was counted anew since the start, and somebody looks on: what did not open a moment ago does not
-    /// open now either, and who looks once wants what was measured since.
+    medium_count: u32,
+    slow_count: u32,
+    /// Consecutive slow requests with a lost GPU.
+    lost_rounds: u32,
+    /// Interactive mode, with no recount since the start. What did not open a moment ago will not
+    /// open now, and a one-shot view needs the measurements made since.
     is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
-    room: Vec<ProcessInfo>,
+    process_buffer: Vec<ProcessInfo>,
 }
 
 impl<'a> Session<'a> {
     /// Initialises the library and opens its GPUs.
     pub(super) fn start(
         caller: Caller<'a>,
-        about: &'a Cell<Option<u32>>,
-        inventory: Inventory,
-    ) -> Result<Self, Refusal> {
+        current_gpu: &'a Cell<Option<u32>>,
+        inventory: InventoryRequest,
+    ) -> Result<Self, NvmlUnavailable> {
         match call!(caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => {}
-            Ok(code) => return Err(Refusal::Refused(NvmlStatus(code))),
-            Err(why) => return Err(Refusal::NoLibrary(why.to_string())),
+            Ok(code) => return Err(NvmlUnavailable::Refused(NvmlStatus(code))),
+            Err(why) => return Err(NvmlUnavailable::NoLibrary(why.to_string())),
         }
         let mut session = Self {
             caller,
-            about,
+            current_gpu,
             gpus: Vec::new(),
-            nameless: Vec::new(),
+            unidentified: Vec::new(),
             avoided: inventory.avoided,
-            closely: inventory.closely,
+            interactive: inventory.interactive,
             count: 0,
             driver: Reading::Absent,
             events: ptr::null_mut(),
-            mediums: 0,
-            slows: 0,
-            lost_for: 0,
-            is_fresh: inventory.closely,
+            medium_count: 0,
+            slow_count: 0,
+            lost_rounds: 0,
+            is_fresh: inventory.interactive,
             gpm: gpm::request(),
-            room: Vec::new(),
+            process_buffer: Vec::new(),
         };
         session.open(&inventory.known)?;
         Ok(session)
     }
 
-    /// What is known of the GPUs.
-    pub(super) fn inventory(&mut self, answer: &mut Answer) {
-        answer.driver = self.driver.value().cloned();
-        answer.cuda = if self.closely { self.cuda() } else { None };
-        (answer.count, answer.shut) = self.counted();
-        answer.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
+    pub(super) fn inventory(&mut self, response: &mut WatchResponse) {
+        response.driver = self.driver.value().cloned();
+        response.cuda = if self.interactive { self.cuda() } else { None };
+        (response.count, response.unopened) = self.count_opened();
+        response.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
     }
 
-    /// How many GPUs NVML lists and opens, and which it does not open.
-    fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
+    /// How many GPUs NVML lists and opens, and which ones do not open.
+    fn count_opened(&self) -> (Option<Reading<u32>>, Option<String>) {
         let gpus: Vec<(u32, NvmlStatus)> =
-            self.shut().map(|(index, code)| (index, NvmlStatus(code))).collect();
+            self.unopened().map(|(index, code)| (index, NvmlStatus(code))).collect();
         if gpus.is_empty() {
             return (Some(Reading::Value(self.count)), None);
         }
-        let may_not = gpus.iter().any(|(_, status)| *status == NvmlStatus::NO_PERMISSION);
-        let shut = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let is_denied = gpus.iter().any(|(_, status)| *status == NvmlStatus::NO_PERMISSION);
+        let unopened = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         let why = ReadError::GpusNotOpened { gpus };
-        // Whoever may not open a GPU does not know whether it would open.
-        if may_not {
+        // Without permission to open a GPU, whether it would open is unknown.
+        if is_denied {
             return (Some(Reading::Unreadable(why)), None);
         }
-        (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why.to_string()))
+        (Some(Reading::Value(self.count.saturating_sub(unopened))), Some(why.to_string()))
     }
 
-    /// Reads a tier.
-    pub(super) fn values(&mut self, tier: Tier, answer: &mut Answer) -> Result<(), Refusal> {
+    pub(super) fn values(
+        &mut self,
+        tier: Tier,
+        response: &mut WatchResponse,
+    ) -> Result<(), NvmlUnavailable> {
         match tier {
-            Tier::Fast => answer.xids = self.xids(),
+            Tier::Fast => response.xids = self.xids(),
             Tier::Medium => {
                 self.reopen();
-                answer.processes = Some(Vec::new());
+                response.processes = Some(Vec::new());
             }
             Tier::Slow => {
                 self.recount()?;
-                self.inventory(answer);
+                self.inventory(response);
             }
-            Tier::Rare => self.gpus.iter_mut().for_each(Gpu::forget),
+            Tier::Rare => self.gpus.iter_mut().for_each(Gpu::reset_capabilities),
         }
-        for place in 0..self.gpus.len() {
-            let read = self.read(place, tier, answer.processes.as_mut(), &mut answer.close);
-            answer.gpus.push(read.map_err(|code| Refusal::Refused(NvmlStatus(code)))?);
+        for index in 0..self.gpus.len() {
+            let read = self.read(index, tier, response.processes.as_mut(), &mut response.detailed);
+            response.gpus.push(read.map_err(|code| NvmlUnavailable::Refused(NvmlStatus(code)))?);
         }
-        self.about.set(None);
+        self.current_gpu.set(None);
         if tier == Tier::Medium {
-            self.mediums = self.mediums.wrapping_add(1);
+            self.medium_count = self.medium_count.wrapping_add(1);
         }
         if tier == Tier::Slow {
-            self.slows = self.slows.wrapping_add(1);
+            self.slow_count = self.slow_count.wrapping_add(1);
         }
         Ok(())
     }
 
-    /// Reads a tier of one GPU; an error is the library's.
+    /// Reads one tier of one GPU. `Err` is a failure of the whole library.
     fn read(
         &mut self,
-        place: usize,
+        index: usize,
         tier: Tier,
-        processes: Option<&mut Vec<GpuProcess>>,
-        close: &mut Vec<CloseLook>,
+        processes: Option<&mut Vec<NvmlProcess>>,
+        detailed: &mut Vec<DetailedSample>,
     ) -> Result<GpuValues, Return> {
-        let held = HeldFields::of_driver(self.driver.value().map_or("", String::as_str));
-        let every = if self.closely { CLOSE_EVERY } else { DEAR_EVERY };
-        let with_activity = self.mediums.is_multiple_of(every);
-        let gpu = &mut self.gpus[place];
-        self.about.set(Some(gpu.identity.index));
+        let throttle = ThrottleFields::for_driver(self.driver.value().map_or("", String::as_str));
+        let every = if self.interactive { INTERACTIVE_EVERY } else { EXPENSIVE_EVERY };
+        let with_activity = self.medium_count.is_multiple_of(every);
+        let gpu = &mut self.gpus[index];
+        self.current_gpu.set(Some(gpu.identity.index));
         let uuid = gpu.identity.uuid.clone();
-        let mut nothing = Vec::new();
-        let processes = processes.unwrap_or(&mut nothing);
+        let mut discarded = Vec::new();
+        let processes = processes.unwrap_or(&mut discarded);
         let from = processes.len();
-        let (mut own, mut links) = (Values::default(), Vec::new());
+        let (mut own, mut links) = (WireValues::default(), Vec::new());
         let read = match gpu.handle {
-            Err(code) => Err(Trouble::Gpu(code)),
+            Err(code) => Err(ReadFailure::Gpu(code)),
             Ok(device) => {
                 let mut reader = Reader { caller: &mut self.caller, device, gpu, own, links };
                 let outcome = match tier {
                     Tier::Fast => reader.fast(),
-                    Tier::Medium => reader.medium(&mut Medium {
-                        held,
-                        with_dear: !self.closely && self.mediums.is_multiple_of(DEAR_EVERY),
+                    Tier::Medium => reader.medium(&mut MediumRequest {
+                        throttle,
+                        with_expensive: !self.interactive
+                            && self.medium_count.is_multiple_of(EXPENSIVE_EVERY),
                         with_activity,
                         gpm: &mut self.gpm,
-                        room: &mut self.room,
+                        buffer: &mut self.process_buffer,
                         processes,
                     }),
-                    Tier::Slow => reader.slow(self.slows.is_multiple_of(ENERGY_EVERY)),
-                    Tier::Rare => reader.rare(!self.closely),
+                    Tier::Slow => reader.slow(self.slow_count.is_multiple_of(ENERGY_EVERY)),
+                    Tier::Rare => reader.rare(!self.interactive),
                 };
-                if self.closely && tier == Tier::Medium && outcome.is_ok() {
-                    close.push(reader.close_look());
+                if self.interactive && tier == Tier::Medium && outcome.is_ok() {
+                    detailed.push(reader.detailed_sample());
                 }
                 (own, links) = (reader.own, reader.links);
                 outcome
             }
         };
-        let gpu = &mut self.gpus[place];
-        gpu.trouble[tier as usize] = match read {
+        let gpu = &mut self.gpus[index];
+        gpu.failure[tier as usize] = match read {
             Ok(()) => None,
-            Err(Trouble::Gpu(code)) => Some(code),
-            Err(Trouble::Library(code)) => return Err(code),
+            Err(ReadFailure::Gpu(code)) => Some(code),
+            Err(ReadFailure::Library(code)) => return Err(code),
         };
-        let trouble = gpu.trouble[tier as usize];
-        if trouble.is_some() {
-            // What was read before the GPU fell silent is half a picture.
-            (own, links) = (Values::default(), Vec::new());
+        let failure = gpu.failure[tier as usize];
+        if failure.is_some() {
+            // Values read before the GPU failed are incomplete; drop them.
+            (own, links) = (WireValues::default(), Vec::new());
             processes.truncate(from);
         }
-        if tier == Tier::Fast || trouble.is_some() {
-            let found = |holds: fn(Return) -> bool| {
-                gpu.trouble.iter().flatten().copied().find(|code| holds(*code))
+        if tier == Tier::Fast || failure.is_some() {
+            let first_code = |matches: fn(Return) -> bool| {
+                gpu.failure.iter().flatten().copied().find(|code| matches(*code))
             };
-            let flag = |found: Option<Return>| Reading::Value(f64::from(u8::from(found.is_some())));
-            let (lost, reset) = (found(is_lost), found(|code| code == ffi::RESET_REQUIRED));
+            let flag = |code: Option<Return>| Reading::Value(f64::from(u8::from(code.is_some())));
+            let (lost, reset) =
+                (first_code(is_lost), first_code(|code| code == ffi::RESET_REQUIRED));
             own.put(Signal::GpuLost, flag(lost));
             own.put(
                 Signal::GpuResetRequired,
                 match (lost, reset) {
-                    // Whether a reset would do, nobody says of a GPU that is lost.
+                    // NVML does not say whether a reset would recover a lost GPU.
                     (Some(code), None) => Reading::Unreadable(ReadError::nvml(code)),
                     (_, reset) => flag(reset),
                 },
             );
         }
-        let trouble = trouble.map(|code| match code {
+        let failure = failure.map(|code| match code {
             AVOIDED => ReadError::CallStuck { avoid_s: None },
             code => ReadError::nvml(code),
         });
-        Ok(GpuValues { gpu: uuid, own, links, trouble })
+        Ok(GpuValues { gpu: uuid, own, links, failure })
     }
 
-    /// The newest CUDA of the driver, as NVML numbers it.
+    /// The newest CUDA version that the driver supports, in NVML's encoding.
     fn cuda(&mut self) -> Option<u32> {
         let mut version: c_int = 0;
         let name =
@@ -229,7 +231,7 @@ impl<'a> Session<'a> {
         u32::try_from(version).ok().filter(|_| name == Ok(ffi::SUCCESS))
     }
 
-    /// Xids since the last look.
+    /// Xids since the last request.
     fn xids(&mut self) -> Vec<(GpuUuid, u64)> {
         let mut xids = Vec::new();
         if self.events.is_null() {

@@ -1,6 +1,6 @@
-//! When a child is started, asked, left behind and let go. Time is an argument, and so are the children.
+//! Starts, polls, abandons and stops probe children. Time and the children are injected.
 
-mod trouble;
+mod failures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -9,41 +9,40 @@ use std::time::Duration;
 use farrier_facts::node::ReadError;
 use farrier_fleet::health::observation::{GpuIdentity, Subject};
 
-use super::prober::{Asked, Children, Prober};
-use super::wire::{Answer, FORM, Inventory, Request, Seen};
-use super::{Pace, ProbeReport, ProbeSaid, Tier};
+use super::probe_child::{ProbeChild, ProbeReply, ProbeSpawner};
+use super::wire::{InventoryRequest, ReportedSignals, SIGNALS_HASH, WatchRequest, WatchResponse};
+use super::{Pace, ProbeEvent, ProbeReport, Tier};
 
-/// How long answers may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadlines {
     pub(super) answer: Duration,
     pub(super) start: Duration,
-    /// How long a GPU is left alone after a call about it has not returned.
+    /// How long to skip a GPU after a call about it hung.
     pub(super) avoid: Duration,
-    /// How often is asked.
     pub(super) pace: Pace,
 }
 
-/// At most so many children are alive. A second one shows whether the first has bad luck or the driver hangs.
+/// Limit of children alive at once. The second one shows whether only the first is stuck or the
+/// driver hangs.
 const ALIVE_MAX: usize = 2;
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// Answers for so long mean that the trouble is over, and that the next one starts with a short pause.
-const WELL: Duration = Duration::from_secs(60);
-/// A child that was told to go and is still there is stuck.
-const GOING: Duration = Duration::from_secs(2);
-/// How often children that should be gone are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// After answering for this long a child counts as stable, and the back-off is reset.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// A child still alive this long after being asked to exit is stuck.
+const EXIT_GRACE: Duration = Duration::from_secs(2);
+/// How often exiting children are checked.
+const EXIT_POLL: Duration = Duration::from_secs(1);
 
-/// What a turn came to.
+/// The result of a step.
 #[derive(Debug)]
-pub(super) struct Turn {
-    pub(super) said: Vec<ProbeSaid>,
-    /// When the next is due.
-    pub(super) again_at: Duration,
+pub(super) struct Step {
+    pub(super) events: Vec<ProbeEvent>,
+    /// When the next step is due.
+    pub(super) next_at: Duration,
 }
 
-struct Current<C> {
+struct ActiveChild<C> {
     child: C,
     since: Duration,
     /// Whether it has answered the first request.
@@ -51,136 +50,135 @@ struct Current<C> {
     due: [Duration; 4],
 }
 
-/// A child that should go.
-struct Leaving<C> {
+/// A child that was asked to exit or killed.
+struct ExitingChild<C> {
     child: C,
     since: Duration,
     hung: bool,
 }
 
-/// Keeps a probe running.
-pub(super) struct Supervisor<C: Children> {
+pub(super) struct Supervisor<C: ProbeSpawner> {
     children: C,
     deadlines: Deadlines,
-    current: Option<Current<C::Child>>,
-    leaving: Vec<Leaving<C::Child>>,
+    current: Option<ActiveChild<C::Child>>,
+    exiting: Vec<ExitingChild<C::Child>>,
     start_at: Duration,
     backoff: Duration,
-    /// Something was reported that `Back` has to take back.
-    is_ill: bool,
-    answers: bool,
-    stuck_said: Option<u32>,
+    /// A failure was reported and `Recovered` is still to come.
+    is_degraded: bool,
+    is_answering: bool,
+    stuck_reported: Option<u32>,
     inventory: Vec<GpuIdentity>,
-    /// GPUs by number that are left alone until a time: a call about them did not return, and the next child should
-    /// be of use for the others.
+    /// Indices of GPUs to skip, and until when: a call about them hung, and the next child should
+    /// still serve the others.
     avoided: BTreeMap<u32, Duration>,
-    /// Calls that have not returned, in words, by the GPU that they were about; until it answers again.
-    calls: BTreeMap<Option<u32>, String>,
-    /// Of which it was last said that a call is stuck.
-    calls_said: BTreeSet<Subject>,
-    /// Of which it was said since the start whether a call is stuck.
-    calls_known: BTreeSet<Subject>,
-    seen: Seen,
+    /// Descriptions of calls that have not returned, by GPU index, until the GPU answers again.
+    stuck_calls: BTreeMap<Option<u32>, String>,
+    /// Subjects last reported with a stuck call.
+    calls_reported: BTreeSet<Subject>,
+    /// Subjects for which either state was reported since the start.
+    call_states_reported: BTreeSet<Subject>,
+    reported_signals: ReportedSignals,
 }
 
-impl<C: Children> Supervisor<C> {
+impl<C: ProbeSpawner> Supervisor<C> {
     pub(super) fn new(children: C, deadlines: Deadlines, known: Vec<GpuIdentity>) -> Self {
         Self {
             children,
             deadlines,
             current: None,
-            leaving: Vec::new(),
+            exiting: Vec::new(),
             start_at: Duration::ZERO,
             backoff: BACKOFF_MIN,
-            is_ill: false,
-            answers: false,
-            stuck_said: None,
+            is_degraded: false,
+            is_answering: false,
+            stuck_reported: None,
             inventory: known,
             avoided: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            calls_said: BTreeSet::new(),
-            calls_known: BTreeSet::new(),
-            seen: Seen::default(),
+            stuck_calls: BTreeMap::new(),
+            calls_reported: BTreeSet::new(),
+            call_states_reported: BTreeSet::new(),
+            reported_signals: ReportedSignals::default(),
         }
     }
 
-    /// Does what is due, at most one request of it.
-    pub(super) fn turn(&mut self, now: Duration, stop: &AtomicBool) -> Turn {
-        let mut said = Vec::new();
-        self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
+    /// Performs what is due, sending at most one request.
+    pub(super) fn step(&mut self, now: Duration, stop: &AtomicBool) -> Step {
+        let mut events = Vec::new();
+        self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
         let stuck = self.stuck(now);
-        if self.stuck_said.is_some_and(|said| said != stuck) {
-            self.say_node(None, stuck, &mut said);
+        if self.stuck_reported.is_some_and(|reported| reported != stuck) {
+            self.report_node(None, stuck, &mut events);
         }
         self.try_avoided_again(now);
         if self.current.is_none() {
-            self.start(now, &mut said);
+            self.start(now, &mut events);
         }
         if let Some(current) = self.current.take() {
-            self.ask(current, now, stop, &mut said);
+            self.request(current, now, stop, &mut events);
         }
         let due = match &self.current {
             Some(current) if current.is_started => current.due.iter().copied().min(),
             Some(_) => Some(now),
             None => Some(self.start_at.max(now + BACKOFF_MIN / 2)),
         };
-        let look = (!self.leaving.is_empty()).then_some(now + LOOK);
-        let again_at = [due, look].into_iter().flatten().min().unwrap_or(now + LOOK).max(now);
-        Turn { said, again_at }
+        let look = (!self.exiting.is_empty()).then_some(now + EXIT_POLL);
+        let next_at = [due, look].into_iter().flatten().min().unwrap_or(now + EXIT_POLL).max(now);
+        Step { events, next_at }
     }
 
-    /// Waits for so long; whether the child ended meanwhile.
-    pub(super) fn idle(&mut self, limit: Duration) -> bool {
+    /// Waits up to `limit`. Returns whether the child exited.
+    pub(super) fn wait_for_exit(&mut self, limit: Duration) -> bool {
         if let Some(current) = &mut self.current {
-            current.child.idle(limit)
+            current.child.wait_for_exit(limit)
         } else {
             std::thread::sleep(limit);
             false
         }
     }
 
-    /// Whether no child runs, and the next is to be started.
-    pub(super) fn waits(&self) -> bool {
+    /// Whether no child runs and the next start is pending.
+    pub(super) fn is_backing_off(&self) -> bool {
         self.current.is_none()
     }
 
-    /// What stood in the way may be over: the next start does not wait, and if it is not over the pauses are short again.
-    pub(super) fn hurry(&mut self, now: Duration) {
+    /// The obstacle may be gone: start the next child now and reset the back-off.
+    pub(super) fn retry_now(&mut self, now: Duration) {
         self.start_at = self.start_at.min(now);
         self.backoff = BACKOFF_MIN;
     }
 
-    /// Ends the child. One that is stuck is left.
-    pub(super) fn end(mut self) {
-        self.rest(Duration::ZERO);
+    /// Stops the child. A stuck one is abandoned.
+    pub(super) fn shutdown(mut self) {
+        self.stop_child(Duration::ZERO);
     }
 
-    /// Ends the child, and says whether none is left: of one that is stuck nothing is known.
-    pub(super) fn rest(&mut self, now: Duration) -> bool {
+    /// Stops the child. Returns whether no child is left; a stuck one may still hold the GPU open.
+    pub(super) fn stop_child(&mut self, now: Duration) -> bool {
         if let Some(mut current) = self.current.take() {
-            current.child.dismiss();
-            if !current.child.idle(Duration::from_millis(200)) {
+            current.child.request_exit();
+            if !current.child.wait_for_exit(Duration::from_millis(200)) {
                 current.child.kill();
-                current.child.idle(Duration::from_millis(200));
+                current.child.wait_for_exit(Duration::from_millis(200));
             }
-            self.leave(current.child, false, now);
+            self.abandon(current.child, false, now);
         }
-        self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
-        self.leaving.is_empty()
+        self.exiting.retain_mut(|exiting| exiting.child.exit_status().is_none());
+        self.exiting.is_empty()
     }
 
-    /// Children that were left behind and do not go.
+    /// Abandoned children that do not exit.
     fn stuck(&self, now: Duration) -> u32 {
-        let stuck = |leaving: &&Leaving<C::Child>| {
-            leaving.hung || now.saturating_sub(leaving.since) >= GOING
+        let stuck = |exiting: &&ExitingChild<C::Child>| {
+            exiting.hung || now.saturating_sub(exiting.since) >= EXIT_GRACE
         };
-        count(self.leaving.iter().filter(stuck).count())
+        count(self.exiting.iter().filter(stuck).count())
     }
 
-    /// When the time of a GPU that is left alone is over, a new child asks about it too.
+    /// Once a GPU's skip time is over, replaces the child by one that reads it again.
     fn try_avoided_again(&mut self, now: Duration) {
-        // While the child that asked about it is still stuck, another one would be.
-        if self.avoided.is_empty() || !self.leaving.is_empty() {
+        // While the child that hung on it is still stuck, another one would hang too.
+        if self.avoided.is_empty() || !self.exiting.is_empty() {
             return;
         }
         let before = self.avoided.len();
@@ -188,154 +186,160 @@ impl<C: Children> Supervisor<C> {
         if self.avoided.len() < before
             && let Some(mut current) = self.current.take()
         {
-            current.child.dismiss();
-            self.leave(current.child, false, now);
+            current.child.request_exit();
+            self.abandon(current.child, false, now);
             self.start_at = now;
         }
     }
 
-    fn start(&mut self, now: Duration, said: &mut Vec<ProbeSaid>) {
-        if now < self.start_at || self.leaving.len() >= ALIVE_MAX {
+    fn start(&mut self, now: Duration, events: &mut Vec<ProbeEvent>) {
+        if now < self.start_at || self.exiting.len() >= ALIVE_MAX {
             return;
         }
         match self.children.start() {
             Ok(child) => {
                 let due = [now; 4];
-                self.current = Some(Current { child, since: now, is_started: false, due });
+                self.current = Some(ActiveChild { child, since: now, is_started: false, due });
             }
             Err(err) => {
                 let why = err.to_string();
-                self.fall_ill(now, &ReadError::ProbeEnded { detail: why.clone() }, said);
-                said.push(ProbeSaid::Died { why });
+                self.enter_failure(now, &ReadError::ProbeEnded { detail: why.clone() }, events);
+                events.push(ProbeEvent::Died { why });
             }
         }
     }
 
-    fn ask(
+    fn request(
         &mut self,
-        mut current: Current<C::Child>,
+        mut current: ActiveChild<C::Child>,
         now: Duration,
         stop: &AtomicBool,
-        said: &mut Vec<ProbeSaid>,
+        events: &mut Vec<ProbeEvent>,
     ) {
         let (request, tier, deadline) = if !current.is_started {
             let known = self.inventory.clone();
             let avoided = self.avoided.keys().copied().collect();
-            let closely = self.deadlines.pace.is_close();
-            let request = Request::Inventory(Inventory { known, avoided, closely });
+            let interactive = self.deadlines.pace.is_interactive();
+            let request = WatchRequest::Inventory(InventoryRequest { known, avoided, interactive });
             (request, Tier::Slow, self.deadlines.start)
         } else if let Some(tier) = next_due(&current.due, now) {
-            (Request::Values(tier), tier, self.deadlines.answer)
-        } else if current.child.ended().is_some() {
-            return self.died(current.child, now, said);
+            (WatchRequest::Values(tier), tier, self.deadlines.answer)
+        } else if current.child.exit_status().is_some() {
+            return self.died(current.child, now, events);
         } else {
             self.current = Some(current);
             return;
         };
-        match current.child.ask(&request.line(), deadline, stop) {
-            Asked::Line(line) => self.answered(current, &request, tier, &line, now, said),
-            Asked::Late => self.hung(current.child, deadline, now, said),
-            Asked::Ended => self.died(current.child, now, said),
-            Asked::Babble => self.babbled(current.child, now, said),
-            Asked::Stopped => self.current = Some(current),
+        match current.child.request(&request.line(), deadline, stop) {
+            ProbeReply::Line(line) => self.answered(current, &request, tier, &line, now, events),
+            ProbeReply::TimedOut => self.hung(current.child, deadline, now, events),
+            ProbeReply::Exited => self.died(current.child, now, events),
+            ProbeReply::Malformed => self.malformed(current.child, now, events),
+            ProbeReply::Stopped => self.current = Some(current),
         }
     }
 
     fn answered(
         &mut self,
-        mut current: Current<C::Child>,
-        request: &Request,
+        mut current: ActiveChild<C::Child>,
+        request: &WatchRequest,
         tier: Tier,
         line: &[u8],
         now: Duration,
-        said: &mut Vec<ProbeSaid>,
+        events: &mut Vec<ProbeEvent>,
     ) {
-        let answer = serde_json::from_slice::<Answer>(line).ok().filter(|it| it.form == FORM);
-        let Some(mut answer) = answer else { return self.babbled(current.child, now, said) };
-        if let Some(refusal) = answer.refusal.take() {
-            return self.refused(current.child, refusal, now, said);
+        let response = serde_json::from_slice::<WatchResponse>(line)
+            .ok()
+            .filter(|response| response.signals_hash == SIGNALS_HASH);
+        let Some(mut response) = response else {
+            return self.malformed(current.child, now, events);
+        };
+        if let Some(unavailable) = response.unavailable.take() {
+            return self.refused(current.child, unavailable, now, events);
         }
         let mut samples = Vec::new();
-        if let Some(inventory) = &answer.inventory {
-            samples = self.seen.keep(inventory);
+        if let Some(inventory) = &response.inventory {
+            samples = self.reported_signals.retain_listed(inventory);
             self.inventory.clone_from(inventory);
-            self.forget_calls(&mut samples);
+            self.drop_unlisted_calls(&mut samples);
         }
-        for gpu in &mut answer.gpus {
-            if let Some(ReadError::CallStuck { avoid_s }) = &mut gpu.trouble {
+        for gpu in &mut response.gpus {
+            if let Some(ReadError::CallStuck { avoid_s }) = &mut gpu.failure {
                 *avoid_s = Some(self.deadlines.avoid.as_secs());
             }
         }
-        let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
-            return self.babbled(current.child, now, said);
+        let Some(values) = self.reported_signals.samples(tier, std::mem::take(&mut response.gpus))
+        else {
+            return self.malformed(current.child, now, events);
         };
         samples.extend(values);
-        if now.saturating_sub(current.since) >= WELL {
+        if now.saturating_sub(current.since) >= STABLE_AFTER {
             self.backoff = BACKOFF_MIN;
         }
         let stuck = self.stuck(now);
-        let news = !self.answers;
-        self.answers = true;
+        let is_first = !self.is_answering;
+        self.is_answering = true;
         let mut report = ProbeReport {
             tier,
-            inventory: answer.inventory,
+            inventory: response.inventory,
             samples,
-            processes: answer.processes,
-            xids: answer.xids,
-            cpu_us: answer.cpu_us,
-            driver: answer.driver,
-            cuda: answer.cuda,
-            close: answer.close,
+            processes: response.processes,
+            xids: response.xids,
+            cpu_us: response.cpu_us,
+            driver: response.driver,
+            cuda: response.cuda,
+            detailed: response.detailed,
         };
-        if let Some(count) = answer.count {
+        if let Some(count) = response.count {
             let count = count.map(f64::from);
-            self.node_samples(Some((count, answer.shut)), stuck, &mut report.samples);
-        } else if news {
+            self.node_samples(Some((count, response.unopened)), stuck, &mut report.samples);
+        } else if is_first {
             self.node_samples(None, stuck, &mut report.samples);
         }
-        said.push(ProbeSaid::Report(report));
+        events.push(ProbeEvent::Report(report));
         match request {
-            Request::Inventory(_) => current.is_started = true,
-            Request::Values(tier) => {
+            WatchRequest::Inventory(_) => current.is_started = true,
+            WatchRequest::Values(tier) => {
                 let due = &mut current.due[*tier as usize];
                 *due += self.deadlines.pace.period(*tier);
-                // After a pause what was missed is not made up for.
+                // Missed polls are not made up for.
                 if *due <= now {
                     *due = now + self.deadlines.pace.period(*tier);
                 }
             }
         }
-        if std::mem::take(&mut self.seen.has_returned) {
+        if std::mem::take(&mut self.reported_signals.has_returned) {
             current.due = [now; 4];
         }
-        // A call that hangs may be in any tier.
-        let is_well = current.is_started && current.due.iter().all(|due| *due > now);
-        if is_well {
-            self.say_free(said);
+        // A stuck call could be in any tier, so wait until every tier has answered.
+        let is_healthy = current.is_started && current.due.iter().all(|due| *due > now);
+        if is_healthy {
+            self.report_no_stuck_calls(events);
         }
-        if is_well && self.leaving.is_empty() {
-            let before = self.calls.len();
-            self.calls.retain(|gpu, _| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu)));
-            if self.calls.len() < before {
-                self.say_node(None, stuck, said);
+        if is_healthy && self.exiting.is_empty() {
+            let before = self.stuck_calls.len();
+            self.stuck_calls
+                .retain(|gpu, _| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu)));
+            if self.stuck_calls.len() < before {
+                self.report_node(None, stuck, events);
             }
         }
-        if self.is_ill && is_well && self.hears_the_others() {
-            self.is_ill = false;
-            said.push(ProbeSaid::Back);
+        if self.is_degraded && is_healthy && self.only_avoided_are_missing() {
+            self.is_degraded = false;
+            events.push(ProbeEvent::Recovered);
         }
         self.current = Some(current);
     }
 
-    /// Whether what is not heard is only that of GPUs which are left alone: theirs is a finding, and unreadable.
-    fn hears_the_others(&self) -> bool {
+    /// Whether only skipped GPUs are missing; those have a finding and unreadable signals.
+    fn only_avoided_are_missing(&self) -> bool {
         let is_avoided = |gpu: &Option<u32>| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu));
-        let only_avoided = !self.calls.is_empty() && self.calls.keys().all(is_avoided);
-        self.leaving.is_empty() || only_avoided
+        let only_avoided = !self.stuck_calls.is_empty() && self.stuck_calls.keys().all(is_avoided);
+        self.exiting.is_empty() || only_avoided
     }
 }
 
-/// The tier that is due for longest: where the driver is slow, the fastest must not keep the others waiting.
+/// The tier overdue for longest. With a slow driver, the fast tier must not starve the others.
 fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
     let tier = Tier::ALL.into_iter().min_by_key(|tier| due[*tier as usize])?;
     (due[tier as usize] <= now).then_some(tier)

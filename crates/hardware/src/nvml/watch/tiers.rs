@@ -1,11 +1,12 @@
-//! Which call gives which signal, and how often.
+//! Which call provides which signal, and how often.
 //!
-//! The order is by cost: processor time of a call that is made as seldom as it is here, measured on an H200 with driver
-//! 580.159.04. (Made again and again, most calls are answered from a cache and cost 2 us: that is not what a poll
-//! costs.) What costs less than 50 us is read every second; the recovery action (120 us), errors and processes every ten;
-//! GPM (2 ms; its second sample after ten) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
-//! minute; energy (3.3 ms) every five; the card's own checksum (70 ms) every hour. Never read here: PCIe
-//! throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+//! Ordered by cost: CPU time of a call at the rate used here, measured on an H200 with driver
+//! 580.159.04. (Called in a tight loop, most calls are answered from a cache and cost 2 us; that is
+//! not what polling costs.) Calls below 50 us run every second; the recovery action (120 us),
+//! errors and processes every ten; GPM (2 ms; its second sample after ten) and two of the throttle
+//! times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every minute;
+//! energy (3.3 ms) every five minutes; the InfoROM checksum (70 ms) every hour. Never read here:
+//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; free in sysfs).
 
 use std::ffi::{c_int, c_uint};
 
@@ -14,37 +15,38 @@ use farrier_fleet::health::signal::Signal;
 use crate::nvml::caller::call;
 use crate::nvml::ffi::{self, GpmMetricsGet, ProcessInfo};
 
-use super::GpuProcess;
-use super::fields::{self, HeldFields, float};
-use super::reader::{Reader, Trouble};
+use super::NvmlProcess;
+use super::fields::{self, ThrottleFields, float};
+use super::reader::{ReadFailure, Reader};
 
 /// `NVML_CLOCK_SM`, `NVML_CLOCK_MEM`
 const CLOCK_SM: c_uint = 1;
 const CLOCK_MEMORY: c_uint = 2;
 
-/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
+/// Nanoseconds to seconds: the driver counts throttle times in nanoseconds (nvml-wrapper 0.13.0
+/// `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
-/// Asked every ten seconds, and at once after an Xid.
+/// Read every ten seconds, and at once after an Xid.
 const RECOVERY_ACTION: (c_uint, Signal, f64) =
     (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
 
-/// What a medium request needs besides the GPU.
-pub(super) struct Medium<'m> {
-    pub(super) held: HeldFields,
-    /// Whether what costs milliseconds is due as well.
-    pub(super) with_dear: bool,
-    /// Whether activity is due.
+/// Inputs of a medium request besides the GPU.
+pub(super) struct MediumRequest<'m> {
+    pub(super) throttle: ThrottleFields,
+    /// Whether calls that cost milliseconds are due as well.
+    pub(super) with_expensive: bool,
+    /// Whether GPM activity is due.
     pub(super) with_activity: bool,
     pub(super) gpm: &'m mut GpmMetricsGet,
-    pub(super) room: &'m mut Vec<ProcessInfo>,
-    pub(super) processes: &'m mut Vec<GpuProcess>,
+    pub(super) buffer: &'m mut Vec<ProcessInfo>,
+    pub(super) processes: &'m mut Vec<NvmlProcess>,
 }
 
-/// Makes a call that gives one number of a device, if anybody wants it.
+/// Reads one number of a device, unless it is known to be unsupported.
 macro_rules! number {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let mut number: c_uint = 0;
             let called =
                 call!($self.caller, ffi::DeviceNumber, $name, $self.device, &raw mut number);
@@ -53,10 +55,10 @@ macro_rules! number {
     };
 }
 
-/// The same for a call that is given a choice first.
+/// Like `number!`, for a call with a selector argument.
 macro_rules! choice {
     ($self:ident, $name:literal, $choice:expr, $signal:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let mut number: c_uint = 0;
             let called = call!(
                 $self.caller,
@@ -71,10 +73,10 @@ macro_rules! choice {
     };
 }
 
-/// The same for a call that gives two numbers, of which the first counts.
+/// Like `number!`, for a call that returns two numbers, of which the first is used.
 macro_rules! first_of_two {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let (mut number, mut other): (c_uint, c_uint) = (0, 0);
             let (first, second) = (&raw mut number, &raw mut other);
             let called = call!($self.caller, ffi::DevicePair, $name, $self.device, first, second);
@@ -84,9 +86,9 @@ macro_rules! first_of_two {
 }
 
 impl Reader<'_, '_> {
-    pub(super) fn fast(&mut self) -> Result<(), Trouble> {
+    pub(super) fn fast(&mut self) -> Result<(), ReadFailure> {
         if std::mem::take(&mut self.gpu.had_xid) {
-            // What is to be done about it may have changed, and nobody should wait ten seconds to hear of it.
+            // The recovery action may have changed; do not wait ten seconds for it.
             self.fields(&[RECOVERY_ACTION])?;
         }
         self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
@@ -99,7 +101,7 @@ impl Reader<'_, '_> {
         self.memory()
     }
 
-    pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
+    pub(super) fn medium(&mut self, medium: &mut MediumRequest<'_>) -> Result<(), ReadFailure> {
         self.fields(&[
             RECOVERY_ACTION,
             (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
@@ -110,17 +112,18 @@ impl Reader<'_, '_> {
             (fields::ROWS_UNCORRECTED, Signal::GpuRowsUncorrected, 1.0),
             (fields::ROWS_PENDING, Signal::GpuRowsPending, 1.0),
             (fields::ROWS_FAILED, Signal::GpuRowsFailed, 1.0),
-            (fields::HELD_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
-            (fields::HELD_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
-            (medium.held.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
+            (fields::THROTTLE_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
+            (fields::THROTTLE_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
+            (medium.throttle.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
         ])?;
-        if medium.with_dear {
+        if medium.with_expensive {
             self.fields(&[
-                (medium.held.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
-                (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
+                (medium.throttle.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
+                (medium.throttle.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
         }
-        // The second sample does not wait for half a minute: a new child would be as good as blind for so long.
+        // Take the second GPM sample without waiting half a minute: until then a new child has no
+        // activity to report.
         if medium.with_activity || !self.gpu.gpm.has_measured() {
             self.gpm(medium.gpm)?;
         }
@@ -129,14 +132,14 @@ impl Reader<'_, '_> {
         first_of_two!(self, "nvmlDeviceGetDecoderUtilization", Signal::GpuDecoder, 0.01);
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         self.nvlinks()?;
-        self.processes(medium.room, medium.processes)
+        self.processes(medium.buffer, medium.processes)
     }
 
-    /// `with_dear`: whether the energy is due as well.
-    pub(super) fn slow(&mut self, with_dear: bool) -> Result<(), Trouble> {
+    /// `with_expensive`: whether the energy counter is due as well.
+    pub(super) fn slow(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         self.margin()?;
         self.pcie()?;
-        if with_dear && self.wants(&[Signal::GpuEnergy]) {
+        if with_expensive && self.may_have(&[Signal::GpuEnergy]) {
             let mut energy_mj = 0;
             let called = call!(
                 self.caller,
@@ -161,13 +164,13 @@ impl Reader<'_, '_> {
         self.fabric()
     }
 
-    /// `with_dear`: whether the card's own checksum is due as well.
-    pub(super) fn rare(&mut self, with_dear: bool) -> Result<(), Trouble> {
+    /// `with_expensive`: whether the InfoROM checksum is due as well.
+    pub(super) fn rare(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
         number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
         number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
-        if with_dear && self.wants(&[Signal::GpuInforomValid]) {
+        if with_expensive && self.may_have(&[Signal::GpuInforomValid]) {
             let called =
                 call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
             let valid = called == Ok(ffi::SUCCESS);
@@ -178,15 +181,15 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The field costs 2 us where the call costs 175; older drivers have the call only.
-    fn power_limits(&mut self) -> Result<(), Trouble> {
+    /// The field costs 2 us and the call 175 us; older drivers have only the call.
+    fn power_limits(&mut self) -> Result<(), ReadFailure> {
         if !self.gpu.has_limits_by_call {
-            let mut asked = [
+            let mut limits = [
                 fields::field(fields::POWER_LIMIT, 0),
                 fields::field(fields::POWER_LIMIT_DEFAULT, 0),
             ];
-            let called = fields::ask(self.caller, self.device, &mut asked);
-            let [limit, default] = asked.map(|field| fields::outcome(&field));
+            let called = fields::read(self.caller, self.device, &mut limits);
+            let [limit, default] = limits.map(|field| fields::outcome(&field));
             if called == Ok(ffi::SUCCESS) && limit.0 != Ok(ffi::NOT_SUPPORTED) {
                 self.put(limit.0, &[(Signal::GpuPowerLimit, limit.1 * 0.001)])?;
                 return self.put(default.0, &[(Signal::GpuPowerLimitDefault, default.1 * 0.001)]);
@@ -199,8 +202,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    fn clock_reasons(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuClockReasons]) {
+    fn clock_reasons(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuClockReasons]) {
             return Ok(());
         }
         let mut reasons = 0;
@@ -213,7 +216,7 @@ impl Reader<'_, '_> {
             out
         );
         if called.is_err() {
-            // Older libraries know it by another name.
+            // The name in older libraries.
             called = call!(
                 self.caller,
                 ffi::DeviceLong,
@@ -225,8 +228,8 @@ impl Reader<'_, '_> {
         self.put(called, &[(Signal::GpuClockReasons, float(reasons))])
     }
 
-    fn utilisation(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuUtilisation]) {
+    fn utilisation(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuUtilisation]) {
             return Ok(());
         }
         let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
@@ -247,23 +250,23 @@ impl Reader<'_, '_> {
         )
     }
 
-    fn pcie(&mut self) -> Result<(), Trouble> {
+    fn pcie(&mut self) -> Result<(), ReadFailure> {
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         number!(self, "nvmlDeviceGetCurrPcieLinkWidth", Signal::GpuPcieWidth, 1.0);
         number!(self, "nvmlDeviceGetPcieReplayCounter", Signal::GpuPcieReplays, 1.0);
-        let known = |signal: Signal| {
-            let found = self.own.known.iter().find(|(number, _)| *number == signal as u8);
+        let value_of = |signal: Signal| {
+            let found = self.own.values.iter().find(|(number, _)| *number == signal as u8);
             found.map(|(_, value)| *value)
         };
-        let link = known(Signal::GpuPcieGeneration).zip(known(Signal::GpuPcieWidth));
+        let link = value_of(Signal::GpuPcieGeneration).zip(value_of(Signal::GpuPcieWidth));
         if let Some(limit) = link.and_then(|(generation, width)| replay_limit(generation, width)) {
             self.value(Signal::GpuPcieReplayLimit, limit);
         }
         Ok(())
     }
 
-    fn margin(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuTemperatureMargin]) {
+    fn margin(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuTemperatureMargin]) {
             return Ok(());
         }
         let version = ffi::struct_version::<ffi::MarginTemperatureV1>(1);
@@ -279,25 +282,25 @@ impl Reader<'_, '_> {
         self.put(called, &[(Signal::GpuTemperatureMargin, f64::from(margin_c))])
     }
 
-    fn partitioning(&mut self) -> Result<(), Trouble> {
+    fn partitioning(&mut self) -> Result<(), ReadFailure> {
         first_of_two!(self, "nvmlDeviceGetMigMode", Signal::GpuMigEnabled, 1.0);
         let number = Signal::GpuMigEnabled as u8;
-        let found = self.own.known.iter().find(|(known, _)| *known == number);
+        let found = self.own.values.iter().find(|(signal, _)| *signal == number);
         let is_partitioned = found.is_some_and(|(_, value)| *value > 0.0);
         if found.is_some() && is_partitioned != self.gpu.is_partitioned {
-            // Other calls are supported now.
-            self.gpu.forget();
+            // The set of supported calls changes with MIG mode.
+            self.gpu.reset_capabilities();
             self.gpu.is_partitioned = is_partitioned;
         }
         Ok(())
     }
 
-    fn fabric(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuFabricState]) {
+    fn fabric(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuFabricState]) {
             return Ok(());
         }
         let (called, fabric) = self.caller.fabric_info(self.device);
-        // A part outside of a fabric answers with nought: it has no state.
+        // A GPU outside of a fabric returns 0: it has no fabric state.
         let called = match (called, fabric.state) {
             (Ok(ffi::SUCCESS), 0) => Ok(ffi::NOT_SUPPORTED),
             (called, _) => called,
@@ -313,27 +316,28 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Replays a minute that a good link may have: so many a lane at a bit error rate of 1e-12 (NVIDIA/DCGM
-/// `DcgmHealthWatch.cpp`).
+/// Replays per minute that a healthy link may have, per lane at a bit error rate of 1e-12
+/// (NVIDIA/DCGM `DcgmHealthWatch.cpp`).
 fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     let per_lane = match generation {
-        it if it < 2.0 => return None,
-        it if it < 3.0 => 0.30,
-        it if it < 4.0 => 0.48,
-        it if it < 5.0 => 0.96,
-        it if it < 6.0 => 1.92,
-        it if it < 7.0 => 3.84,
+        value if value < 2.0 => return None,
+        value if value < 3.0 => 0.30,
+        value if value < 4.0 => 0.48,
+        value if value < 5.0 => 0.96,
+        value if value < 6.0 => 1.92,
+        value if value < 7.0 => 3.84,
         _ => return None,
     };
     (lanes > 0.0).then(|| (lanes * per_lane).ceil())
 }
 
-/// Whether a health mask names something wrong (nvml.h `NVML_GPU_FABRIC_HEALTH_MASK_*`). Four members of two bits
-/// are 1 when they hold: bandwidth degraded, a route recovers, a route is unhealthy, an access timed out. Then four
-/// bits: 1 is a correct configuration, 0 is one that is not known, everything else is wrong.
+/// Whether a fabric health mask reports a problem (nvml.h `NVML_GPU_FABRIC_HEALTH_MASK_*`). Four
+/// two-bit members are 1 when true: degraded bandwidth, route recovery, route unhealthy, access
+/// timeout recovery. Then four bits of configuration status: 1 is correct, 0 is unknown, everything
+/// else is incorrect.
 fn is_unhealthy(mask: u32) -> bool {
-    let holds = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
-    holds || mask >> 8 & 0xf > 1
+    let is_set = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
+    is_set || mask >> 8 & 0xf > 1
 }
 
 #[cfg(test)]
@@ -341,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replays_by_generation_and_width() {
+    fn replay_limit_by_generation_and_width() {
         assert_eq!(replay_limit(5.0, 16.0), Some(31.0));
         assert_eq!(replay_limit(4.0, 16.0), Some(16.0));
         assert_eq!(replay_limit(3.0, 8.0), Some(4.0));
@@ -350,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_health() {
-        // All not supported; all false and the configuration correct.
+    fn fabric_health_masks() {
+        // All not supported; then all false with a correct configuration.
         assert!(!is_unhealthy(0));
         assert!(!is_unhealthy(0b01_10_10_10_10));
         for wrong in [0x1, 0x4, 0x10, 0x40, 0x200, 0x500] {
             assert!(is_unhealthy(wrong), "{wrong:#x}");
         }
-        // A partition that is assigned is no fault.
+        // An assigned partition is not a fault.
         assert!(!is_unhealthy(0x1000));
     }
 }

@@ -1,4 +1,4 @@
-//! What goes between parent and child: words one way, a JSON line the other.
+//! Protocol between parent and child: words in one direction, JSON lines in the other.
 
 use std::collections::BTreeMap;
 
@@ -7,50 +7,50 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{CloseLook, GpuProcess, Tier};
+use super::{DetailedSample, NvmlProcess, Tier};
 
-/// Both sides number the signals; a child of another build would mean others. FNV-1a over all names.
-pub(super) const FORM: u32 = {
+/// FNV-1a hash over all signal names. Both ends number the signals, and a child of another build
+/// would number them differently.
+pub(super) const SIGNALS_HASH: u32 = {
     let mut hash: u32 = 0x811c_9dc5;
     let mut signal = 0;
     while signal < Signal::ALL.len() {
         let name = Signal::ALL[signal].name().as_bytes();
-        let mut place = 0;
-        while place < name.len() {
-            hash = (hash ^ name[place] as u32).wrapping_mul(0x0100_0193);
-            place += 1;
+        let mut index = 0;
+        while index < name.len() {
+            hash = (hash ^ name[index] as u32).wrapping_mul(0x0100_0193);
+            index += 1;
         }
         signal += 1;
     }
     hash
 };
 
-/// What the parent asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
-    /// Which GPUs there are.
-    Inventory(Inventory),
-    /// The values of a tier.
+pub(super) enum WatchRequest {
+    /// Lists the GPUs.
+    Inventory(InventoryRequest),
+    /// Reads one tier.
     Values(Tier),
 }
 
-/// What a child should know before it opens the GPUs.
+/// What a child needs to know before it opens the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Inventory {
-    /// Those that are known already: a lost one does not say who it was.
+pub(super) struct InventoryRequest {
+    /// GPUs already known: a lost GPU does not report its identity.
     #[serde(default)]
     pub(super) known: Vec<GpuIdentity>,
-    /// Numbers of those to leave alone.
+    /// NVML indices of GPUs to skip.
     #[serde(default)]
     pub(super) avoided: Vec<u32>,
-    /// Whether somebody looks on.
-    #[serde(default)]
-    pub(super) closely: bool,
+    /// Interactive mode.
+    #[serde(rename = "closely", default)]
+    pub(super) interactive: bool,
 }
 
-impl Request {
-    /// Its line, with the line's end.
+impl WatchRequest {
+    /// The request's line, including the newline.
     pub(super) fn line(&self) -> String {
         let word = match self {
             Self::Inventory(inventory) => {
@@ -65,8 +65,8 @@ impl Request {
         word.to_owned()
     }
 
-    /// What a line asks for.
-    pub(super) fn of(line: &str) -> Option<Self> {
+    /// Parses a request line.
+    pub(super) fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
         let (word, rest) = line.split_once(' ').unwrap_or((line, "{}"));
         Some(match word {
@@ -80,106 +80,106 @@ impl Request {
     }
 }
 
-/// What the child answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Answer {
-    /// [`FORM`] of the child.
-    pub(super) form: u32,
-    /// Processor time since the last answer.
+pub(super) struct WatchResponse {
+    /// [`SIGNALS_HASH`] of the child.
+    #[serde(rename = "form")]
+    pub(super) signals_hash: u32,
+    /// CPU time since the last response.
     pub(super) cpu_us: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) refusal: Option<Refusal>,
+    #[serde(rename = "refusal", default, skip_serializing_if = "Option::is_none")]
+    pub(super) unavailable: Option<NvmlUnavailable>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) driver: Option<String>,
     /// How many GPUs NVML lists and opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<Reading<u32>>,
-    /// Those that it does not open, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) shut: Option<String>,
+    /// Describes the GPUs that NVML lists but does not open.
+    #[serde(rename = "shut", default, skip_serializing_if = "Option::is_none")]
+    pub(super) unopened: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) inventory: Option<Vec<GpuIdentity>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) gpus: Vec<GpuValues>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) processes: Option<Vec<GpuProcess>>,
+    pub(super) processes: Option<Vec<NvmlProcess>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) xids: Vec<(GpuUuid, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cuda: Option<u32>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) close: Vec<CloseLook>,
+    #[serde(rename = "close", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) detailed: Vec<DetailedSample>,
 }
 
-impl Answer {
+impl WatchResponse {
     pub(super) fn empty() -> Self {
         Self {
-            form: FORM,
+            signals_hash: SIGNALS_HASH,
             cpu_us: 0,
-            refusal: None,
+            unavailable: None,
             driver: None,
             count: None,
-            shut: None,
+            unopened: None,
             inventory: None,
             gpus: Vec::new(),
             processes: None,
             xids: Vec::new(),
             cuda: None,
-            close: Vec::new(),
+            detailed: Vec::new(),
         }
     }
 }
 
-/// Why the library does not work at all.
+/// Why NVML is unusable as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Refusal {
-    /// It cannot be loaded.
+pub(super) enum NvmlUnavailable {
     NoLibrary(String),
-    /// It says no.
+    /// NVML returned an error.
     Refused(NvmlStatus),
 }
 
-/// Values by the number of their signal.
+/// Values by signal number.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Values {
+pub(super) struct WireValues {
     #[serde(rename = "v", default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) known: Vec<(u8, f64)>,
+    pub(super) values: Vec<(u8, f64)>,
     #[serde(rename = "a", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) absent: Vec<u8>,
     #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) unreadable: Vec<(u8, ReadError)>,
 }
 
-impl Values {
+impl WireValues {
     pub(super) fn put(&mut self, signal: Signal, reading: Reading<f64>) {
         let number = signal as u8;
         match reading {
-            Reading::Value(value) if value.is_finite() => self.known.push((number, value)),
-            // JSON has no such number, and no rule can do anything with it.
+            Reading::Value(value) if value.is_finite() => self.values.push((number, value)),
+            // JSON cannot represent NaN or infinity, and no rule can use them.
             Reading::Value(_) => self.unreadable.push((number, ReadError::NotANumber)),
             Reading::Absent => self.absent.push(number),
             Reading::Unreadable(why) => self.unreadable.push((number, why)),
         }
     }
 
-    /// Whether the GPU is lost or waits for a reset; none where this answer does not tell.
+    /// Whether the GPU is lost or waits for a reset; `None` if these values do not tell.
     fn is_down(&self) -> Option<bool> {
-        let told = |(number, value): &(u8, f64)| {
-            let tells = [Signal::GpuLost as u8, Signal::GpuResetRequired as u8].contains(number);
-            tells.then_some(*value > 0.0)
+        let is_down = |(number, value): &(u8, f64)| {
+            let is_relevant =
+                [Signal::GpuLost as u8, Signal::GpuResetRequired as u8].contains(number);
+            is_relevant.then_some(*value > 0.0)
         };
-        self.known.iter().filter_map(told).reduce(|one, other| one || other)
+        self.values.iter().filter_map(is_down).reduce(|one, other| one || other)
     }
 
-    /// The samples; `None` where a number is no signal's.
+    /// The samples; `None` if a number is not a valid signal.
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
             into.push(Sample { subject: subject.clone(), signal, reading, note: None });
             Some(())
         };
-        for (number, value) in self.known {
+        for (number, value) in self.values {
             put(number, Reading::Value(value))?;
         }
         for number in self.absent {
@@ -192,20 +192,20 @@ impl Values {
     }
 }
 
-/// What one GPU answered.
+/// The values of one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct GpuValues {
     pub(super) gpu: GpuUuid,
     #[serde(default)]
-    pub(super) own: Values,
+    pub(super) own: WireValues,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) links: Vec<(u32, Values)>,
-    /// Nothing of this tier can be read, and why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) trouble: Option<ReadError>,
+    pub(super) links: Vec<(u32, WireValues)>,
+    /// Why nothing of this tier could be read.
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    pub(super) failure: Option<ReadError>,
 }
 
-/// A set of signals.
+/// A bit set of signals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SignalSet([u64; 4]);
 
@@ -232,25 +232,32 @@ impl SignalSet {
     }
 }
 
-/// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
+/// Signals of one GPU that were ever reported, so that they can be marked unreadable once it stops
+/// answering.
 #[derive(Debug, Default)]
-struct Answered {
+struct GpuSignals {
     tiers: [SignalSet; 4],
     links: BTreeMap<u32, SignalSet>,
     is_down: bool,
-    /// Tiers that were called unreadable and have not answered since.
-    blinded: [bool; 4],
+    /// Tiers that were marked unreadable and have not answered since.
+    marked_unreadable: [bool; 4],
 }
 
-impl Answered {
-    /// All of it as unreadable, but for what is spared.
-    fn blind(&self, gpu: &GpuUuid, why: &ReadError, spared: &[Signal], into: &mut Vec<Sample>) {
+impl GpuSignals {
+    /// Marks all signals unreadable except `except`.
+    fn mark_unreadable(
+        &self,
+        gpu: &GpuUuid,
+        why: &ReadError,
+        except: &[Signal],
+        into: &mut Vec<Sample>,
+    ) {
         let all = self.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
-        unreadable(gpu, all, why, spared, into);
-        self.blind_links(gpu, why, into);
+        unreadable(gpu, all, why, except, into);
+        self.mark_links_unreadable(gpu, why, into);
     }
 
-    fn blind_links(&self, gpu: &GpuUuid, why: &ReadError, into: &mut Vec<Sample>) {
+    fn mark_links_unreadable(&self, gpu: &GpuUuid, why: &ReadError, into: &mut Vec<Sample>) {
         for (link, signals) in &self.links {
             let subject = Subject::Link { gpu: gpu.clone(), link: *link };
             into.extend(signals.iter().map(|signal| Sample {
@@ -263,77 +270,85 @@ impl Answered {
     }
 }
 
-/// The same of all GPUs.
+/// [`GpuSignals`] of all GPUs.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    gpus: BTreeMap<GpuUuid, Answered>,
-    /// A GPU that was down answers again: of most of its signals nothing is known until they are asked for.
+pub(super) struct ReportedSignals {
+    gpus: BTreeMap<GpuUuid, GpuSignals>,
+    /// A GPU that was down answers again. Most of its signals are unknown until their tier is read,
+    /// so all tiers become due.
     pub(super) has_returned: bool,
 }
 
-impl Seen {
-    /// Forgets GPUs that NVML no longer lists: nothing that they said is known any more. That one is lost stays as
-    /// NVML said it last, for a GPU that falls off the bus is lost first and not listed then.
-    pub(super) fn keep(&mut self, inventory: &[GpuIdentity]) -> Vec<Sample> {
+impl ReportedSignals {
+    /// Drops GPUs that NVML no longer lists and marks their signals unreadable. `GpuLost` keeps its
+    /// last value, because a GPU that falls off the bus is first lost and then unlisted.
+    pub(super) fn retain_listed(&mut self, inventory: &[GpuIdentity]) -> Vec<Sample> {
         let listed = |gpu: &GpuUuid| inventory.iter().any(|identity| identity.uuid == *gpu);
         let mut samples = Vec::new();
         for (gpu, answered) in self.gpus.iter().filter(|(gpu, _)| !listed(gpu)) {
-            answered.blind(gpu, &ReadError::NoLongerListed, &[Signal::GpuLost], &mut samples);
+            answered.mark_unreadable(
+                gpu,
+                &ReadError::NoLongerListed,
+                &[Signal::GpuLost],
+                &mut samples,
+            );
         }
         self.gpus.retain(|gpu, _| listed(gpu));
         samples
     }
 
-    /// The samples of an answer; `None` where it speaks of what is no signal.
+    /// The samples of a response; `None` if it contains an invalid signal number.
     pub(super) fn samples(&mut self, tier: Tier, gpus: Vec<GpuValues>) -> Option<Vec<Sample>> {
         let mut samples = Vec::new();
         for gpu in gpus {
             let answered = self.gpus.entry(gpu.gpu.clone()).or_default();
-            for (number, _) in &gpu.own.known {
+            for (number, _) in &gpu.own.values {
                 answered.tiers[tier as usize].insert_number(*number);
             }
             for (link, values) in &gpu.links {
                 let link = answered.links.entry(*link).or_default();
-                values.known.iter().for_each(|(number, _)| link.insert_number(*number));
+                values.values.iter().for_each(|(number, _)| link.insert_number(*number));
             }
             let was_down = answered.is_down;
             answered.is_down = gpu.own.is_down().unwrap_or(was_down);
             self.has_returned |= was_down && !answered.is_down;
             let subject = Subject::Gpu(gpu.gpu.clone());
             let from = samples.len();
-            let again = std::mem::take(&mut answered.blinded[tier as usize]);
+            let was_unreadable = std::mem::take(&mut answered.marked_unreadable[tier as usize]);
             gpu.own.samples(&subject, &mut samples)?;
             for (link, values) in gpu.links {
                 values.samples(&Subject::Link { gpu: gpu.gpu.clone(), link }, &mut samples)?;
             }
-            if let Some(why) = gpu.trouble {
-                let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
+            if let Some(why) = gpu.failure {
+                let reported: Vec<Signal> =
+                    samples[from..].iter().map(|sample| sample.signal).collect();
                 if answered.is_down && !was_down {
-                    // What the slower tiers said is of a GPU that is no longer there.
-                    answered.blind(&gpu.gpu, &why, &said, &mut samples);
+                    // Values from the slower tiers predate the loss of the GPU.
+                    answered.mark_unreadable(&gpu.gpu, &why, &reported, &mut samples);
                     continue;
                 }
                 let known = answered.tiers[tier as usize];
-                unreadable(&gpu.gpu, known, &why, &said, &mut samples);
+                unreadable(&gpu.gpu, known, &why, &reported, &mut samples);
                 if tier == Tier::Medium {
-                    answered.blind_links(&gpu.gpu, &why, &mut samples);
+                    answered.mark_links_unreadable(&gpu.gpu, &why, &mut samples);
                 }
-            } else if again {
-                // Why it was unreadable is over; what does not come with every answer is not there yet.
-                let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
+            } else if was_unreadable {
+                // The old reason no longer applies, but not every signal comes with every response.
+                let reported: Vec<Signal> =
+                    samples[from..].iter().map(|sample| sample.signal).collect();
                 let known = answered.tiers[tier as usize];
-                unreadable(&gpu.gpu, known, &ReadError::NotReadSince, &said, &mut samples);
+                unreadable(&gpu.gpu, known, &ReadError::NotReadSince, &reported, &mut samples);
             }
         }
         Some(samples)
     }
 
-    /// Everything that was ever answered, as unreadable.
-    pub(super) fn blind(&mut self, why: &ReadError) -> Vec<Sample> {
+    /// Marks every signal that was ever reported unreadable.
+    pub(super) fn mark_unreadable(&mut self, why: &ReadError) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &mut self.gpus {
-            answered.blinded = [true; 4];
-            answered.blind(gpu, why, &[], &mut samples);
+            answered.marked_unreadable = [true; 4];
+            answered.mark_unreadable(gpu, why, &[], &mut samples);
         }
         samples
     }
@@ -343,10 +358,10 @@ fn unreadable(
     gpu: &GpuUuid,
     signals: SignalSet,
     why: &ReadError,
-    said: &[Signal],
+    except: &[Signal],
     into: &mut Vec<Sample>,
 ) {
-    for signal in signals.iter().filter(|signal| !said.contains(signal)) {
+    for signal in signals.iter().filter(|signal| !except.contains(signal)) {
         into.push(Sample {
             subject: Subject::Gpu(gpu.clone()),
             signal,
@@ -361,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_back() {
+    fn requests_round_trip() {
         let known = GpuIdentity {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 3,
@@ -369,37 +384,45 @@ mod tests {
             pci: Some("0000:1b:00.0".to_owned()),
             name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
-        for request in Tier::ALL.map(Request::Values).into_iter().chain([
-            Request::Inventory(Inventory::default()),
-            Request::Inventory(Inventory { known: vec![known], avoided: vec![3], closely: true }),
+        for request in Tier::ALL.map(WatchRequest::Values).into_iter().chain([
+            WatchRequest::Inventory(InventoryRequest::default()),
+            WatchRequest::Inventory(InventoryRequest {
+                known: vec![known],
+                avoided: vec![3],
+                interactive: true,
+            }),
         ]) {
-            assert_eq!(Request::of(&request.line()), Some(request));
+            assert_eq!(WatchRequest::parse(&request.line()), Some(request));
         }
-        assert_eq!(Request::of("inventory\n"), Some(Request::Inventory(Inventory::default())));
-        for nonsense in ["", "fastest", "inventory {", "fast "] {
-            let read = Request::of(nonsense);
-            assert_eq!(read, (nonsense == "fast ").then_some(Request::Values(Tier::Fast)));
+        assert_eq!(
+            WatchRequest::parse("inventory\n"),
+            Some(WatchRequest::Inventory(InventoryRequest::default()))
+        );
+        for malformed in ["", "fastest", "inventory {", "fast "] {
+            let read = WatchRequest::parse(malformed);
+            assert_eq!(read, (malformed == "fast ").then_some(WatchRequest::Values(Tier::Fast)));
         }
     }
 
     #[test]
-    fn what_was_answered_is_unreadable_in_trouble_and_when_blind() {
+    fn reported_signals_become_unreadable_on_failure() {
         let gpu = GpuUuid("GPU-1".to_owned());
-        let mut own = Values::default();
+        let mut own = WireValues::default();
         own.put(Signal::GpuTemperature, Reading::Value(40.0));
         own.put(Signal::GpuPower, Reading::Value(f64::NAN));
         own.put(Signal::GpuMemoryTemperature, Reading::Absent);
-        let values = |own, trouble: Option<&'static str>| GpuValues {
+        let values = |own, failure: Option<&'static str>| GpuValues {
             gpu: gpu.clone(),
             own,
             links: Vec::new(),
-            trouble: trouble.map(ReadError::unavailable),
+            failure: failure.map(ReadError::unavailable),
         };
-        let mut seen = Seen::default();
+        let mut reported_signals = ReportedSignals::default();
         let text = serde_json::to_string(&values(own, None)).unwrap();
         let read: GpuValues = serde_json::from_str(&text).unwrap();
-        let samples = seen.samples(Tier::Fast, vec![read]).unwrap();
-        let readings: Vec<_> = samples.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        let samples = reported_signals.samples(Tier::Fast, vec![read]).unwrap();
+        let readings: Vec<_> =
+            samples.iter().map(|sample| (sample.signal, sample.reading.clone())).collect();
         assert_eq!(
             readings,
             [
@@ -408,10 +431,12 @@ mod tests {
                 (Signal::GpuPower, Reading::Unreadable(ReadError::NotANumber)),
             ]
         );
-        let mut lost = Values::default();
+        let mut lost = WireValues::default();
         lost.put(Signal::GpuLost, Reading::Value(1.0));
-        let samples = seen.samples(Tier::Fast, vec![values(lost, Some("lost"))]).unwrap();
-        let readings: Vec<_> = samples.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        let samples =
+            reported_signals.samples(Tier::Fast, vec![values(lost, Some("lost"))]).unwrap();
+        let readings: Vec<_> =
+            samples.iter().map(|sample| (sample.signal, sample.reading.clone())).collect();
         assert_eq!(
             readings,
             [
@@ -419,31 +444,36 @@ mod tests {
                 (Signal::GpuTemperature, Reading::Unreadable(ReadError::unavailable("lost"))),
             ]
         );
-        assert_eq!(seen.blind(&ReadError::NotANumber).len(), 2);
-        let gone = seen.keep(&[]);
-        let readings: Vec<_> = gone.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        assert_eq!(reported_signals.mark_unreadable(&ReadError::NotANumber).len(), 2);
+        let gone = reported_signals.retain_listed(&[]);
+        let readings: Vec<_> =
+            gone.iter().map(|sample| (sample.signal, sample.reading.clone())).collect();
         let unlisted = Reading::Unreadable(ReadError::NoLongerListed);
-        assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "but that it is lost stays");
-        assert_eq!(seen.blind(&ReadError::NotANumber), []);
-        assert_eq!(seen.keep(&[]), []);
+        assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "GpuLost keeps its value");
+        assert_eq!(reported_signals.mark_unreadable(&ReadError::NotANumber), []);
+        assert_eq!(reported_signals.retain_listed(&[]), []);
     }
 
     #[test]
-    fn of_a_lost_gpu_nothing_stays_known_whatever_tier_told_of_it() {
+    fn lost_gpu_invalidates_all_tiers() {
         let gpu = GpuUuid("GPU-1".to_owned());
-        let values = |own: &[(Signal, f64)], trouble: Option<&'static str>| {
-            let mut values = Values::default();
+        let values = |own: &[(Signal, f64)], failure: Option<&'static str>| {
+            let mut values = WireValues::default();
             for (signal, value) in own {
                 values.put(*signal, Reading::Value(*value));
             }
-            let trouble = trouble.map(ReadError::unavailable);
-            vec![GpuValues { gpu: gpu.clone(), own: values, links: Vec::new(), trouble }]
+            let failure = failure.map(ReadError::unavailable);
+            vec![GpuValues { gpu: gpu.clone(), own: values, links: Vec::new(), failure }]
         };
-        let mut seen = Seen::default();
-        seen.samples(Tier::Slow, values(&[(Signal::GpuPowerLimit, 700.0)], None)).unwrap();
-        seen.samples(Tier::Rare, values(&[(Signal::GpuInforomValid, 1.0)], None)).unwrap();
+        let mut reported_signals = ReportedSignals::default();
+        reported_signals
+            .samples(Tier::Slow, values(&[(Signal::GpuPowerLimit, 700.0)], None))
+            .unwrap();
+        reported_signals
+            .samples(Tier::Rare, values(&[(Signal::GpuInforomValid, 1.0)], None))
+            .unwrap();
         let lost = values(&[(Signal::GpuLost, 1.0)], Some("lost"));
-        let unreadable: Vec<Signal> = seen
+        let unreadable: Vec<Signal> = reported_signals
             .samples(Tier::Fast, lost)
             .unwrap()
             .into_iter()
@@ -451,38 +481,38 @@ mod tests {
             .map(|sample| sample.signal)
             .collect();
         assert_eq!(unreadable, [Signal::GpuPowerLimit, Signal::GpuInforomValid]);
-        assert!(!seen.has_returned);
-        seen.samples(Tier::Fast, values(&[(Signal::GpuLost, 0.0)], None)).unwrap();
-        assert!(seen.has_returned, "the slower tiers are to be asked anew");
+        assert!(!reported_signals.has_returned);
+        reported_signals.samples(Tier::Fast, values(&[(Signal::GpuLost, 0.0)], None)).unwrap();
+        assert!(reported_signals.has_returned, "the slower tiers must be read again");
     }
 
     #[test]
-    fn what_is_not_read_again_at_once_no_longer_has_the_reason_that_is_over() {
+    fn signals_not_read_since_recovery_get_a_new_reason() {
         let gpu = GpuUuid("GPU-1".to_owned());
         let values = |own: &[Signal]| {
-            let mut values = Values::default();
+            let mut values = WireValues::default();
             for signal in own {
                 values.put(*signal, Reading::Value(1.0));
             }
             let (gpu, links) = (gpu.clone(), Vec::new());
-            vec![GpuValues { gpu, own: values, links, trouble: None }]
+            vec![GpuValues { gpu, own: values, links, failure: None }]
         };
-        let mut seen = Seen::default();
+        let mut reported_signals = ReportedSignals::default();
         let both = [Signal::GpuPowerLimit, Signal::GpuSmActive];
-        seen.samples(Tier::Medium, values(&both)).unwrap();
-        assert_eq!(seen.blind(&ReadError::NotANumber).len(), 2);
-        let again = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
+        reported_signals.samples(Tier::Medium, values(&both)).unwrap();
+        assert_eq!(reported_signals.mark_unreadable(&ReadError::NotANumber).len(), 2);
+        let again = reported_signals.samples(Tier::Medium, values(&both[..1])).unwrap();
         let not_yet = Reading::Unreadable(ReadError::NotReadSince);
-        assert_eq!(again[1..].iter().map(|it| &it.reading).collect::<Vec<_>>(), [&not_yet]);
-        let later = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
-        assert_eq!(later.len(), 1, "once");
+        assert_eq!(again[1..].iter().map(|sample| &sample.reading).collect::<Vec<_>>(), [&not_yet]);
+        let later = reported_signals.samples(Tier::Medium, values(&both[..1])).unwrap();
+        assert_eq!(later.len(), 1, "only once");
     }
 
     #[test]
-    fn a_number_that_is_no_signal_is_refused() {
-        let own = Values { known: vec![(255, 1.0)], ..Values::default() };
+    fn invalid_signal_number_is_rejected() {
+        let own = WireValues { values: vec![(255, 1.0)], ..WireValues::default() };
         let values =
-            GpuValues { gpu: GpuUuid("GPU-1".to_owned()), own, links: Vec::new(), trouble: None };
-        assert!(Seen::default().samples(Tier::Fast, vec![values]).is_none());
+            GpuValues { gpu: GpuUuid("GPU-1".to_owned()), own, links: Vec::new(), failure: None };
+        assert!(ReportedSignals::default().samples(Tier::Fast, vec![values]).is_none());
     }
 }

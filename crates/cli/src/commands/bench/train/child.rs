@@ -1,4 +1,5 @@
-//! A child with a deadline. What it prints goes to files: a grandchild that holds a pipe open keeps nobody waiting.
+//! A child process with a timeout. Its output goes to files, so that a grandchild that keeps a pipe
+//! open does not block the runner.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,89 +9,86 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::shard::{Ending, Failure, Spec, measured};
+use super::shard::{Failure, ShardOutcome, Spec, parse_result};
 
-/// A shard prints a line; what prints more than this does something else.
+/// A shard prints one line; more output than this is an error.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// As much of the end of its output is looked at.
+/// Bytes read from the end of its output.
 const TAIL_BYTES: u64 = 256 << 10;
-/// Lines of stderr that are kept of a child that failed.
+/// Lines of stderr stored for a failed child.
 const STDERR_LINES: usize = 20;
-/// How often a child is looked at; a shard takes seconds.
-const LOOK: Duration = Duration::from_millis(10);
+/// Poll interval; a shard takes seconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How a child ended.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// By itself.
+pub(crate) enum ChildEnd {
     Exit(ExitStatus),
-    /// It was killed: too slow.
+    /// Killed: timeout.
     Deadline,
-    /// It was killed: the run stops here.
+    /// Killed: the run stops here.
     Stopped,
-    /// It was killed: it printed and printed.
+    /// Killed: too much output.
     Flood,
 }
 
-/// What a child left.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) end: End,
+pub(crate) struct ChildOutput {
+    pub(crate) end: ChildEnd,
     pub(crate) wall_s: f64,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs to the end, to the deadline, or until the run stops.
+/// Runs until it exits, the timeout expires, or the run stops.
 pub(crate) fn run(
     mut command: Command,
     scratch: impl Fn(&str) -> std::path::PathBuf,
     deadline: Duration,
     stop: Option<Instant>,
-) -> io::Result<Ran> {
+) -> io::Result<ChildOutput> {
     let (stdout, stderr) = (scratch("stdout"), scratch("stderr"));
     command
         .stdin(Stdio::null())
         .stdout(Stdio::from(File::create(&stdout)?))
         .stderr(Stdio::from(File::create(&stderr)?));
-    farrier_hardware::tether(&mut command);
-    let began = Instant::now();
+    farrier_hardware::kill_on_parent_exit(&mut command);
+    let started = Instant::now();
     let mut child = command.spawn()?;
     let end = loop {
         if let Some(status) = child.try_wait()? {
-            break End::Exit(status);
+            break ChildEnd::Exit(status);
         }
         let now = Instant::now();
-        let cut = if now - began >= deadline {
-            Some(End::Deadline)
+        let kill_reason = if now - started >= deadline {
+            Some(ChildEnd::Deadline)
         } else if stop.is_some_and(|stop| now >= stop) {
-            Some(End::Stopped)
+            Some(ChildEnd::Stopped)
         } else if size(&stdout) + size(&stderr) > OUTPUT_BYTES_MAX {
-            Some(End::Flood)
+            Some(ChildEnd::Flood)
         } else {
             None
         };
-        if let Some(cut) = cut {
-            killed(&mut child)?;
-            break cut;
+        if let Some(reason) = kill_reason {
+            kill(&mut child)?;
+            break reason;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
-    let wall_s = began.elapsed().as_secs_f64();
-    Ok(Ran { end, wall_s, stdout: tail(&stdout)?, stderr: tail(&stderr)? })
+    let wall_s = started.elapsed().as_secs_f64();
+    Ok(ChildOutput { end, wall_s, stdout: tail(&stdout)?, stderr: tail(&stderr)? })
 }
 
-fn killed(child: &mut Child) -> io::Result<()> {
+fn kill(child: &mut Child) -> io::Result<()> {
     child.kill()?;
     child.wait()?;
     Ok(())
 }
 
 fn size(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |it| it.len())
+    fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
-/// The end of a file, as text.
+/// The end of a file as text.
 fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -100,31 +98,36 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What became of the shard; none if the run stopped and the shard is still to do.
-pub(crate) fn ending(spec: &Spec, ran: &Ran, deadline: Duration) -> Option<Ending> {
+/// The outcome of the shard; `None` if the run stopped and the shard is still to do.
+pub(crate) fn outcome(
+    spec: &Spec,
+    output: &ChildOutput,
+    deadline: Duration,
+) -> Option<ShardOutcome> {
     let failed = |why: String| {
-        let lines: Vec<&str> = ran.stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+        let lines: Vec<&str> =
+            output.stderr.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = lines.iter().rev().take(STDERR_LINES).rev();
-        Ending::Failed(Failure { why, stderr: last.map(|&line| line.to_owned()).collect() })
+        ShardOutcome::Failed(Failure { why, stderr: last.map(|&line| line.to_owned()).collect() })
     };
-    Some(match ran.end {
-        End::Stopped => return None,
-        End::Deadline => failed(format!("it had not ended after {} s", deadline.as_secs())),
-        End::Flood => failed("it printed more than 64 MiB".to_owned()),
-        End::Exit(status) if !status.success() => failed(format!("it ended with {status}")),
-        End::Exit(_) => match result(spec, &ran.stdout) {
-            Ok(value) => Ending::Done(value),
+    Some(match output.end {
+        ChildEnd::Stopped => return None,
+        ChildEnd::Deadline => failed(format!("timed out after {} s", deadline.as_secs())),
+        ChildEnd::Flood => failed("it printed more than 64 MiB".to_owned()),
+        ChildEnd::Exit(status) if !status.success() => failed(format!("it exited with {status}")),
+        ChildEnd::Exit(_) => match result(spec, &output.stdout) {
+            Ok(value) => ShardOutcome::Done(value),
             Err(why) => failed(why),
         },
     })
 }
 
-/// The last line is the result: libraries print before it.
+/// Parses the last line, which is the result: libraries print before it.
 fn result(spec: &Spec, stdout: &str) -> Result<Value, String> {
     let last = stdout.lines().rev().find(|line| !line.trim().is_empty());
     let last = last.ok_or("it printed nothing")?;
     let value: Value = serde_json::from_str(last)
-        .map_err(|err| format!("its last line is no JSON ({err}): {:.200}", last.trim()))?;
-    measured(spec, &value)?;
+        .map_err(|err| format!("its last line is not JSON ({err}): {:.200}", last.trim()))?;
+    parse_result(spec, &value)?;
     Ok(value)
 }

@@ -1,22 +1,22 @@
-//! `farrier bench train`: the table of training steps, before and after.
+//! `farrier bench train`: benchmarks training steps, before and after.
 //!
 //! ```text
-//! flags ─> plan (pure) ─> runner ─ what has not run ─> child: python -m farrier.bench.… ─ one line of JSON ─┐
-//!                                                                                                            v
-//! stdout, --html <─ view, page (pure) <─ report <─ numbers (pure) <─ shards <──────────────── DIR/shards/NAME.json
+//! flags ─> plan (pure) ─> runner ─ unfinished shards ─> child: python -m farrier.bench.… ─ JSON line ─┐
+//!                                                                                                    v
+//! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ shards <─── DIR/shards/NAME.json
 //! ```
 //!
-//! A shard is one process and one file. Whatever stops a run, the next one goes on where it was.
+//! A shard is one process and one file. An interrupted run resumes where it stopped.
 
-mod about;
+mod aggregate;
 mod child;
-mod numbers;
-mod page;
+mod html;
 mod plan;
 mod report;
 mod runner;
 mod shard;
 mod store;
+mod summary;
 mod table;
 mod view;
 
@@ -27,95 +27,96 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use self::plan::{Filter, MemoryPlan, Plan, Shape};
-use self::report::{Asked, Report};
+use self::report::{BenchReport, ReportOptions};
 use self::runner::Runner;
 use self::shard::{Shard, Spec};
 use self::store::Store;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
-/// Training steps on the present GPU: eager, compiled, and as farrier runs them.
+/// Benchmarks training steps on this GPU: eager, compiled, and with farrier.
 ///
-/// Each measurement is a shard: a Python process of its own, whose result is one file below DIR. Shards that have run are
-/// not run again, so the same command goes on where an earlier one stopped. Figures are of all shards in DIR, or of those
-/// that the flags name. Exits with 1 if a shard failed.
+/// Each measurement is a shard: a separate Python process, whose result is one file below DIR.
+/// Finished shards are not run again, so the same command resumes an interrupted run. Figures cover
+/// all shards in DIR, or those selected by flags. Exits with 1 if a shard failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the shards are kept
+    /// Directory of the shards
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// The Python that has torch and the package `farrier`
+    /// Python interpreter with torch and the package `farrier`
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
-    /// What is measured: training steps, the stream of shapes under a cap of memory [default: both]
+    /// What to measure: training steps, random shapes under a memory cap [default: both]
     #[arg(long, value_enum, value_name = "PARTS", value_delimiter = ',')]
-    parts: Option<Vec<Part>>,
-    /// Models and the shapes of their batches, as MODEL@ROWSxLENGTH
+    parts: Option<Vec<BenchPart>>,
+    /// Models and batch shapes, as MODEL@ROWSxLENGTH
     /// [default: 191m@1x512,191m@16x1024,1.4b@4x2048,7b-lora@1x2048]
-    #[arg(long, value_name = "SHAPES", value_delimiter = ',', value_parser = plan::shape)]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',', value_parser = plan::parse_shape)]
     models: Option<Vec<Shape>>,
-    /// Ways to run a step [default: eager,compile,reduce-overhead,ours]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word)]
+    /// Variants of the step [default: eager,compile,reduce-overhead,ours]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::parse_name)]
     variants: Option<Vec<String>>,
-    /// How often each is measured, in turns [default: 3]
+    /// Number of interleaved repeats [default: 3]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// Steps before the measured ones
+    /// Warm-up steps
     #[arg(long, value_name = "COUNT", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     warmups: u32,
     /// Groups of measured steps
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     groups: u32,
-    /// Steps of a group
+    /// Steps per group
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// The model under a cap of memory [default: 1.4b]
-    #[arg(long, value_name = "MODEL", value_parser = plan::word)]
+    /// Model under the memory cap [default: 1.4b]
+    #[arg(long, value_name = "MODEL", value_parser = plan::parse_name)]
     memory_model: Option<String>,
-    /// The caps of memory, in GiB [default: 30,26]
+    /// Memory caps, in GiB [default: 30,26]
     #[arg(long, value_name = "GIB", value_delimiter = ',', value_parser = cap)]
     caps: Option<Vec<f64>>,
-    /// Allocators under a cap [default: default,expandable,cudaMallocAsync,ours]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word)]
+    /// Allocators under the cap [default: default,expandable,cudaMallocAsync,ours]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::parse_name)]
     memory_variants: Option<Vec<String>>,
-    /// Streams of shapes under a cap [default: 3]
+    /// Number of random streams of shapes under the cap [default: 3]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
-    /// Steps of a stream
+    /// Steps per stream
     #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     memory_steps: u32,
-    /// How long a shard may take
+    /// Timeout of a shard
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
-    /// Stop after this time; the shard at work is dropped and is run again by the next command
+    /// Stop after this time; the running shard is discarded and run again by the next command
     #[arg(long, value_name = "SECONDS")]
     stop_after: Option<u64>,
-    /// Run shards again that failed
+    /// Run failed shards again
     #[arg(long)]
     retry_failed: bool,
-    /// Run nothing; print what DIR holds, of the parts, models, variants, repeats, caps and seeds that are given
+    /// Run nothing; print the shards in DIR, filtered by parts, models, variants, repeats, caps and
+    /// seeds
     #[arg(long, conflicts_with_all = ["python", "warmups", "groups", "steps", "memory_steps", "deadline", "stop_after", "retry_failed"])]
     merge_only: bool,
-    /// What a GPU hour costs, in US dollars; without it no cost is given
+    /// Price of a GPU-hour, in US dollars; without it no cost is printed
     #[arg(long, value_name = "USD", value_parser = price)]
     price_per_hour: Option<f64>,
-    /// Write a page with plots too
+    /// Also write an HTML page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
 }
 
-/// The parts of a measurement.
+/// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
+enum BenchPart {
     /// Training steps.
     Steps,
-    /// The stream of shapes under a cap of memory.
+    /// Random shapes under a memory cap.
     Memory,
 }
 
@@ -131,7 +132,7 @@ fn price(text: &str) -> Result<f64, String> {
     positive(text).ok_or_else(|| "expected a price such as 3.50".to_owned())
 }
 
-/// The models that are measured where none are named.
+/// The default models.
 const MODELS: [(&str, u32, u32); 4] =
     [("191m", 1, 512), ("191m", 16, 1024), ("1.4b", 4, 2048), ("7b-lora", 1, 2048)];
 
@@ -141,9 +142,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     } else {
         let plan = plan(args);
         let specs = plan.shards();
-        if !Store::is_there(&args.dir) {
-            // Before anything is made: who cannot measure is left nothing to tidy up.
-            runner::importable(&args.python, &specs.iter().collect::<Vec<_>>())?;
+        if !Store::exists(&args.dir) {
+            // Check before creating anything, so that a failed start leaves no directory behind.
+            runner::check_python(&args.python, &specs.iter().collect::<Vec<_>>())?;
         }
         let store = Store::create(&args.dir)?;
         let _lock = store.lock()?;
@@ -151,16 +152,16 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         (store, Some(plan), Some(left))
     };
     let filter = filter(args);
-    let mut shards = store.all()?;
+    let mut shards = store.read_all()?;
     if args.merge_only {
-        refuse_what_is_not_there(args, &filter, &shards)?;
+        require_matches(args, &filter, &shards)?;
     }
-    // A file that does not say what it is of is shown whatever is asked for.
-    shards.retain(|it| it.spec.as_ref().is_none_or(|spec| filter.keeps(spec)));
-    let asked = Asked { plan, filter, price_per_hour_usd: args.price_per_hour };
-    let report = Report::of(&shards, &sets::active().gpus, &asked);
+    // A file without a spec is shown whatever the filter.
+    shards.retain(|shard| shard.spec.as_ref().is_none_or(|spec| filter.matches(spec)));
+    let options = ReportOptions { plan, filter, price_per_hour_usd: args.price_per_hour };
+    let report = BenchReport::from_shards(&shards, &fact_sets::active().gpus, &options);
     if let Some(path) = &args.html {
-        fs::write(path, page::page(&report))
+        fs::write(path, html::page(&report))
             .with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     if args.output == Output::Json {
@@ -169,43 +170,44 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         table::print(&report, printer)?;
     }
     if let Some(left) = left.filter(|&left| left > 0) {
-        progress(&format!("stopped with {left} shards to go; the same command goes on"));
+        progress(&format!("stopped with {left} shards to go; run the same command to resume"));
     }
     Ok(Outcome::finding_if(!report.failed.is_empty()))
 }
 
-/// A name that matches nothing is a slip of the pen, and an empty table would not say so.
-fn refuse_what_is_not_there(args: &Args, filter: &Filter, shards: &[Shard]) -> anyhow::Result<()> {
-    let planned = shards.iter().filter_map(|it| it.plan.as_ref()).flat_map(Plan::shards);
-    let held: Vec<Spec> = planned.chain(shards.iter().filter_map(|it| it.spec.clone())).collect();
-    match filter.missing(&held) {
+/// A name without a match is probably a typo, which an empty table would hide.
+fn require_matches(args: &Args, filter: &Filter, shards: &[Shard]) -> anyhow::Result<()> {
+    let planned = shards.iter().filter_map(|shard| shard.plan.as_ref()).flat_map(Plan::shards);
+    let existing: Vec<Spec> =
+        planned.chain(shards.iter().filter_map(|shard| shard.spec.clone())).collect();
+    match filter.missing(&existing) {
         None => Ok(()),
         Some(what) => Err(Hinted::error(
-            format!("`{}` holds no shard of {what}", args.dir.display()),
-            "--merge-only without it prints all that is there",
+            format!("`{}` has no shard with {what}", args.dir.display()),
+            "--merge-only without it prints all shards",
         )),
     }
 }
 
 fn plan(args: &Args) -> Plan {
-    let has = |part| args.parts.as_ref().is_none_or(|parts| parts.contains(&part));
-    let words = |given: &Option<Vec<String>>, usual: &[&str]| {
-        given.clone().unwrap_or_else(|| usual.iter().map(|&it| it.to_owned()).collect())
+    let includes = |part| args.parts.as_ref().is_none_or(|parts| parts.contains(&part));
+    let names = |given: &Option<Vec<String>>, default: &[&str]| {
+        given.clone().unwrap_or_else(|| default.iter().map(|&name| name.to_owned()).collect())
     };
     let shape =
         |(model, rows, length): (&str, u32, u32)| Shape { model: model.to_owned(), rows, length };
     let shapes = || args.models.clone().unwrap_or_else(|| MODELS.map(shape).into());
     Plan {
-        shapes: if has(Part::Steps) { shapes() } else { Vec::new() },
-        variants: words(&args.variants, &["eager", "compile", "reduce-overhead", "ours"]),
+        shapes: if includes(BenchPart::Steps) { shapes() } else { Vec::new() },
+        variants: names(&args.variants, &["eager", "compile", "reduce-overhead", "ours"]),
         repeats: args.repeats.unwrap_or(3),
         warmups: args.warmups,
         groups: args.groups,
         steps: args.steps,
-        memory: has(Part::Memory).then(|| MemoryPlan {
+        memory: includes(BenchPart::Memory).then(|| MemoryPlan {
             model: args.memory_model.clone().unwrap_or_else(|| "1.4b".to_owned()),
             caps_gib: args.caps.clone().unwrap_or_else(|| vec![30.0, 26.0]),
-            variants: words(
+            variants: names(
                 &args.memory_variants,
                 &["default", "expandable", "cudaMallocAsync", "ours"],
             ),
@@ -216,10 +218,10 @@ fn plan(args: &Args) -> Plan {
 }
 
 fn filter(args: &Args) -> Filter {
-    let without = |part| args.parts.as_ref().is_some_and(|parts| !parts.contains(&part));
+    let excludes = |part| args.parts.as_ref().is_some_and(|parts| !parts.contains(&part));
     Filter {
-        no_steps: without(Part::Steps),
-        no_memory: without(Part::Memory),
+        no_steps: excludes(BenchPart::Steps),
+        no_memory: excludes(BenchPart::Memory),
         shapes: args.models.clone(),
         variants: args.variants.clone(),
         repeats: args.repeats,
@@ -230,13 +232,13 @@ fn filter(args: &Args) -> Filter {
     }
 }
 
-/// The driver that is loaded, as the kernel says.
+/// Version of the loaded driver, from sysfs.
 pub(super) fn driver_version() -> Option<String> {
     let text = fs::read_to_string("/sys/module/nvidia/version").ok()?;
     Some(text.trim().to_owned()).filter(|version| !version.is_empty())
 }
 
-/// A line on stderr. Where nobody listens any more the measurement goes on.
+/// Prints a line on stderr. If that fails the benchmark continues.
 fn progress(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Which shards there are, and in what order. Pure.
+//! Plans the shards and their order. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub(crate) struct Shape {
     pub(crate) length: u32,
 }
 
-/// What is asked for.
+/// The requested benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) memory: Option<MemoryPlan>,
 }
 
-/// The part of the plan under a cap of memory.
+/// The part of the plan under memory caps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemoryPlan {
@@ -37,7 +37,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) steps: u32,
 }
 
-/// Of which shards figures are wanted; what is absent was not asked for, and all of it is.
+/// Selects shards; a field that is `None` selects all.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Filter {
     pub(crate) no_steps: bool,
@@ -52,89 +52,94 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Whether the shard is wanted.
-    pub(crate) fn keeps(&self, spec: &Spec) -> bool {
+    /// Whether the shard is selected.
+    pub(crate) fn matches(&self, spec: &Spec) -> bool {
         match spec {
-            Spec::Steps(it) => {
-                let of = |shape: &Shape| {
-                    (&shape.model, shape.rows, shape.length) == (&it.model, it.rows, it.length)
+            Spec::Steps(steps) => {
+                let same = |shape: &Shape| {
+                    (&shape.model, shape.rows, shape.length)
+                        == (&steps.model, steps.rows, steps.length)
                 };
                 !self.no_steps
-                    && self.shapes.as_ref().is_none_or(|all| all.iter().any(of))
-                    && self.variants.as_ref().is_none_or(|all| all.contains(&it.variant))
-                    && self.repeats.is_none_or(|repeats| it.repeat < repeats)
+                    && self.shapes.as_ref().is_none_or(|all| all.iter().any(same))
+                    && self.variants.as_ref().is_none_or(|all| all.contains(&steps.variant))
+                    && self.repeats.is_none_or(|repeats| steps.repeat < repeats)
             }
-            Spec::Memory(it) => {
-                let cap = |cap: &f64| (cap - it.cap_gib).abs() < 5e-4;
+            Spec::Memory(memory) => {
+                let cap = |cap: &f64| (cap - memory.cap_gib).abs() < 5e-4;
                 !self.no_memory
-                    && self.memory_model.as_ref().is_none_or(|model| *model == it.model)
+                    && self.memory_model.as_ref().is_none_or(|model| *model == memory.model)
                     && self.caps_gib.as_ref().is_none_or(|all| all.iter().any(cap))
-                    && self.memory_variants.as_ref().is_none_or(|all| all.contains(&it.variant))
-                    && self.seeds.is_none_or(|seeds| it.seed < seeds)
+                    && self.memory_variants.as_ref().is_none_or(|all| all.contains(&memory.variant))
+                    && self.seeds.is_none_or(|seeds| memory.seed < seeds)
             }
         }
     }
 
-    /// What was asked for by name and is not among what there is, in words; none where there is some of everything.
-    pub(crate) fn missing(&self, held: &[Spec]) -> Option<String> {
+    /// Describes a requested name that no existing shard has; `None` if all have a match.
+    pub(crate) fn missing(&self, existing: &[Spec]) -> Option<String> {
         let names = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
         let shapes = self.shapes.iter().flatten();
-        let shapes = shapes.map(|it| format!("{}@{}x{}", it.model, it.rows, it.length)).collect();
+        let shapes = shapes
+            .map(|shape| format!("{}@{}x{}", shape.model, shape.rows, shape.length))
+            .collect();
         let caps = self.caps_gib.iter().flatten().map(f64::to_string).collect();
-        let asked = [
+        let requested = [
             ("models", shapes),
             ("variants", names(&self.variants)),
             ("memory-model", self.memory_model.clone().into_iter().collect()),
             ("caps", caps),
             ("memory-variants", names(&self.memory_variants)),
         ];
-        for (flag, asked) in asked {
-            // In the order in which they were planned, each once.
-            let mut there: Vec<String> = Vec::new();
-            for name in held.iter().filter_map(|it| name_under(it, flag)) {
-                if !there.contains(&name) {
-                    there.push(name);
+        for (flag, names) in requested {
+            // In the planned order, without duplicates.
+            let mut available: Vec<String> = Vec::new();
+            for name in existing.iter().filter_map(|spec| name_for_flag(spec, flag)) {
+                if !available.contains(&name) {
+                    available.push(name);
                 }
             }
-            let unknown = |name: &String| !there.contains(name);
-            if let Some(name) = asked.into_iter().find(unknown) {
-                let there =
-                    if there.is_empty() { "nothing like it".to_owned() } else { there.join(", ") };
-                return Some(format!("--{flag} {name}, but of {there}"));
+            let unknown = |name: &String| !available.contains(name);
+            if let Some(name) = names.into_iter().find(unknown) {
+                let available =
+                    if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+                return Some(format!("--{flag} {name}; available: {available}"));
             }
         }
-        (!held.is_empty() && !held.iter().any(|it| self.keeps(it)))
-            .then(|| "all that is asked for at once".to_owned())
+        (!existing.is_empty() && !existing.iter().any(|spec| self.matches(spec)))
+            .then(|| "this combination of filters".to_owned())
     }
 }
 
-/// What a shard is called by a flag that names some; none where the flag is not of such shards.
-fn name_under(spec: &Spec, flag: &str) -> Option<String> {
+/// The shard's name under a flag; `None` if the flag does not apply to it.
+fn name_for_flag(spec: &Spec, flag: &str) -> Option<String> {
     match (spec, flag) {
-        (Spec::Steps(it), "models") => Some(format!("{}@{}x{}", it.model, it.rows, it.length)),
-        (Spec::Steps(it), "variants") => Some(it.variant.clone()),
-        (Spec::Memory(it), "memory-model") => Some(it.model.clone()),
-        (Spec::Memory(it), "caps") => Some(it.cap_gib.to_string()),
-        (Spec::Memory(it), "memory-variants") => Some(it.variant.clone()),
+        (Spec::Steps(steps), "models") => {
+            Some(format!("{}@{}x{}", steps.model, steps.rows, steps.length))
+        }
+        (Spec::Steps(steps), "variants") => Some(steps.variant.clone()),
+        (Spec::Memory(memory), "memory-model") => Some(memory.model.clone()),
+        (Spec::Memory(memory), "caps") => Some(memory.cap_gib.to_string()),
+        (Spec::Memory(memory), "memory-variants") => Some(memory.variant.clone()),
         _ => None,
     }
 }
 
-/// Reads `191m@1x512`.
-pub(crate) fn shape(text: &str) -> Result<Shape, String> {
-    let read = || {
+/// Parses `191m@1x512`.
+pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
+    let parse = || {
         let (model, batch) = text.split_once('@')?;
         let (rows, length) = batch.split_once('x')?;
         let size = |text: &str| text.parse().ok().filter(|&size: &u32| size > 0);
-        Some(Shape { model: word(model).ok()?, rows: size(rows)?, length: size(length)? })
+        Some(Shape { model: parse_name(model).ok()?, rows: size(rows)?, length: size(length)? })
     };
-    read().ok_or_else(|| "expected MODEL@ROWSxLENGTH such as 191m@1x512".to_owned())
+    parse().ok_or_else(|| "expected MODEL@ROWSxLENGTH such as 191m@1x512".to_owned())
 }
 
-/// Reads a name that can be part of a file's.
-pub(crate) fn word(text: &str) -> Result<String, String> {
-    let fine = |letter: u8| letter.is_ascii_alphanumeric() || b"-.".contains(&letter);
-    if !text.is_empty() && text.bytes().all(fine) && !text.starts_with(['.', '-']) {
+/// Parses a name that is safe in a file name.
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    let allowed = |letter: u8| letter.is_ascii_alphanumeric() || b"-.".contains(&letter);
+    if !text.is_empty() && text.bytes().all(allowed) && !text.starts_with(['.', '-']) {
         Ok(text.to_owned())
     } else {
         Err("expected a name of letters, digits, `-` and `.`".to_owned())
@@ -142,8 +147,8 @@ pub(crate) fn word(text: &str) -> Result<String, String> {
 }
 
 impl Plan {
-    /// Every shard, a whole round before the next: a slow spell of the machine meets all variants. Each round begins
-    /// with another variant, so that none always has the cool GPU.
+    /// Every shard, one whole round after another: a slow phase of the machine affects all
+    /// variants. Each round starts with another variant, so that none always gets the cool GPU.
     pub(crate) fn shards(&self) -> Vec<Spec> {
         let seeds = self.memory.as_ref().map_or(0, |memory| memory.seeds);
         let mut shards = Vec::new();
@@ -151,13 +156,14 @@ impl Plan {
             if round < self.repeats {
                 for shape in &self.shapes {
                     shards.extend(
-                        turned(&self.variants, round).map(|it| self.steps_shard(shape, it, round)),
+                        rotated(&self.variants, round)
+                            .map(|variant| self.steps_shard(shape, variant, round)),
                     );
                 }
             }
             if let Some(memory) = self.memory.as_ref().filter(|memory| round < memory.seeds) {
                 for &cap_gib in &memory.caps_gib {
-                    shards.extend(turned(&memory.variants, round).map(|variant| {
+                    shards.extend(rotated(&memory.variants, round).map(|variant| {
                         Spec::Memory(MemorySpec {
                             model: memory.model.clone(),
                             variant: variant.to_owned(),
@@ -186,8 +192,8 @@ impl Plan {
     }
 }
 
-/// The names, beginning with another one each round.
-fn turned(names: &[String], round: u32) -> impl Iterator<Item = &str> {
+/// The names, starting with another one each round.
+fn rotated(names: &[String], round: u32) -> impl Iterator<Item = &str> {
     let first = if names.is_empty() { 0 } else { round as usize % names.len() };
     names[first..].iter().chain(&names[..first]).map(String::as_str)
 }
@@ -197,9 +203,9 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        let names = |names: &[&str]| names.iter().map(|&it| it.to_owned()).collect();
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Plan {
-            shapes: vec![shape("191m@1x512").unwrap(), shape("1.4b@4x2048").unwrap()],
+            shapes: vec![parse_shape("191m@1x512").unwrap(), parse_shape("1.4b@4x2048").unwrap()],
             variants: names(&["eager", "ours"]),
             repeats: 2,
             warmups: 1,
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_whole_and_begin_in_turn() {
+    fn rounds_are_complete_and_rotate_the_variants() {
         let names: Vec<String> = plan().shards().iter().map(Spec::name).collect();
         assert_eq!(
             names,
@@ -236,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_keeps_what_it_names() {
+    fn a_filter_selects_shards() {
         let names = |filter: &Filter| -> Vec<String> {
             let shards = plan().shards();
-            shards.iter().filter(|it| filter.keeps(it)).map(Spec::name).collect()
+            shards.iter().filter(|spec| filter.matches(spec)).map(Spec::name).collect()
         };
-        assert_eq!(names(&Filter::default()).len(), 10, "nothing was asked for: all of it");
+        assert_eq!(names(&Filter::default()).len(), 10, "no filter selects all");
         let filter = Filter {
             no_memory: true,
-            shapes: Some(vec![shape("191m@1x512").unwrap()]),
+            shapes: Some(vec![parse_shape("191m@1x512").unwrap()]),
             repeats: Some(1),
             ..Filter::default()
         };
@@ -258,48 +264,48 @@ mod tests {
             ..Filter::default()
         };
         assert_eq!(names(&filter).len(), 5, "ours: two shapes of two repeats, one seed");
-        for none in [
+        for empty in [
             Filter { no_steps: true, caps_gib: Some(vec![26.0]), ..Filter::default() },
             Filter { no_steps: true, memory_model: Some("7b".to_owned()), ..Filter::default() },
         ] {
-            assert!(names(&none).is_empty(), "{none:?}");
+            assert!(names(&empty).is_empty(), "{empty:?}");
         }
     }
 
     #[test]
-    fn a_name_that_is_of_nothing_is_told_with_what_there_is() {
-        let held = plan().shards();
-        let missing = |filter: Filter| filter.missing(&held);
-        let words = |names: &[&str]| Some(names.iter().map(|&it| it.to_owned()).collect());
+    fn a_name_without_a_match_lists_the_available_ones() {
+        let existing = plan().shards();
+        let missing = |filter: Filter| filter.missing(&existing);
+        let list = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
         assert_eq!(missing(Filter::default()), None);
-        assert_eq!(missing(Filter { variants: words(&["ours"]), ..Filter::default() }), None);
+        assert_eq!(missing(Filter { variants: list(&["ours"]), ..Filter::default() }), None);
         assert_eq!(
-            missing(Filter { variants: words(&["ours", "ourz"]), ..Filter::default() }).unwrap(),
-            "--variants ourz, but of eager, ours"
+            missing(Filter { variants: list(&["ours", "ourz"]), ..Filter::default() }).unwrap(),
+            "--variants ourz; available: eager, ours"
         );
-        let shapes = Some(vec![shape("191m@1x51").unwrap()]);
+        let shapes = Some(vec![parse_shape("191m@1x51").unwrap()]);
         assert_eq!(
             missing(Filter { shapes, ..Filter::default() }).unwrap(),
-            "--models 191m@1x51, but of 191m@1x512, 1.4b@4x2048"
+            "--models 191m@1x51; available: 191m@1x512, 1.4b@4x2048"
         );
         assert_eq!(
             missing(Filter { caps_gib: Some(vec![26.0]), ..Filter::default() }).unwrap(),
-            "--caps 26, but of 30"
+            "--caps 26; available: 30"
         );
         let both = Filter { no_steps: true, no_memory: true, ..Filter::default() };
-        assert_eq!(missing(both).unwrap(), "all that is asked for at once");
-        let none = Filter { variants: words(&["ours"]), ..Filter::default() };
-        assert_eq!(none.missing(&[]).unwrap(), "--variants ours, but of nothing like it");
+        assert_eq!(missing(both).unwrap(), "this combination of filters");
+        let none = Filter { variants: list(&["ours"]), ..Filter::default() };
+        assert_eq!(none.missing(&[]).unwrap(), "--variants ours; available: none");
     }
 
     #[test]
-    fn shapes_that_are_none_are_refused() {
+    fn invalid_shapes_are_rejected() {
         for text in
             ["", "191m", "191m@", "191m@1", "191m@0x512", "a/b@1x2", "..@1x2", "@1x2", "m@1x-2"]
         {
-            assert!(shape(text).is_err(), "{text}");
+            assert!(parse_shape(text).is_err(), "{text}");
         }
-        let shape = shape("7b-lora@1x2048").unwrap();
+        let shape = parse_shape("7b-lora@1x2048").unwrap();
         assert_eq!((shape.model.as_str(), shape.rows, shape.length), ("7b-lora", 1, 2048));
     }
 }

@@ -1,123 +1,121 @@
-//! Everything that is printed, whatever the form. Pure.
+//! The report, independent of the output format. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::gpu::GpuFacts;
 use serde::Serialize;
 
-use super::numbers::{self, CapComparison, Comparison, Rates};
+use super::aggregate::{self, CapComparison, Comparison, Rates};
 use super::plan::{Filter, Plan};
-use super::shard::{Machine, Measured, Shard, Spec};
+use super::shard::{Machine, Shard, ShardResult, Spec};
 
-/// The whole measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Report {
-    /// The version of this form.
+pub(crate) struct BenchReport {
+    /// Version of the JSON document.
     pub(crate) farrier_bench_train: u32,
-    /// When the first shard began, and the last.
+    /// Start of the first and the last shard.
     pub(crate) began: Option<[String; 2]>,
-    /// Each distinct one among the shards; more than one makes the figures incomparable.
+    /// Distinct values among the shards; more than one makes the figures incomparable.
     pub(crate) gpus: Vec<String>,
     pub(crate) torch: Vec<String>,
-    pub(crate) builds: Vec<Share>,
+    pub(crate) builds: Vec<ShardCount>,
     pub(crate) machines: Vec<Machine>,
-    /// Starts of hosts on which shards ran.
-    pub(crate) hosts: Vec<Share>,
-    /// Rounds of which not all ran on one host: their ratios are of two.
+    /// Boot ids of the hosts on which shards ran.
+    pub(crate) hosts: Vec<ShardCount>,
+    /// Rounds that ran on several hosts; their ratios compare two hosts.
     pub(crate) rounds_on_several_hosts: Vec<String>,
     pub(crate) peak: Option<Peak>,
     pub(crate) price_per_hour_usd: Option<f64>,
     pub(crate) steps: Vec<Comparison>,
     pub(crate) memory: Vec<CapComparison>,
-    pub(crate) failed: Vec<Failed>,
+    pub(crate) failed: Vec<FailedShard>,
     pub(crate) shards_done: usize,
-    /// Shards of all plans that led here; absent where none is known.
+    /// Shards of all known plans; `None` without a plan.
     pub(crate) shards_planned: Option<usize>,
-    /// Shards of the plans that have not run; absent likewise.
+    /// Planned shards that have not run; `None` without a plan.
     pub(crate) shards_left: Option<usize>,
-    /// The commands that measured, whatever the folder.
+    /// The commands that ran the shards, without their directory.
     pub(crate) commands: Vec<String>,
 }
 
-/// Of how many shards something holds.
+/// A value, and the number of shards that have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Share {
+pub(crate) struct ShardCount {
     pub(crate) name: String,
     pub(crate) shards: usize,
 }
 
-/// What is asked of the shards.
+/// Options of a report.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    /// What this command was to measure, if anything.
+pub(crate) struct ReportOptions {
+    /// The plan of this command; `None` with `--merge-only`.
     pub(crate) plan: Option<Plan>,
-    /// Which shards are wanted.
     pub(crate) filter: Filter,
     pub(crate) price_per_hour_usd: Option<f64>,
 }
 
-/// What MFU is a share of.
+/// The peak that MFU is relative to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Peak {
     pub(crate) gpu: String,
     /// Dense, in bfloat16.
     pub(crate) tflops: f64,
-    /// No source confirms it.
+    /// Not confirmed by a source.
     pub(crate) unverified: bool,
     pub(crate) sources: Vec<String>,
 }
 
-/// A shard without a measurement.
+/// A shard without a result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Failed {
+pub(crate) struct FailedShard {
     pub(crate) name: String,
     pub(crate) what: String,
     pub(crate) why: String,
     pub(crate) stderr: Vec<String>,
 }
 
-impl Report {
-    /// Of the shards that there are, which are all wanted.
-    pub(crate) fn of(shards: &[Shard], gpus: &GpuFacts, asked: &Asked) -> Self {
-        let distinct = |of: &dyn Fn(&Shard) -> Option<String>| -> Vec<String> {
-            shards.iter().filter_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+impl BenchReport {
+    /// Reports all `shards`; the caller has filtered them.
+    pub(crate) fn from_shards(shards: &[Shard], gpus: &GpuFacts, options: &ReportOptions) -> Self {
+        let distinct = |field: &dyn Fn(&Shard) -> Option<String>| -> Vec<String> {
+            shards.iter().filter_map(field).collect::<BTreeSet<_>>().into_iter().collect()
         };
-        let names = distinct(&|it| gpu_and_torch(it).0);
+        let names = distinct(&|shard| gpu_and_torch(shard).0);
         let peak = match &names[..] {
             [name] => peak(gpus, name),
             _ => None,
         };
-        let price_per_hour_usd = asked.price_per_hour_usd;
+        let price_per_hour_usd = options.price_per_hour_usd;
         let rates = Rates {
             peak_flops: peak.as_ref().map(|peak| peak.tflops * 1e12),
             price_per_hour: price_per_hour_usd,
         };
-        let began = distinct(&|it| it.began.clone());
+        let began = distinct(&|shard| shard.began.clone());
         let machines: BTreeSet<Machine> =
-            shards.iter().filter_map(|it| it.machine.clone()).collect();
-        let planned = planned(shards, asked);
-        let ran: BTreeSet<&str> = shards.iter().map(|it| it.name.as_str()).collect();
+            shards.iter().filter_map(|shard| shard.machine.clone()).collect();
+        let planned = planned(shards, options);
+        let ran: BTreeSet<&str> = shards.iter().map(|shard| shard.name.as_str()).collect();
         let left = |all: &BTreeMap<String, Spec>| {
             all.keys().filter(|name| !ran.contains(name.as_str())).count()
         };
         let mut report = Self {
             farrier_bench_train: 3,
             began: began.first().zip(began.last()).map(|(a, b)| [a.clone(), b.clone()]),
-            torch: distinct(&|it| gpu_and_torch(it).1),
-            builds: shared(shards.iter().filter_map(build)),
+            torch: distinct(&|shard| gpu_and_torch(shard).1),
+            builds: shard_counts(shards.iter().filter_map(build)),
             gpus: names,
             machines: machines.into_iter().collect(),
-            hosts: shared(shards.iter().filter_map(host)),
+            hosts: shard_counts(shards.iter().filter_map(host)),
             rounds_on_several_hosts: rounds_on_several_hosts(shards),
             peak,
             price_per_hour_usd,
-            steps: numbers::comparisons(shards, rates),
-            memory: numbers::caps(shards),
-            failed: shards.iter().filter_map(failed).collect(),
-            shards_done: shards.iter().filter(|it| it.result.is_ok()).count(),
+            steps: aggregate::comparisons(shards, rates),
+            memory: aggregate::caps(shards),
+            failed: shards.iter().filter_map(failed_shard).collect(),
+            shards_done: shards.iter().filter(|shard| shard.result.is_ok()).count(),
             shards_planned: planned.as_ref().map(BTreeMap::len),
             shards_left: planned.as_ref().map(left),
-            commands: distinct(&|it| it.command.as_deref().map(without_folder)),
+            commands: distinct(&|shard| shard.command.as_deref().map(without_directory)),
         };
         if let Some(planned) = planned {
             report.count_planned(&planned);
@@ -125,117 +123,114 @@ impl Report {
         report
     }
 
-    /// How many repeats and seeds there are to be.
+    /// Sets the planned number of repeats and seeds.
     fn count_planned(&mut self, planned: &BTreeMap<String, Spec>) {
-        for found in &mut self.steps {
+        for comparison in &mut self.steps {
             let repeat = |spec: &Spec| match spec {
-                Spec::Steps(it)
-                    if (&it.model, it.rows, it.length)
-                        == (&found.model, found.rows, found.length) =>
+                Spec::Steps(steps)
+                    if (&steps.model, steps.rows, steps.length)
+                        == (&comparison.model, comparison.rows, comparison.length) =>
                 {
-                    Some(it.repeat)
+                    Some(steps.repeat)
                 }
                 _ => None,
             };
             let repeats: BTreeSet<u32> = planned.values().filter_map(repeat).collect();
-            found.repeats_planned = Some(repeats.len());
+            comparison.repeats_planned = Some(repeats.len());
         }
-        for found in &mut self.memory {
+        for comparison in &mut self.memory {
             let seed = |spec: &Spec| match spec {
-                Spec::Memory(it)
-                    if it.model == found.model && (it.cap_gib - found.cap_gib).abs() < 5e-4 =>
+                Spec::Memory(memory)
+                    if memory.model == comparison.model
+                        && (memory.cap_gib - comparison.cap_gib).abs() < 5e-4 =>
                 {
-                    Some(it.seed)
+                    Some(memory.seed)
                 }
                 _ => None,
             };
             let seeds: BTreeSet<u32> = planned.values().filter_map(seed).collect();
-            found.seeds_planned = Some(seeds.len());
+            comparison.seeds_planned = Some(seeds.len());
         }
     }
 
-    /// Why the figures cannot be compared with each other.
-    pub(crate) fn mixed(&self) -> Option<String> {
-        let of = |what: &str, names: &[String]| {
+    /// Why the figures are not comparable with each other.
+    pub(crate) fn incomparable(&self) -> Option<String> {
+        let several = |what: &str, names: &[String]| {
             (names.len() > 1).then(|| format!("{what} {}", names.join(" and ")))
         };
-        let of_machines = |of: &dyn Fn(&Machine) -> Option<String>| -> Vec<String> {
+        let distinct = |field: &dyn Fn(&Machine) -> Option<String>| -> Vec<String> {
             let all: BTreeSet<String> = self
                 .machines
                 .iter()
-                .map(|it| of(it).unwrap_or_else(|| "unknown".to_owned()))
+                .map(|machine| field(machine).unwrap_or_else(|| "unknown".to_owned()))
                 .collect();
             all.into_iter().collect()
         };
-        let mixed: Vec<String> = [
-            of("the GPUs", &self.gpus),
-            of("torch", &self.torch),
-            of("the drivers", &of_machines(&|it| it.driver.clone())),
-            of("the processors", &of_machines(&|it| it.processor.clone())),
-            of("the builds of farrier", &self.builds.iter().map(share).collect::<Vec<_>>()),
+        let differences: Vec<String> = [
+            several("GPUs", &self.gpus),
+            several("torch", &self.torch),
+            several("drivers", &distinct(&|machine| machine.driver.clone())),
+            several("processors", &distinct(&|machine| machine.processor.clone())),
+            several("farrier builds", &self.builds.iter().map(describe_count).collect::<Vec<_>>()),
         ]
         .into_iter()
         .flatten()
         .collect();
-        (!mixed.is_empty()).then(|| {
-            format!(
-                "the shards do not come from one machine and build, but from {}",
-                mixed.join("; ")
-            )
-        })
+        (!differences.is_empty())
+            .then(|| format!("the shards differ in {}", differences.join("; ")))
     }
 
-    /// What to know where the shards ran on several machines of one kind.
+    /// A warning if the shards ran on several hosts.
     pub(crate) fn hosts_differ(&self) -> Option<String> {
         if self.hosts.len() < 2 {
             return None;
         }
-        let hosts: Vec<String> = self.hosts.iter().map(share).collect();
+        let hosts: Vec<String> = self.hosts.iter().map(describe_count).collect();
         let rounds = match &self.rounds_on_several_hosts[..] {
-            [] => "each round ran on one of them, so no ratio is of two".to_owned(),
+            [] => "each round ran on one host, so no ratio compares two".to_owned(),
             several => format!(
-                "not on one of them ran {}: those ratios are of two hosts",
+                "some rounds ran on several hosts, and their ratios compare two: {}",
                 several.join("; ")
             ),
         };
         Some(format!(
-            "the shards come from {} starts of hosts ({}); {rounds}",
+            "the shards come from {} boots of hosts ({}); {rounds}",
             hosts.len(),
             hosts.join(", ")
         ))
     }
 }
 
-/// The command with `DIR` in the place of its folder, which is of no meaning elsewhere.
-fn without_folder(command: &str) -> String {
+/// The command with `DIR` for its directory, which means nothing elsewhere.
+fn without_directory(command: &str) -> String {
     let mut words: Vec<&str> = command.split(' ').collect();
-    for place in 0..words.len() {
-        if words[place].starts_with("--dir=") {
-            words[place] = "--dir=DIR";
-        } else if place > 0 && words[place - 1] == "--dir" {
-            words[place] = "DIR";
+    for index in 0..words.len() {
+        if words[index].starts_with("--dir=") {
+            words[index] = "--dir=DIR";
+        } else if index > 0 && words[index - 1] == "--dir" {
+            words[index] = "DIR";
         }
     }
     words.join(" ")
 }
 
 /// `0.1.0 (28 shards)`.
-fn share(of: &Share) -> String {
-    format!("{} ({} shard{})", of.name, of.shards, if of.shards == 1 { "" } else { "s" })
+fn describe_count(count: &ShardCount) -> String {
+    format!("{} ({} shard{})", count.name, count.shards, if count.shards == 1 { "" } else { "s" })
 }
 
-fn shared(names: impl Iterator<Item = String>) -> Vec<Share> {
-    let mut shares: BTreeMap<String, usize> = BTreeMap::new();
+fn shard_counts(names: impl Iterator<Item = String>) -> Vec<ShardCount> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
-        *shares.entry(name).or_default() += 1;
+        *counts.entry(name).or_default() += 1;
     }
-    shares.into_iter().map(|(name, shards)| Share { name, shards }).collect()
+    counts.into_iter().map(|(name, shards)| ShardCount { name, shards }).collect()
 }
 
-/// All that was to be measured, as far as it is wanted: by this command, and by those whose shards there are.
-fn planned(shards: &[Shard], asked: &Asked) -> Option<BTreeMap<String, Spec>> {
+/// All selected shards of the known plans: of this command, and of those that ran the shards.
+fn planned(shards: &[Shard], options: &ReportOptions) -> Option<BTreeMap<String, Spec>> {
     let mut plans: Vec<&Plan> = Vec::new();
-    for plan in shards.iter().filter_map(|it| it.plan.as_ref()).chain(&asked.plan) {
+    for plan in shards.iter().filter_map(|shard| shard.plan.as_ref()).chain(&options.plan) {
         if !plans.contains(&plan) {
             plans.push(plan);
         }
@@ -243,23 +238,24 @@ fn planned(shards: &[Shard], asked: &Asked) -> Option<BTreeMap<String, Spec>> {
     if plans.is_empty() {
         return None;
     }
-    // Shards of before plans were kept belong to it, too.
-    let known = shards.iter().filter_map(|it| it.spec.clone());
+    // Shards written before plans were stored count, too.
+    let known = shards.iter().filter_map(|shard| shard.spec.clone());
     let all = plans.into_iter().flat_map(Plan::shards).chain(known);
-    Some(all.filter(|it| asked.filter.keeps(it)).map(|it| (it.name(), it)).collect())
+    let selected = all.filter(|spec| options.filter.matches(spec));
+    Some(selected.map(|spec| (spec.name(), spec)).collect())
 }
 
-/// The binary that ran a shard and the package that it ran, of one that measured.
+/// The binary and the Python package that ran a successful shard.
 fn build(shard: &Shard) -> Option<String> {
     let package = match shard.result.as_ref().ok()? {
-        Measured::Steps(it) => &it.farrier,
-        Measured::Memory(it) => &it.farrier,
+        ShardResult::Steps(steps) => &steps.farrier,
+        ShardResult::Memory(memory) => &memory.farrier,
     };
     Some(match (&shard.farrier, package) {
         (None, None) => "unknown".to_owned(),
         (binary, package) => {
             let or_unknown =
-                |it: &Option<String>| it.clone().unwrap_or_else(|| "unknown".to_owned());
+                |version: &Option<String>| version.clone().unwrap_or_else(|| "unknown".to_owned());
             format!("{}, package {}", or_unknown(binary), or_unknown(package))
         }
     })
@@ -272,10 +268,12 @@ fn host(shard: &Shard) -> Option<String> {
 
 fn rounds_on_several_hosts(shards: &[Shard]) -> Vec<String> {
     let mut rounds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for shard in shards.iter().filter(|it| it.result.is_ok()) {
-        if let (Some(Spec::Steps(it)), Some(host)) = (&shard.spec, host(shard)) {
-            let round =
-                format!("{} at {} x {}, repeat {}", it.model, it.rows, it.length, it.repeat);
+    for shard in shards.iter().filter(|shard| shard.result.is_ok()) {
+        if let (Some(Spec::Steps(steps)), Some(host)) = (&shard.spec, host(shard)) {
+            let round = format!(
+                "{} at {} x {}, repeat {}",
+                steps.model, steps.rows, steps.length, steps.repeat
+            );
             rounds.entry(round).or_default().insert(host);
         }
     }
@@ -284,8 +282,8 @@ fn rounds_on_several_hosts(shards: &[Shard]) -> Vec<String> {
 
 fn gpu_and_torch(shard: &Shard) -> (Option<String>, Option<String>) {
     match &shard.result {
-        Ok(Measured::Steps(it)) => (Some(it.gpu.clone()), Some(it.torch.clone())),
-        Ok(Measured::Memory(it)) => (Some(it.gpu.clone()), Some(it.torch.clone())),
+        Ok(ShardResult::Steps(steps)) => (Some(steps.gpu.clone()), Some(steps.torch.clone())),
+        Ok(ShardResult::Memory(memory)) => (Some(memory.gpu.clone()), Some(memory.torch.clone())),
         Err(_) => (None, None),
     }
 }
@@ -301,14 +299,11 @@ fn peak(gpus: &GpuFacts, name: &str) -> Option<Peak> {
     })
 }
 
-fn failed(shard: &Shard) -> Option<Failed> {
+fn failed_shard(shard: &Shard) -> Option<FailedShard> {
     let failure = shard.result.as_ref().err()?;
-    Some(Failed {
+    Some(FailedShard {
         name: shard.name.clone(),
-        what: shard
-            .spec
-            .as_ref()
-            .map_or_else(|| "what it is of is unknown".to_owned(), Spec::title),
+        what: shard.spec.as_ref().map_or_else(|| "unknown measurement".to_owned(), Spec::title),
         why: failure.why.clone(),
         stderr: failure.stderr.clone(),
     })

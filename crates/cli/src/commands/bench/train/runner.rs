@@ -1,4 +1,4 @@
-//! The shards that have not run, one after the other.
+//! Runs the unfinished shards one after the other.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::plan::Plan;
-use super::shard::{Ending, Machine, Measured, ShardFile, Spec, VERSION, measured};
+use super::shard::{Machine, ShardFile, ShardOutcome, ShardResult, Spec, VERSION, parse_result};
 use super::store::Store;
 use super::{Args, child, driver_version, progress};
 use crate::failure::Hinted;
-use crate::spread::thousands;
+use crate::stats::thousands;
 
-/// Runs the shards that have not run.
 pub(super) struct Runner<'a> {
     args: &'a Args,
     store: &'a Store,
@@ -41,7 +40,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// How many are left.
+    /// Runs the shards; returns how many are left.
     pub(super) fn run(&self, shards: &[Spec]) -> anyhow::Result<usize> {
         let mut left = Vec::new();
         let mut times: Vec<(Spec, f64)> = Vec::new();
@@ -54,19 +53,19 @@ impl<'a> Runner<'a> {
         if left.is_empty() {
             return Ok(0);
         }
-        importable(&self.args.python, &left)?;
+        check_python(&self.args.python, &left)?;
         progress(&format!("{} of {} shards to run", left.len(), shards.len()));
-        for (place, spec) in left.iter().enumerate() {
+        for (index, spec) in left.iter().enumerate() {
             let longest = times
                 .iter()
                 .filter(|(other, _)| other.takes_as_long_as(spec))
                 .map(|(_, wall_s)| *wall_s)
                 .fold(0.0, f64::max);
             if self.left_s().is_some_and(|left_s| left_s <= longest) {
-                return Ok(left.len() - place);
+                return Ok(left.len() - index);
             }
-            let Some(wall_s) = self.one(spec, place + 1, left.len())? else {
-                return Ok(left.len() - place);
+            let Some(wall_s) = self.run_shard(spec, index + 1, left.len())? else {
+                return Ok(left.len() - index);
             };
             times.push(((*spec).clone(), wall_s));
         }
@@ -77,7 +76,7 @@ impl<'a> Runner<'a> {
         Some(self.stop?.saturating_duration_since(Instant::now()).as_secs_f64())
     }
 
-    /// What a shard gave before, if it is not to be run again.
+    /// The stored result of a shard, unless it is to be run again.
     fn finished(&self, spec: &Spec) -> anyhow::Result<Option<ShardFile>> {
         let name = spec.name();
         let Some(read) = self.store.read(&name)? else { return Ok(None) };
@@ -87,62 +86,65 @@ impl<'a> Runner<'a> {
         })?;
         if file.spec != *spec {
             let message = format!(
-                "`{}` holds the shard `{name}` of another measurement",
+                "`{}` has the shard `{name}` of another measurement",
                 self.args.dir.display()
             );
-            let hint = "give the same --warmups, --groups, --steps and --memory-steps as before, or another --dir";
+            let hint = "use the same --warmups, --groups, --steps and --memory-steps as before, or another --dir";
             return Err(Hinted::error(message, hint));
         }
-        let again = self.args.retry_failed && matches!(file.outcome, Ending::Failed(_));
+        let again = self.args.retry_failed && matches!(file.outcome, ShardOutcome::Failed(_));
         Ok((!again).then_some(file))
     }
 
-    /// Runs one and keeps it. None if the run has to stop before it is done.
-    fn one(&self, spec: &Spec, place: usize, of: usize) -> anyhow::Result<Option<f64>> {
+    /// Runs and stores one shard. `None` if the run stops before it is done.
+    fn run_shard(&self, spec: &Spec, number: usize, total: usize) -> anyhow::Result<Option<f64>> {
         let mut command = Command::new(&self.args.python);
         command.args(["-m", spec.module(), &spec.argument()?]);
-        command.env("TORCHINDUCTOR_CACHE_DIR", self.store.compiled(spec.variant())?);
+        command.env("TORCHINDUCTOR_CACHE_DIR", self.store.compile_cache(spec.variant())?);
         let deadline = Duration::from_secs(self.args.deadline);
         let began = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
-        let ran = child::run(command, |stream| self.store.scratch(stream), deadline, self.stop)
+        let output = child::run(command, |stream| self.store.scratch(stream), deadline, self.stop)
             .with_context(|| format!("failed to run `{}`", self.args.python.display()))?;
-        let Some(outcome) = child::ending(spec, &ran, deadline) else { return Ok(None) };
-        let said = said(spec, &outcome);
-        progress(&format!("{place}/{of} {}: {said} ({:.0} s)", spec.title(), ran.wall_s));
+        let Some(outcome) = child::outcome(spec, &output, deadline) else { return Ok(None) };
+        let summary = summarize(spec, &outcome);
+        let (title, wall_s) = (spec.title(), output.wall_s);
+        progress(&format!("{number}/{total} {title}: {summary} ({wall_s:.0} s)"));
         self.store.write(&ShardFile {
             farrier_shard: VERSION,
             spec: spec.clone(),
             machine: self.machine.clone(),
             began,
-            wall_s: ran.wall_s,
+            wall_s: output.wall_s,
             command: self.command.clone(),
             farrier: Some(env!("CARGO_PKG_VERSION").to_owned()),
             plan: Some(self.plan.clone()),
             outcome,
         })?;
-        Ok(Some(ran.wall_s))
+        Ok(Some(output.wall_s))
     }
 }
 
-/// A word on what became of a shard.
-fn said(spec: &Spec, outcome: &Ending) -> String {
+/// A short summary of a shard's outcome.
+fn summarize(spec: &Spec, outcome: &ShardOutcome) -> String {
     let value = match outcome {
-        Ending::Failed(failure) => return format!("FAILED, {}", failure.why),
-        Ending::Done(value) => value,
+        ShardOutcome::Failed(failure) => return format!("FAILED, {}", failure.why),
+        ShardOutcome::Done(value) => value,
     };
-    match measured(spec, value) {
-        Ok(Measured::Steps(it)) => {
-            let least_s = it.step_s.iter().copied().fold(f64::INFINITY, f64::min);
-            format!("up to {} tokens/s", thousands(it.tokens / least_s))
+    match parse_result(spec, value) {
+        Ok(ShardResult::Steps(steps)) => {
+            let min_s = steps.step_s.iter().copied().fold(f64::INFINITY, f64::min);
+            format!("up to {} tokens/s", thousands(steps.tokens / min_s))
         }
-        Ok(Measured::Memory(it)) => format!("{} of {} steps lost", it.lost.len(), it.steps_asked),
+        Ok(ShardResult::Memory(memory)) => {
+            format!("{} of {} steps lost", memory.lost.len(), memory.steps_asked)
+        }
         Err(why) => why,
     }
 }
 
-/// Says all that the shards would miss, a line each. torch is not imported, which takes seconds: each shard does that
-/// itself.
-const QUESTION: &str = "\
+/// Python preflight: prints everything the shards would miss, one line each. It does not import
+/// torch, which takes seconds; each shard does that itself.
+const PREFLIGHT: &str = "\
 import ctypes, importlib.util, pathlib, runpy, sys
 missing = []
 for name in sys.argv[1:]:
@@ -166,27 +168,27 @@ print(*missing, sep='\\n', file=sys.stderr)
 sys.exit(bool(missing))
 ";
 
-/// Asks Python whether it has what the shards need: better one answer now than every shard's failure.
-pub(super) fn importable(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> {
+/// Checks that Python has what the shards need: one error now instead of one per shard.
+pub(super) fn check_python(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> {
     let mut modules: Vec<&str> = shards.iter().map(|spec| spec.module()).collect();
     modules.sort_unstable();
     modules.dedup();
     modules.push("torch");
     let shown = python.display();
-    let asked = Command::new(python).args(["-c", QUESTION]).args(&modules).output();
-    let asked = asked.map_err(|err| {
+    let output = Command::new(python).args(["-c", PREFLIGHT]).args(&modules).output();
+    let output = output.map_err(|err| {
         let hint = Hinted::plain(format!("failed to run `{shown}`"), INSTALL);
         anyhow::Error::new(err).context(hint)
     })?;
-    if asked.status.success() {
+    if output.status.success() {
         return Ok(());
     }
-    let words = String::from_utf8_lossy(&asked.stderr);
-    let lines: Vec<&str> = words.lines().filter(|line| !line.trim().is_empty()).collect();
-    let missing = lines.iter().map(|line| lack(line)).collect::<Option<Vec<_>>>();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let missing = lines.iter().map(|line| parse_missing(line)).collect::<Option<Vec<_>>>();
     let Some(missing) = missing.filter(|all| !all.is_empty()) else {
         let last = lines.last().copied().unwrap_or_default();
-        let message = format!("`{shown}` does not say what it has ({}): {last}", asked.status);
+        let message = format!("`{shown}` failed the preflight check ({}): {last}", output.status);
         return Err(Hinted::error(message, INSTALL));
     };
     let messages: Vec<&str> = missing.iter().map(|(message, _)| message.as_str()).collect();
@@ -196,21 +198,21 @@ pub(super) fn importable(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> 
     Err(Hinted::error(message, hints.join("; ")))
 }
 
-const INSTALL: &str = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout of \
-                       farrier), set PYTHONPATH to `python/src` of one, or name another Python with --python";
+const INSTALL: &str = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout \
+                       of farrier), set PYTHONPATH to its `python/src`, or name another Python with --python";
 
-/// What is missing, and what helps, of a line of the answer; none where it is no such line.
-fn lack(line: &str) -> Option<(String, &'static str)> {
+/// Parses a preflight line into what is missing and a hint; `None` if it is no such line.
+fn parse_missing(line: &str) -> Option<(String, &'static str)> {
     let (what, rest) = line.split_once(' ')?;
     match what {
-        "module" => Some((format!("there is no module `{rest}`"), INSTALL)),
+        "module" => Some((format!("no module `{rest}`"), INSTALL)),
         "cuda" => Some((
             "its torch is built without CUDA".to_owned(),
             "install a torch for CUDA, or name another Python with --python",
         )),
         "gpu" => Some((
-            format!("there is no GPU: {rest}"),
-            "this needs a machine with an NVIDIA GPU and its driver; `farrier check` says what is wrong with this node",
+            format!("no GPU: {rest}"),
+            "this needs a machine with an NVIDIA GPU and its driver; `farrier check` diagnoses this node",
         )),
         _ => None,
     }

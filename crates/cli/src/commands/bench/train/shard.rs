@@ -1,24 +1,24 @@
-//! One shard: what one child measures, and what became of it. Pure.
+//! A shard: what one child process measures, and its result. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::plan::Plan;
 
-/// The version of a shard's file.
+/// Version of a shard's file.
 pub(crate) const VERSION: u32 = 1;
 
-/// What one child measures.
+/// What one child process measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Spec {
-    /// Training steps of one shape, run in one way.
+    /// Training steps of one shape with one variant.
     Steps(StepsSpec),
-    /// A stream of shapes under a cap of memory.
+    /// Random shapes under a memory cap.
     Memory(MemorySpec),
 }
 
-/// As `farrier.bench.train.Shard` in Python has it.
+/// Mirrors `farrier.bench.train.Shard` in Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StepsSpec {
@@ -32,7 +32,7 @@ pub(crate) struct StepsSpec {
     pub(crate) steps: u32,
 }
 
-/// As `farrier.bench.memory.Shard` in Python has it.
+/// Mirrors `farrier.bench.memory.Shard` in Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemorySpec {
@@ -44,36 +44,45 @@ pub(crate) struct MemorySpec {
 }
 
 impl Spec {
-    /// The name of its file, without the ending.
+    /// Name of its file, without the extension.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Steps(it) => {
-                format!("{}_{}x{}_{}_{}", it.model, it.rows, it.length, it.variant, it.repeat)
+            Self::Steps(steps) => {
+                format!(
+                    "{}_{}x{}_{}_{}",
+                    steps.model, steps.rows, steps.length, steps.variant, steps.repeat
+                )
             }
-            Self::Memory(it) => {
-                format!("memory_{}_{}gib_{}_{}", it.model, it.cap_gib, it.variant, it.seed)
+            Self::Memory(memory) => {
+                format!(
+                    "memory_{}_{}gib_{}_{}",
+                    memory.model, memory.cap_gib, memory.variant, memory.seed
+                )
             }
         }
     }
 
-    /// In words.
+    /// Description for people.
     pub(crate) fn title(&self) -> String {
         match self {
-            Self::Steps(it) => format!(
+            Self::Steps(steps) => format!(
                 "{} at {} x {}, {}, repeat {}",
-                it.model, it.rows, it.length, it.variant, it.repeat
+                steps.model, steps.rows, steps.length, steps.variant, steps.repeat
             ),
-            Self::Memory(it) => {
-                format!("{} under {} GiB, {}, seed {}", it.model, it.cap_gib, it.variant, it.seed)
+            Self::Memory(memory) => {
+                format!(
+                    "{} under {} GiB, {}, seed {}",
+                    memory.model, memory.cap_gib, memory.variant, memory.seed
+                )
             }
         }
     }
 
-    /// How the step is run, or which allocator it has.
+    /// The variant of the step, or the allocator.
     pub(crate) fn variant(&self) -> &str {
         match self {
-            Self::Steps(it) => &it.variant,
-            Self::Memory(it) => &it.variant,
+            Self::Steps(steps) => &steps.variant,
+            Self::Memory(memory) => &memory.variant,
         }
     }
 
@@ -85,15 +94,15 @@ impl Spec {
         }
     }
 
-    /// What the module is told.
+    /// The JSON argument of the module.
     pub(crate) fn argument(&self) -> serde_json::Result<String> {
         match self {
-            Self::Steps(it) => serde_json::to_string(it),
-            Self::Memory(it) => serde_json::to_string(it),
+            Self::Steps(steps) => serde_json::to_string(steps),
+            Self::Memory(memory) => serde_json::to_string(memory),
         }
     }
 
-    /// Shards that differ in nothing but the repeat take about as long.
+    /// Shards that differ only in the repeat take about the same time.
     pub(crate) fn takes_as_long_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Steps(left), Self::Steps(right)) => {
@@ -107,14 +116,14 @@ impl Spec {
     }
 }
 
-/// The machine on which a shard ran, as far as its files say; the GPU's name comes from the child.
+/// The machine a shard ran on, from its files; the GPU's name comes from the child.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) driver: Option<String>,
     pub(crate) processor: Option<String>,
     pub(crate) cores: Option<usize>,
-    /// The beginning of the kernel's boot id: one start of one host. Absent in files of before it was kept.
+    /// Prefix of the kernel's boot id: one boot of one host. Missing in older files.
     #[serde(default)]
     pub(crate) boot: Option<String>,
 }
@@ -123,34 +132,32 @@ pub(crate) struct Machine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShardFile {
-    /// [`VERSION`].
     pub(crate) farrier_shard: u32,
     pub(crate) spec: Spec,
     pub(crate) machine: Machine,
-    /// When it began, in UTC.
+    /// Start time, in UTC.
     pub(crate) began: String,
     pub(crate) wall_s: f64,
-    /// The command that ran it.
+    /// The command line that ran it.
     pub(crate) command: String,
-    /// The version that ran it, and all that it was asked for; absent in files of before they were kept.
+    /// Version and plan of the run; missing in older files.
     #[serde(default)]
     pub(crate) farrier: Option<String>,
     #[serde(default)]
     pub(crate) plan: Option<Plan>,
-    pub(crate) outcome: Ending,
+    pub(crate) outcome: ShardOutcome,
 }
 
-/// What became of a shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Ending {
-    /// What the child printed, whole.
+pub(crate) enum ShardOutcome {
+    /// The child's complete result.
     Done(Value),
-    /// It gave no measurement.
+    /// No result.
     Failed(Failure),
 }
 
-/// Why there is no measurement.
+/// Why there is no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Failure {
@@ -165,22 +172,22 @@ impl Failure {
     }
 }
 
-/// What `farrier.bench.train` prints, as far as it is used here.
+/// Output of `farrier.bench.train`, as far as it is used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct StepsResult {
     pub(crate) gpu: String,
     pub(crate) torch: String,
-    /// The build of the Python package that ran.
+    /// Build of the Python package.
     #[serde(default)]
     pub(crate) farrier: Option<String>,
-    /// Seconds of a step, one number a group of steps.
+    /// Seconds per step, one value per group of steps.
     pub(crate) step_s: Vec<f64>,
     /// Comparisons of graph and eager step in the timed steps, and their seconds.
     #[serde(default)]
     pub(crate) comparisons: Option<f64>,
     #[serde(default)]
     pub(crate) comparisons_s: Option<f64>,
-    /// The share of the time that comparisons take after the early ones.
+    /// Share of time that comparisons take after the initial ones.
     #[serde(default)]
     pub(crate) comparisons_share: Option<f64>,
     pub(crate) tokens: f64,
@@ -196,7 +203,7 @@ pub(crate) struct StepsResult {
     pub(crate) report: Option<String>,
 }
 
-/// What `farrier.bench.memory` prints, as far as it is used here.
+/// Output of `farrier.bench.memory`, as far as it is used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct MemoryResult {
     pub(crate) gpu: String,
@@ -206,7 +213,7 @@ pub(crate) struct MemoryResult {
     pub(crate) model: String,
     pub(crate) variant: String,
     pub(crate) cap_gib: f64,
-    /// Rows and lengths of the steps that ran out of memory and were lost.
+    /// Rows and lengths of the steps lost to out-of-memory errors.
     pub(crate) lost: Vec<(u32, u32)>,
     pub(crate) steps_asked: u32,
     pub(crate) tokens_per_s: f64,
@@ -217,68 +224,66 @@ pub(crate) struct MemoryResult {
     pub(crate) report: Option<String>,
 }
 
-/// What a shard measured.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Measured {
+pub(crate) enum ShardResult {
     Steps(StepsResult),
     Memory(MemoryResult),
 }
 
-/// A child's result, or why it is none. Figures that cannot be are a failure and not figures.
-pub(crate) fn measured(spec: &Spec, value: &Value) -> Result<Measured, String> {
-    let unlike = |err: serde_json::Error| format!("its result does not read: {err}");
+/// Parses a child's result. Impossible figures are an error.
+pub(crate) fn parse_result(spec: &Spec, value: &Value) -> Result<ShardResult, String> {
+    let invalid = |err: serde_json::Error| format!("its result does not parse: {err}");
     match spec {
         Spec::Steps(spec) => {
-            let result: StepsResult = serde_json::from_value(value.clone()).map_err(unlike)?;
+            let result: StepsResult = serde_json::from_value(value.clone()).map_err(invalid)?;
             let positive = |number: f64| number.is_finite() && number > 0.0;
             if result.step_s.is_empty() || !result.step_s.iter().copied().all(positive) {
-                return Err("its steps have no time".to_owned());
+                return Err("its step times are missing or not positive".to_owned());
             }
             if (result.tokens - f64::from(spec.rows) * f64::from(spec.length)).abs() > 0.5 {
                 return Err(format!("its steps had {} tokens", result.tokens));
             }
-            Ok(Measured::Steps(result))
+            Ok(ShardResult::Steps(result))
         }
         Spec::Memory(spec) => {
-            let result: MemoryResult = serde_json::from_value(value.clone()).map_err(unlike)?;
-            let asked = (&spec.model, &spec.variant, spec.steps);
-            if (&result.model, &result.variant, result.steps_asked) != asked {
-                return Err("its result is of another shard".to_owned());
+            let result: MemoryResult = serde_json::from_value(value.clone()).map_err(invalid)?;
+            let requested = (&spec.model, &spec.variant, spec.steps);
+            if (&result.model, &result.variant, result.steps_asked) != requested {
+                return Err("its result belongs to another shard".to_owned());
             }
             if result.lost.len() > result.steps_asked as usize {
-                return Err("it lost more steps than it had".to_owned());
+                return Err("it lost more steps than it ran".to_owned());
             }
             if !result.finite {
                 return Err("a loss was not finite".to_owned());
             }
-            Ok(Measured::Memory(result))
+            Ok(ShardResult::Memory(result))
         }
     }
 }
 
-/// What is known of a shard, from wherever it was read.
+/// A shard as read from disk.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Shard {
     pub(crate) name: String,
-    /// Absent where the file does not even say what it is of.
+    /// `None` if the file is unreadable.
     pub(crate) spec: Option<Spec>,
     pub(crate) machine: Option<Machine>,
     pub(crate) began: Option<String>,
     pub(crate) wall_s: Option<f64>,
     pub(crate) command: Option<String>,
-    /// The version of the binary that ran it.
+    /// Version of the binary that ran it.
     pub(crate) farrier: Option<String>,
-    /// All that its command was asked for.
+    /// The plan of the run.
     pub(crate) plan: Option<Plan>,
-    pub(crate) result: Result<Measured, Failure>,
+    pub(crate) result: Result<ShardResult, Failure>,
 }
 
 impl Shard {
-    /// A file of ours.
-    pub(crate) fn of_file(name: String, file: ShardFile) -> Self {
+    pub(crate) fn from_file(name: String, file: ShardFile) -> Self {
         let result = match file.outcome {
-            Ending::Failed(failure) => Err(failure),
-            Ending::Done(value) => measured(&file.spec, &value).map_err(Failure::plain),
+            ShardOutcome::Failed(failure) => Err(failure),
+            ShardOutcome::Done(value) => parse_result(&file.spec, &value).map_err(Failure::plain),
         };
         Self {
             name,
@@ -293,7 +298,7 @@ impl Shard {
         }
     }
 
-    /// A file that does not read: known to be there, and known to say nothing.
+    /// A shard whose file is unreadable.
     pub(crate) fn unreadable(name: String, why: String) -> Self {
         Self {
             name,
@@ -333,19 +338,19 @@ mod tests {
             "gpu": "NVIDIA H200", "torch": "2.11.0", "step_s": [0.01, 0.02], "tokens": 512,
             "flops_causal": 1e9, "flops_full": 2e9, "launches": null, "launch_s": null, "busy_s": null,
             "allocated_bytes": 1, "reserved_bytes": 2,
-            "ready_s": 4.0, "loss": 10.4, "report": null, "of a later version": true
+            "ready_s": 4.0, "loss": 10.4, "report": null, "from a later version": true
         })
     }
 
     #[test]
-    fn a_result_is_read_and_what_is_unknown_stays_unknown() {
-        let Ok(Measured::Steps(result)) = measured(&steps(), &printed()) else { panic!() };
+    fn missing_figures_stay_unknown() {
+        let Ok(ShardResult::Steps(result)) = parse_result(&steps(), &printed()) else { panic!() };
         assert_eq!((result.launches, result.busy_s), (None, None));
         assert_eq!(steps().name(), "191m_1x512_ours_2");
     }
 
     #[test]
-    fn figures_that_cannot_be_are_a_failure() {
+    fn impossible_figures_are_an_error() {
         for (key, value) in [
             ("step_s", json!([])),
             ("step_s", json!([0.0])),
@@ -355,7 +360,7 @@ mod tests {
         ] {
             let mut printed = printed();
             printed[key] = value;
-            assert!(measured(&steps(), &printed).is_err(), "{key}");
+            assert!(parse_result(&steps(), &printed).is_err(), "{key}");
         }
     }
 
@@ -378,26 +383,29 @@ mod tests {
     }
 
     #[test]
-    fn lost_steps_are_read() {
+    fn lost_steps_are_parsed() {
         let mut printed = lost(&json!([[16, 1024], [4, 4096]]));
-        let Ok(Measured::Memory(result)) = measured(&stream(), &printed) else { panic!() };
+        let Ok(ShardResult::Memory(result)) = parse_result(&stream(), &printed) else { panic!() };
         assert_eq!(result.lost, [(16, 1024), (4, 4096)]);
         printed["gpu"] = json!(null);
-        assert!(measured(&stream(), &printed).is_err(), "it ran on some GPU");
+        assert!(parse_result(&stream(), &printed).is_err(), "it ran on some GPU");
     }
 
     #[test]
-    fn a_loss_that_is_no_number_and_another_shards_result_are_failures() {
+    fn a_non_finite_loss_or_another_shards_result_is_an_error() {
         let mut printed = lost(&json!([]));
         printed["finite"] = json!(false);
-        assert_eq!(measured(&stream(), &printed).unwrap_err(), "a loss was not finite");
+        assert_eq!(parse_result(&stream(), &printed).unwrap_err(), "a loss was not finite");
         printed["variant"] = json!("ours");
-        assert_eq!(measured(&stream(), &printed).unwrap_err(), "its result is of another shard");
+        assert_eq!(
+            parse_result(&stream(), &printed).unwrap_err(),
+            "its result belongs to another shard"
+        );
     }
 
     #[test]
-    fn a_file_of_this_version_reads() {
-        // Written by the first version: a later one has to read it.
+    fn a_file_of_the_first_version_parses() {
+        // Written by the first version; later versions must read it.
         let text = r#"{"farrier_shard":1,"spec":{"memory":{"model":"1.4b","variant":"ours","cap_gib":30.0,"seed":0,
             "steps":60}},"machine":{"driver":"580.159.04","processor":null,"cores":16},"began":"2026-11-15T09:00:00Z",
             "wall_s":12.5,"command":"farrier bench train --dir x","outcome":{"failed":{"why":"exit status: 1",
@@ -405,6 +413,6 @@ mod tests {
         let file: ShardFile = serde_json::from_str(text).unwrap();
         let name = file.spec.name();
         assert_eq!(name, "memory_1.4b_30gib_ours_0");
-        assert_eq!(Shard::of_file(name, file).result.unwrap_err().stderr, ["Traceback"]);
+        assert_eq!(Shard::from_file(name, file).result.unwrap_err().stderr, ["Traceback"]);
     }
 }

@@ -1,16 +1,16 @@
-//! The report for people at a terminal.
+//! Prints the report on a terminal.
 
-use super::about;
-use super::report::Report;
-use super::view::{self, Block};
+use super::report::BenchReport;
+use super::summary;
+use super::view::{self, TextTable};
 use crate::printer::{Printer, Tone};
 
-pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
-    for (what, value) in about::machine(report) {
+pub(crate) fn print(report: &BenchReport, printer: &mut Printer) -> anyhow::Result<()> {
+    for (what, value) in summary::machine(report) {
         printer.paragraph(what, 11, &value)?;
     }
-    if let Some(mixed) = report.mixed() {
-        let warning = printer.toned(Tone::Caution, &format!("Not comparable: {mixed}."));
+    if let Some(differences) = report.incomparable() {
+        let warning = printer.toned(Tone::Caution, &format!("Not comparable: {differences}."));
         printer.line(&warning)?;
     }
     if let Some(hosts) = report.hosts_differ() {
@@ -21,52 +21,52 @@ pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()
     if !changes.rows.is_empty() {
         block(&changes, printer)?;
     }
-    for found in &report.steps {
-        block(&view::speed(report, found), printer)?;
+    for comparison in &report.steps {
+        block(&view::speed(report, comparison), printer)?;
         printer.line("")?;
-        let burden = view::burden(found);
-        rows(&burden, printer)?;
-        for line in view::eager_repeats(found) {
+        let resources = view::resources(comparison);
+        rows(&resources, printer)?;
+        for line in view::eager_repeats(comparison) {
             printer.paragraph("", 0, &line)?;
         }
     }
-    for found in &report.memory {
-        block(&view::memory(found), printer)?;
+    for comparison in &report.memory {
+        block(&view::memory(comparison), printer)?;
     }
     if report.steps.is_empty() && report.memory.is_empty() {
         printer.line("")?;
-        printer.line("Nothing is measured yet.")?;
+        printer.line("Nothing measured yet.")?;
     }
     printer.line("")?;
-    for note in about::notes(report) {
+    for note in summary::notes(report) {
         printer.paragraph("", 0, &note)?;
     }
     failures(report, printer)
 }
 
-fn block(block: &Block, printer: &mut Printer) -> anyhow::Result<()> {
+fn block(block: &TextTable, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     let title = printer.toned(Tone::Strong, &block.title);
     printer.line(&title)?;
     rows(block, printer)
 }
 
-fn rows(block: &Block, printer: &mut Printer) -> anyhow::Result<()> {
+fn rows(block: &TextTable, printer: &mut Printer) -> anyhow::Result<()> {
     let headings: Vec<&str> = block.headings.iter().map(String::as_str).collect();
     printer.table(&headings, &block.rows)?;
     Ok(())
 }
 
-fn failures(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+fn failures(report: &BenchReport, printer: &mut Printer) -> anyhow::Result<()> {
     if report.failed.is_empty() {
         return Ok(());
     }
     printer.line("")?;
-    let title = printer.toned(Tone::Bad, &format!("{} without a result", count(report)));
+    let title = printer.toned(Tone::Bad, &format!("{} failed", count(report)));
     printer.line(&title)?;
     for failed in &report.failed {
         printer.line(&format!("{} ({}): {}", failed.name, failed.what, failed.why))?;
-        // The last line of a traceback names the error; all of them are in the shard's file.
+        // The last line of a traceback names the error; the shard's file has all of it.
         for line in failed.stderr.iter().rev().take(3).rev() {
             printer.line(&format!("    {line}"))?;
         }
@@ -74,7 +74,7 @@ fn failures(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn count(report: &Report) -> String {
+fn count(report: &BenchReport) -> String {
     match report.failed.len() {
         1 => "1 shard".to_owned(),
         many => format!("{many} shards"),

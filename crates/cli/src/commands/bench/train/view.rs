@@ -1,51 +1,50 @@
-//! The report as rows of text, for the terminal and for the page. Pure.
+//! The report as text tables, for the terminal and the page. Pure.
 
-use super::numbers::{CapComparison, Comparison, MemoryRow, Mode, Rounds, VariantRow};
-use super::report::Report;
-use crate::spread::{Spread, bare, figures, thousands};
+use super::aggregate::{CapComparison, Comparison, LaunchMode, MemoryRow, RoundRatios, VariantRow};
+use super::report::BenchReport;
+use crate::stats::{Stats, significant, strip_unit, thousands};
 
-/// Headings and rows.
-pub(crate) struct Block {
+pub(crate) struct TextTable {
     pub(crate) title: String,
     pub(crate) headings: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-fn named(headings: &[&str]) -> Vec<String> {
-    headings.iter().map(|&it| it.to_owned()).collect()
+fn owned(headings: &[&str]) -> Vec<String> {
+    headings.iter().map(|&heading| heading.to_owned()).collect()
 }
 
-/// What ratios, MFU and cost are of.
+/// The figure on which ratios, MFU and cost are based.
 const LONG: &str = "Tokens/s in a long run";
 
-/// What stands where a cost would.
-const NO_PRICE: &str = "no price stated";
+/// Text in place of a cost without a price.
+const NO_PRICE: &str = "no price given";
 
 /// `191m at 1 x 512`.
-pub(crate) fn shape(found: &Comparison) -> String {
-    format!("{} at {} x {}", found.model, found.rows, found.length)
+pub(crate) fn shape(comparison: &Comparison) -> String {
+    format!("{} at {} x {}", comparison.model, comparison.rows, comparison.length)
 }
 
 /// `1.4b under 30 GiB`.
-pub(crate) fn cap(found: &CapComparison) -> String {
-    format!("{} under {} GiB", found.model, found.cap_gib)
+pub(crate) fn cap(comparison: &CapComparison) -> String {
+    format!("{} under {} GiB", comparison.model, comparison.cap_gib)
 }
 
 pub(crate) fn times(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.1 {
-        // A small quotient is read better the other way round.
-        format!("÷ {}", figures(1.0 / ratio))
+        // A small ratio reads better inverted.
+        format!("÷ {}", significant(1.0 / ratio))
     } else {
         format!("{ratio:.2}×")
     }
 }
 
-/// A ratio and its range, all of it the same way round.
-pub(crate) fn ratio(found: Spread) -> String {
-    if found.median > 0.0 && found.median < 0.1 && found.least > 0.0 {
-        found.text(|ratio| format!("÷ {}", figures(1.0 / ratio)))
+/// A ratio and its range, all or none of them inverted.
+pub(crate) fn ratio(stats: Stats) -> String {
+    if stats.median > 0.0 && stats.median < 0.1 && stats.min > 0.0 {
+        stats.format_with(|ratio| format!("÷ {}", significant(1.0 / ratio)))
     } else {
-        found.text(|ratio| format!("{ratio:.2}×"))
+        stats.format_with(|ratio| format!("{ratio:.2}×"))
     }
 }
 
@@ -63,20 +62,20 @@ fn usd(price: f64) -> String {
     }
 }
 
-fn tenth(number: f64) -> String {
+fn one_decimal(number: f64) -> String {
     format!("{number:.1}")
 }
 
-/// A number that is not there is never empty: either nothing of it was measured, or nobody knows.
-fn cell(value: Option<Spread>, done: usize, write: fn(f64) -> String) -> String {
+/// Never empty: `failed` without any result, `unknown` if a repeat does not have the figure.
+fn cell(value: Option<Stats>, done: usize, format: fn(f64) -> String) -> String {
     match value {
-        Some(spread) => spread.text(write),
+        Some(stats) => stats.format_with(format),
         None if done == 0 => "failed".to_owned(),
         None => "unknown".to_owned(),
     }
 }
 
-/// The variant, and what is missing of it.
+/// The variant, and how many of its repeats failed.
 fn name(variant: &str, done: usize, failed: usize) -> String {
     if failed == 0 {
         variant.to_owned()
@@ -85,40 +84,40 @@ fn name(variant: &str, done: usize, failed: usize) -> String {
     }
 }
 
-fn cost(row: &VariantRow, report: &Report) -> String {
+fn cost(row: &VariantRow, report: &BenchReport) -> String {
     match report.price_per_hour_usd {
         None => NO_PRICE.to_owned(),
         Some(_) => cell(row.usd_per_million_tokens, row.done, usd),
     }
 }
 
-/// The table that such posts print: one row a promise, before and after.
-pub(crate) fn changes(report: &Report) -> Block {
+/// The headline table: one row per figure, before and after.
+pub(crate) fn changes(report: &BenchReport) -> TextTable {
     let mut rows = Vec::new();
-    for found in &report.steps {
-        let of = |name: &str| found.variants.iter().find(|row| row.variant == name);
-        let (Some(before), Some(after)) = (of("eager"), of("ours")) else { continue };
-        rows.extend(step_changes(report, &shape(found), before, after));
+    for comparison in &report.steps {
+        let variant = |name: &str| comparison.variants.iter().find(|row| row.variant == name);
+        let (Some(before), Some(after)) = (variant("eager"), variant("ours")) else { continue };
+        rows.extend(step_changes(report, &shape(comparison), before, after));
     }
-    for found in &report.memory {
-        let of = |name: &str| found.variants.iter().find(|row| row.variant == name);
-        let (Some(before), Some(after)) = (of("default"), of("ours")) else { continue };
+    for comparison in &report.memory {
+        let variant = |name: &str| comparison.variants.iter().find(|row| row.variant == name);
+        let (Some(before), Some(after)) = (variant("default"), variant("ours")) else { continue };
         rows.push(vec![
-            cap(found),
+            cap(comparison),
             "OOM rate".to_owned(),
             oom_rate(before),
             oom_rate(after),
             points(before.oom_rate, after.oom_rate),
         ]);
     }
-    Block {
-        title: "Before (eager, the default allocator) and after (ours)".to_owned(),
-        headings: named(&["Of", "What", "Before", "After", "Change"]),
+    TextTable {
+        title: "Before (eager, default allocator) and after (ours)".to_owned(),
+        headings: owned(&["Workload", "Figure", "Before", "After", "Change"]),
         rows,
     }
 }
 
-/// How a share changed.
+/// The change of a share, in percentage points.
 fn points(before: Option<f64>, after: Option<f64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => format!("{:+.1} points", (after - before) * 100.0),
@@ -126,57 +125,57 @@ fn points(before: Option<f64>, after: Option<f64>) -> String {
     }
 }
 
-/// Numbers that are not of one thing: each by itself, never the middle.
+/// Values that must not be averaged: each one, or their range if there are many.
 pub(crate) fn either(
     numbers: impl IntoIterator<Item = f64>,
-    write: fn(f64) -> String,
+    format: fn(f64) -> String,
 ) -> Option<String> {
     let mut numbers: Vec<f64> = numbers.into_iter().collect();
     numbers.sort_by(f64::total_cmp);
-    let mut texts: Vec<String> = numbers.into_iter().map(write).collect();
+    let mut texts: Vec<String> = numbers.into_iter().map(format).collect();
     texts.dedup();
-    // The unit is said once.
+    // The unit is printed once.
     if let Some((_, before)) = texts.split_last_mut() {
         for text in before {
-            *text = bare(text).to_owned();
+            *text = strip_unit(text).to_owned();
         }
     }
     match &texts[..] {
         [] => None,
         [_] | [_, _] | [_, _, _] => Some(texts.join(" or ")),
-        [least, .., most] => Some(format!("{least} to {most}, {} values", texts.len())),
+        [min, .., max] => Some(format!("{min} to {max}, {} values", texts.len())),
     }
 }
 
-/// Launches a step: `1`, or `1 or 1,134`.
+/// Launches per step: `1`, or `1 or 1,134`.
 pub(crate) fn launches(row: &VariantRow) -> Option<String> {
-    either(row.modes.iter().map(|it| it.launches), thousands)
+    either(row.modes.iter().map(|mode| mode.launches), thousands)
 }
 
-/// What goes with the launches: where those differ between repeats, a number for each kind of repeat.
+/// A figure that depends on the launches: one value per launch mode if the repeats differ.
 pub(crate) fn by_mode(
     row: &VariantRow,
-    all: Option<Spread>,
-    of: fn(&Mode) -> Option<Spread>,
-    write: fn(f64) -> String,
+    all: Option<Stats>,
+    field: fn(&LaunchMode) -> Option<Stats>,
+    format: fn(f64) -> String,
 ) -> String {
     if row.modes.len() < 2 {
-        return cell(all, row.done, write);
+        return cell(all, row.done, format);
     }
-    let each: Option<Vec<f64>> = row.modes.iter().map(|it| Some(of(it)?.median)).collect();
-    each.and_then(|each| either(each, write)).unwrap_or_else(|| "unknown".to_owned())
+    let each: Option<Vec<f64>> = row.modes.iter().map(|mode| Some(field(mode)?.median)).collect();
+    each.and_then(|each| either(each, format)).unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn known(text: Option<String>, done: usize) -> String {
+fn or_unknown(text: Option<String>, done: usize) -> String {
     text.unwrap_or_else(|| if done == 0 { "failed" } else { "unknown" }.to_owned())
 }
 
-fn launching(row: &VariantRow) -> String {
-    by_mode(row, row.launch_ms, |it| it.launch_ms, figures)
+fn launch_time(row: &VariantRow) -> String {
+    by_mode(row, row.launch_ms, |mode| mode.launch_ms, significant)
 }
 
 fn idle(row: &VariantRow) -> String {
-    by_mode(row, row.idle, |it| it.idle, percent)
+    by_mode(row, row.idle, |mode| mode.idle, percent)
 }
 
 fn difference(points: f64) -> String {
@@ -184,154 +183,167 @@ fn difference(points: f64) -> String {
 }
 
 fn step_changes(
-    report: &Report,
+    report: &BenchReport,
     shape: &str,
     before: &VariantRow,
     after: &VariantRow,
 ) -> Vec<Vec<String>> {
     let unknown = || "unknown".to_owned();
-    let rounds =
-        |of: fn(&Rounds) -> &Vec<f64>| after.rounds.as_ref().map(of).into_iter().flatten().copied();
-    let change = |of| Spread::of(rounds(of)).map_or_else(unknown, ratio);
-    // Of what goes with the launches, each round by itself where they differ.
+    let rounds = |field: fn(&RoundRatios) -> &Vec<f64>| {
+        after.rounds.as_ref().map(field).into_iter().flatten().copied()
+    };
+    let change = |field| Stats::from_samples(rounds(field)).map_or_else(unknown, ratio);
+    // Figures that depend on the launches are listed per round if the launches differ.
     let differ = before.modes.len() > 1 || after.modes.len() > 1;
-    let modal = |of| {
-        if differ { either(rounds(of), times).unwrap_or_else(unknown) } else { change(of) }
+    let change_by_mode = |field| {
+        if differ { either(rounds(field), times).unwrap_or_else(unknown) } else { change(field) }
     };
     let idle_change = if differ {
-        either(rounds(|it| &it.idle), difference)
+        either(rounds(|ratios| &ratios.idle), difference)
     } else {
-        Spread::of(rounds(|it| &it.idle)).map(|it| it.text(difference))
+        Stats::from_samples(rounds(|ratios| &ratios.idle))
+            .map(|stats| stats.format_with(difference))
     };
-    let row = |what: &str, of: &dyn Fn(&VariantRow) -> String, change: String| {
-        vec![shape.to_owned(), what.to_owned(), of(before), of(after), change]
+    let row = |figure: &str, text: &dyn Fn(&VariantRow) -> String, change: String| {
+        vec![shape.to_owned(), figure.to_owned(), text(before), text(after), change]
     };
     let tokens = after.to_eager.map_or_else(unknown, ratio);
     let cost_change = match report.price_per_hour_usd {
-        Some(_) => change(|it| &it.usd_per_million_tokens),
+        Some(_) => change(|ratios| &ratios.usd_per_million_tokens),
         None => NO_PRICE.to_owned(),
     };
     vec![
-        row(LONG, &|it| cell(it.tokens_per_s_long, it.done, thousands), tokens),
-        row("Kernel launches a step", &|it| known(launches(it), it.done), modal(|it| &it.launches)),
-        row("ms in launching calls a step", &launching, modal(|it| &it.launch_ms)),
+        row(LONG, &|row| cell(row.tokens_per_s_long, row.done, thousands), tokens),
+        row(
+            "Kernel launches per step",
+            &|row| or_unknown(launches(row), row.done),
+            change_by_mode(|ratios| &ratios.launches),
+        ),
+        row(
+            "ms in launch calls per step",
+            &launch_time,
+            change_by_mode(|ratios| &ratios.launch_ms),
+        ),
         row("GPU idle", &idle, idle_change.unwrap_or_else(unknown)),
         row(
             "MFU, causal attention",
-            &|it| cell(it.mfu_causal, it.done, percent),
-            change(|it| &it.mfu_causal),
+            &|row| cell(row.mfu_causal, row.done, percent),
+            change(|ratios| &ratios.mfu_causal),
         ),
         row(
             "Peak reserved, GiB",
-            &|it| cell(it.reserved_gib, it.done, tenth),
-            change(|it| &it.reserved_gib),
+            &|row| cell(row.reserved_gib, row.done, one_decimal),
+            change(|ratios| &ratios.reserved_gib),
         ),
-        row("USD per million tokens", &|it| cost(it, report), cost_change),
+        row("USD per million tokens", &|row| cost(row, report), cost_change),
     ]
 }
 
-/// How fast.
-pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
-    let row = |it: &VariantRow| {
+/// Throughput, MFU and cost.
+pub(crate) fn speed(report: &BenchReport, comparison: &Comparison) -> TextTable {
+    let row = |row: &VariantRow| {
         vec![
-            name(&it.variant, it.done, it.failed),
-            cell(it.tokens_per_s_long, it.done, thousands),
-            known(it.to_eager.map(ratio), it.done),
-            known(it.to_best.map(ratio), it.done),
-            cell(it.mfu_causal, it.done, percent),
-            cell(it.mfu_full, it.done, percent),
-            cost(it, report),
-            match it.loss_off_eager {
+            name(&row.variant, row.done, row.failed),
+            cell(row.tokens_per_s_long, row.done, thousands),
+            or_unknown(row.to_eager.map(ratio), row.done),
+            or_unknown(row.to_best.map(ratio), row.done),
+            cell(row.mfu_causal, row.done, percent),
+            cell(row.mfu_full, row.done, percent),
+            cost(row, report),
+            match row.loss_off_eager {
                 Some(0.0) => "none".to_owned(),
                 Some(off) => format!("{off:.0e}"),
-                None => known(None, it.done),
+                None => or_unknown(None, row.done),
             },
         ]
     };
-    Block {
-        title: shape(found),
-        headings: named(&[
+    TextTable {
+        title: shape(comparison),
+        headings: owned(&[
             "Variant",
             LONG,
-            "To eager",
-            "To the best",
+            "vs eager",
+            "vs best",
             "MFU causal",
             "MFU full",
             "USD/M tokens",
-            "Loss off eager",
+            "Loss vs eager",
         ]),
-        rows: found.variants.iter().map(row).collect(),
+        rows: comparison.variants.iter().map(row).collect(),
     }
 }
 
-/// Comparisons of graph and eager step that fell into the timed steps.
+/// Comparisons of graph and eager step within the timed steps.
 fn comparisons(row: &VariantRow) -> String {
     match (row.comparisons, row.comparison_ms) {
-        (Some(none), _) if none.most == 0.0 => "none".to_owned(),
+        (Some(count), _) if count.max == 0.0 => "none".to_owned(),
         (Some(count), each) => {
-            let count = if count.least < count.most {
-                format!("{} to {}", count.least, count.most)
+            let count = if count.min < count.max {
+                format!("{} to {}", count.min, count.max)
             } else {
-                count.most.to_string()
+                count.max.to_string()
             };
-            let each = each.map_or_else(String::new, |it| format!(" of {} ms", figures(it.median)));
+            let each =
+                each.map_or_else(String::new, |ms| format!(" of {} ms", significant(ms.median)));
             let later =
-                row.comparisons_share.map(|it| format!(" (later {})", percent_fine(it.most)));
+                row.comparisons_share.map(|share| format!(" (later {})", percent_fine(share.max)));
             format!("{count}{each}{}", later.unwrap_or_default())
         }
-        (None, _) => known(None, row.done),
+        (None, _) => or_unknown(None, row.done),
     }
 }
 
-/// A share that is small.
+/// A small share, with two decimals.
 fn percent_fine(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Repeats of ours that ran eagerly, and why.
-pub(crate) fn eager_repeats(found: &Comparison) -> Vec<String> {
-    let of = |row: &VariantRow| {
+/// Repeats of `ours` that fell back to eager, and why.
+pub(crate) fn eager_repeats(comparison: &Comparison) -> Vec<String> {
+    let for_row = |row: &VariantRow| {
         let variant = row.variant.clone();
-        row.told.clone().into_iter().filter_map(move |it| {
-            Some(format!("{variant}, repeat {}, ran eagerly: {}", it.repeat, it.eager_because?))
+        row.self_reports.clone().into_iter().filter_map(move |report| {
+            let (repeat, reason) = (report.repeat, report.eager_because?);
+            Some(format!("{variant}, repeat {repeat}, fell back to eager: {reason}"))
         })
     };
-    found.variants.iter().flat_map(of).collect()
+    comparison.variants.iter().flat_map(for_row).collect()
 }
 
-/// What it takes.
-pub(crate) fn burden(found: &Comparison) -> Block {
-    let row = |it: &VariantRow| {
+/// Step time, launches and memory.
+pub(crate) fn resources(comparison: &Comparison) -> TextTable {
+    let row = |row: &VariantRow| {
         vec![
-            name(&it.variant, it.done, it.failed),
-            cell(it.step_ms, it.done, figures),
-            comparisons(it),
-            cell(it.tokens_per_s_mean, it.done, thousands),
-            known(launches(it), it.done),
-            launching(it),
-            idle(it),
-            cell(it.allocated_gib, it.done, tenth),
-            cell(it.reserved_gib, it.done, tenth),
-            cell(it.ready_s, it.done, tenth),
+            name(&row.variant, row.done, row.failed),
+            cell(row.step_ms, row.done, significant),
+            comparisons(row),
+            cell(row.tokens_per_s_mean, row.done, thousands),
+            or_unknown(launches(row), row.done),
+            launch_time(row),
+            idle(row),
+            cell(row.allocated_gib, row.done, one_decimal),
+            cell(row.reserved_gib, row.done, one_decimal),
+            cell(row.ready_s, row.done, one_decimal),
         ]
     };
-    let timed = found.timed_steps.map_or_else(|| "timed".to_owned(), |it| it.to_string());
+    let timed =
+        comparison.timed_steps.map_or_else(|| "timed".to_owned(), |steps| steps.to_string());
     let mean = format!("Tokens/s, all {timed} steps");
-    Block {
-        title: shape(found),
-        headings: named(&[
+    TextTable {
+        title: shape(comparison),
+        headings: owned(&[
             "Variant",
             "Step, ms",
             "Compared",
             &mean,
             "Launches",
-            "Launching, ms",
+            "Launch time, ms",
             "GPU idle",
             "Allocated, GiB",
             "Reserved, GiB",
             "Ready after, s",
         ]),
-        rows: found.variants.iter().map(row).collect(),
+        rows: comparison.variants.iter().map(row).collect(),
     }
 }
 
@@ -342,21 +354,22 @@ fn oom_rate(row: &MemoryRow) -> String {
     )
 }
 
-/// What is lost under a cap.
-pub(crate) fn memory(found: &CapComparison) -> Block {
-    let row = |it: &MemoryRow| {
+/// Steps lost under a memory cap.
+pub(crate) fn memory(comparison: &CapComparison) -> TextTable {
+    let row = |row: &MemoryRow| {
+        let by_seed = Stats::from_samples(row.oom_rate_by_seed.iter().copied());
         vec![
-            name(&it.variant, it.done, it.failed),
-            oom_rate(it),
-            cell(Spread::of(it.oom_rate_by_seed.iter().copied()), it.done, percent),
-            cell(it.tokens_per_s, it.done, thousands),
-            cell(it.peak_gib, it.done, tenth),
-            cell(it.reserved_gib, it.done, tenth),
+            name(&row.variant, row.done, row.failed),
+            oom_rate(row),
+            cell(by_seed, row.done, percent),
+            cell(row.tokens_per_s, row.done, thousands),
+            cell(row.peak_gib, row.done, one_decimal),
+            cell(row.reserved_gib, row.done, one_decimal),
         ]
     };
-    Block {
-        title: cap(found),
-        headings: named(&[
+    TextTable {
+        title: cap(comparison),
+        headings: owned(&[
             "Allocator",
             "OOM rate, all seeds",
             "By seed",
@@ -364,6 +377,6 @@ pub(crate) fn memory(found: &CapComparison) -> Block {
             "Allocated, GiB",
             "Reserved, GiB",
         ]),
-        rows: found.variants.iter().map(row).collect(),
+        rows: comparison.variants.iter().map(row).collect(),
     }
 }

@@ -7,9 +7,10 @@ use farrier_planner::roofline::OpKind;
 
 use super::super::format::{grouped, number, percent, usd};
 use super::{CostPoint, bound_label};
-use crate::page::{
-    Colour, Column, Fall, Place, Roof, Stack, Trade, Under, Waterfall, escape, legend, mark, roofs,
-    stack, trade, waterfall,
+use crate::charts::{
+    Colour, RooflineChart, RooflinePoint, ScatterPlot, ScatterPoint, StackedBar, StackedBars,
+    Waterfall, WaterfallBar, escape, legend, marker, roofline_chart, scatter_plot, stacked_bars,
+    waterfall,
 };
 
 /// A part of memory: colour, name and GiB.
@@ -41,9 +42,9 @@ fn figure(title: &str, plot: &str, legend: &str, note: &str) -> String {
 pub(super) fn memory(plan: &TrainingPlan) -> String {
     let memory = &plan.memory;
     let staged = memory.stages.len() > 1;
-    let columns = memory.stages.iter().map(|stage| Column {
+    let columns = memory.stages.iter().map(|stage| StackedBar {
         label: if staged { (stage.stage + 1).to_string() } else { String::new() },
-        parts: PARTS.iter().map(|(_, _, part)| part(&stage.p50)).collect(),
+        segments: PARTS.iter().map(|(_, _, part)| part(&stage.p50)).collect(),
         mark: stage.p95.total_gib(),
         text: format!(
             "stage {}, {} layers: P50 {} GiB, P95 {}",
@@ -55,12 +56,12 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
     });
     let title = if staged { "Memory per GPU by pipeline stage" } else { "Memory per GPU" };
     let colours = PARTS.map(|(colour, _, _)| colour);
-    let plot = stack(&Stack {
+    let plot = stacked_bars(&StackedBars {
         title,
         unit: "GiB",
         each: if staged { "pipeline stage" } else { "every GPU" },
         colours: &colours,
-        columns: columns.collect(),
+        bars: columns.collect(),
         limit: (plan.capacity_gib, format!("capacity {}", number(plan.capacity_gib))),
     });
     let shown = PARTS
@@ -93,7 +94,7 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
     } else {
         (1.0, "s", "seconds")
     };
-    let falls = estimate.phases.iter().map(|phase| Fall {
+    let falls = estimate.phases.iter().map(|phase| WaterfallBar {
         label: phase.phase.name().to_owned(),
         value: phase.seconds * factor,
         text: format!("{} {unit} · {}", number(phase.seconds * factor), percent(phase.share)),
@@ -105,7 +106,7 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
     let plot = waterfall(&Waterfall {
         title,
         unit: axis,
-        falls: falls.collect(),
+        bars: falls.collect(),
         sum: "step",
         sum_text: format!("{} {unit}", number(whole)),
         sum_range: (
@@ -140,7 +141,7 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let roofline = &plan.roofline;
     let (peak, half) = (roofline.peak_flops_per_s / 1e12, roofline.half_peak_flops_per_s / 1e12);
     let memory = roofline.hbm_bytes_per_s / 1e12;
-    let under = roofline.work.iter().map(|work| Under {
+    let under = roofline.work.iter().map(|work| RooflinePoint {
         intensity: work.flops_per_byte,
         reached: work.flops_per_s / 1e12,
         text: format!(
@@ -152,18 +153,18 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
         colour: kind_colour(work.kind),
     });
     let title = "Roofline: achieved rate of each kind of operation";
-    let plot = roofs(&Roof {
+    let plot = roofline_chart(&RooflineChart {
         title,
         peak: (peak, format!("{} TFLOP/s in {}", number(peak), plan.precision)),
         lower: (half < peak).then(|| (half, format!("{} TFLOP/s in 16 bits", number(half)))),
         slope: (memory, format!("{} TB/s", number(memory))),
-        under: under.collect(),
+        points: under.collect(),
     });
     let mut legend = "<ul class=\"legend\">".to_owned();
     for work in &roofline.work {
         legend.push_str(&format!(
             "<li>{}{}</li>",
-            mark(kind_colour(work.kind)),
+            marker(kind_colour(work.kind)),
             escape(work.kind.name())
         ));
     }
@@ -183,7 +184,7 @@ pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String
         let ours = point.gpus == plan.gpus;
         let gpus = grouped(f64::from(point.gpus));
         let cost = point.usd.map(|cost| format!(", {}", usd(cost))).unwrap_or_default();
-        Place {
+        ScatterPoint {
             x: point.days,
             x_range: (point.days_p10, point.days_p90),
             y: point.usd.filter(|_| priced).unwrap_or(f64::from(point.gpus)),
@@ -207,12 +208,12 @@ pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String
             "Ranges are P10 to P90. Without failures; the price is unknown.",
         )
     };
-    let plot = trade(&Trade {
+    let plot = scatter_plot(&ScatterPlot {
         title,
         x_title: "days",
         y_title,
         y_sign,
-        places: points.iter().map(place).collect(),
+        points: points.iter().map(place).collect(),
     });
     figure(title, &plot, "", note)
 }

@@ -4,8 +4,8 @@ use farrier_planner::goodput::{Goodput, GoodputReport, LostTime, MarginalValue, 
 
 use super::super::format::{duration, number, percent, usd};
 use super::tables::HtmlTable;
-use crate::page::{Bar, bars, escape};
-use crate::spread::Spread;
+use crate::charts::{Bar, bar_chart, escape};
+use crate::stats::Stats;
 
 pub(super) fn section(report: &GoodputReport) -> String {
     let chosen = report.requested.as_ref().unwrap_or(&report.best);
@@ -100,7 +100,7 @@ fn lost(lost: &LostTime, hours: f64) -> String {
         .filter(|(_, spent_h)| *spent_h > 0.0)
         .map(|(label, spent_h)| Bar {
             label: label.to_owned(),
-            value: Spread::of([spent_h]),
+            value: Stats::from_samples([spent_h]),
             repeats: Vec::new(),
             text: format!("{} h · {}", number(spent_h), percent(spent_h / hours)),
             ours: true,
@@ -109,7 +109,7 @@ fn lost(lost: &LostTime, hours: f64) -> String {
     format!(
         "<figure><figcaption>{title}: {} in total</figcaption>\n{}</figure>\n",
         number(lost.total_h()),
-        bars(title, &rows)
+        bar_chart(title, &rows)
     )
 }
 

@@ -5,7 +5,7 @@ use farrier_planner::search::{Alternative, SearchReport, describe};
 
 use super::super::format::{grouped, number, percent};
 use super::tables::{HtmlTable, text_cell};
-use crate::page::escape;
+use crate::charts::escape;
 
 pub(super) fn section(plan: &TrainingPlan, search_report: &SearchReport) -> String {
     let count = |number: usize| u32::try_from(number).map_or(f64::MAX, f64::from);

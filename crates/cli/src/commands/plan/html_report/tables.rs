@@ -8,7 +8,7 @@ use farrier_planner::run::TrainingTask;
 use super::super::format::{grouped, number, percent, usd};
 use super::charts::{PARTS, kind_colour};
 use super::{CostPoint, bound_label};
-use crate::page::{escape, mark};
+use crate::charts::{escape, marker};
 
 /// An HTML table. Cells are already escaped.
 pub(super) struct HtmlTable {
@@ -160,7 +160,7 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
         table.row(
             false,
             &[
-                format!("{} {}", mark(kind_colour(work.kind)), escape(work.kind.name())),
+                format!("{} {}", marker(kind_colour(work.kind)), escape(work.kind.name())),
                 number(work.flops_per_byte),
                 number(work.flops_per_s / 1e12),
                 percent(work.flops_per_s / roof),

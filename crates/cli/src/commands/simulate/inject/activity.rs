@@ -1,47 +1,47 @@
-//! How busy a GPU is.
+//! Arguments of `inject activity`.
 
 use farrier_sim::fault::Activity;
 
-/// How busy a GPU's parts are.
+/// GPU utilisation as a profiler reports it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ActivityArgs {
-    /// Share of time in which a kernel ran, from 0 to 1 as all shares
+    /// Share of time in which a kernel ran, from 0 to 1 like all shares
     #[arg(long, value_name = "SHARE")]
     graphics: Option<f64>,
-    /// Multiprocessors at work
+    /// Share of active multiprocessors
     #[arg(long, value_name = "SHARE")]
     sm: Option<f64>,
-    /// Warps in use
+    /// Share of warp slots in use
     #[arg(long, value_name = "SHARE")]
     occupancy: Option<f64>,
-    /// Tensor cores at work
+    /// Share of time in which tensor cores were active
     #[arg(long, value_name = "SHARE")]
     tensor: Option<f64>,
-    /// Memory bandwidth in use
+    /// Share of the memory bandwidth in use
     #[arg(long, value_name = "SHARE")]
     dram: Option<f64>,
-    /// Double precision at work
+    /// FP64 pipe utilisation
     #[arg(long, value_name = "SHARE")]
     fp64: Option<f64>,
-    /// Single precision at work
+    /// FP32 pipe utilisation
     #[arg(long, value_name = "SHARE")]
     fp32: Option<f64>,
-    /// Half precision at work
+    /// FP16 pipe utilisation
     #[arg(long, value_name = "SHARE")]
     fp16: Option<f64>,
-    /// Integer units at work
+    /// Integer pipe utilisation
     #[arg(long, value_name = "SHARE")]
     integer: Option<f64>,
-    /// Sent on all NVLink links, in bytes a second
+    /// Transmit rate of all NVLink links, in bytes per second
     #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     nvlink_tx: Option<u64>,
-    /// Received on all NVLink links, in bytes a second
+    /// Receive rate of all NVLink links, in bytes per second
     #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     nvlink_rx: Option<u64>,
-    /// Sent to the host, in bytes a second
+    /// PCIe transmit rate to the host, in bytes per second
     #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     pcie_tx: Option<u64>,
-    /// Received from the host, in bytes a second
+    /// PCIe receive rate from the host, in bytes per second
     #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     pcie_rx: Option<u64>,
 }
@@ -66,13 +66,13 @@ impl From<&ActivityArgs> for Activity {
     }
 }
 
-/// A rate in digits or as `60e9`.
+/// Parses a rate, in digits or as `60e9`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the range is looked at before"
+    reason = "the range is checked before"
 )]
 fn bytes_per_s(text: &str) -> Result<u64, String> {
     let parsed = text.parse().ok().filter(|rate: &f64| (0.0..=1e15).contains(rate));
-    parsed.map(|rate| rate.round() as u64).ok_or_else(|| "a rate is such as 60e9".to_owned())
+    parsed.map(|rate| rate.round() as u64).ok_or_else(|| "expected a rate such as 60e9".to_owned())
 }

@@ -1,46 +1,46 @@
-//! Which calls there are to fail: those of the node's own library.
+//! Validates call names against the node's own library.
 
 use std::fs;
 use std::path::Path;
 
 use farrier_facts::names::nearest;
-use farrier_sim::fault::{CallFault, Effect, FIELD};
+use farrier_sim::fault::{CallEffect, CallFault, FIELD_PREFIX};
 
 use crate::failure::Hinted;
 
-/// Refuses a call that the library does not have: a fault of it would never happen.
+/// Rejects a call that the library does not export: its fault would never occur.
 pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
     let call = fault.call.as_str();
-    if let Some(number) = call.strip_prefix(FIELD) {
+    if let Some(number) = call.strip_prefix(FIELD_PREFIX) {
         if number.parse::<u32>().is_err() {
             return Err(Hinted::error(
                 format!("`{call}` is not a field"),
-                format!("a field is such as `{FIELD}91`"),
+                format!("use a field such as `{FIELD_PREFIX}91`"),
             ));
         }
-        if !matches!(fault.effect, Effect::Error(_)) {
+        if !matches!(fault.effect, CallEffect::Error(_)) {
             return Err(Hinted::error(
-                "a field does not hang by itself",
-                "let nvmlDeviceGetFieldValues hang",
+                "a single field cannot hang",
+                "make `nvmlDeviceGetFieldValues` hang instead",
             ));
         }
         return Ok(());
     }
-    // Without its library nothing asks the node, and nothing is known.
+    // Without the library there are no clients, and the names cannot be checked.
     let Ok(library) = fs::read(dir.join("lib/libnvidia-ml.so.1")) else { return Ok(()) };
-    let known = calls_of(&library);
-    if call == "*" || known.iter().any(|name| fault.is_about(name)) {
+    let exported = exported_calls(&library);
+    if call == "*" || exported.iter().any(|name| fault.matches_call(name)) {
         return Ok(());
     }
-    let hint = match nearest(call, known.iter().copied()).first() {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "a call is such as `nvmlDeviceGetName`".to_owned(),
+    let hint = match nearest(call, exported.iter().copied()).first() {
+        Some(suggestion) => format!("did you mean `{suggestion}`?"),
+        None => "use a name such as `nvmlDeviceGetName`".to_owned(),
     };
     Err(Hinted::error(format!("`{call}` is not the name of an NVML function"), hint))
 }
 
-/// The names of a library's calls: its table of symbols holds them as C strings.
-fn calls_of(library: &[u8]) -> Vec<&str> {
+/// Exported NVML functions. The symbol table holds the names as C strings.
+fn exported_calls(library: &[u8]) -> Vec<&str> {
     const START: &[u8] = b"\0nvml";
     let mut calls = Vec::new();
     for at in memchr::memmem::find_iter(library, START) {
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_c_strings_of_the_library() {
+    fn exported_calls_are_read_from_c_strings() {
         let library = b"\x7fELF\0nvmlInit_v2\0nvml: no name\0other\0nvmlShutdown\0nvmlInit_v2\0";
-        assert_eq!(calls_of(library), ["nvmlInit_v2", "nvmlShutdown"]);
+        assert_eq!(exported_calls(library), ["nvmlInit_v2", "nvmlShutdown"]);
     }
 }

@@ -1,8 +1,8 @@
-//! What may happen to a GPU.
+//! Faults of a GPU.
 
 use clap::{Subcommand, ValueEnum};
-use farrier_sim::fault::{self, CallFault, Effect, Fault};
-use farrier_sim::gpu::{Process, ProcessKind, Reason};
+use farrier_sim::fault::{self, CallEffect, CallFault, Fault};
+use farrier_sim::gpu::{Process, ProcessKind, ThrottleReason};
 
 use super::activity::ActivityArgs;
 use super::links::{FabricArgs, LinkArgs, PcieArgs};
@@ -10,161 +10,162 @@ use super::memory::{EccArgs, RemapArgs, RetiredArgs};
 use super::settings::SettingsArgs;
 use crate::failure::Hinted;
 
-/// What may happen to a GPU.
+/// Faults of a GPU.
 #[derive(Debug, Subcommand)]
 pub(super) enum GpuCommand {
-    /// An Xid: event for waiting clients, line in the kernel log, and what goes with 48, 63, 64, 79 and 154
+    /// Xid error: an NVML event, a kernel log line, and side effects for 48, 63, 64, 79 and 154
     Xid {
-        /// Its number
+        /// Xid number
         number: u32,
-        /// What the driver writes after the number
+        /// Text that the driver prints after the number
         #[arg(long, value_name = "TEXT")]
         message: Option<String>,
     },
-    /// Memory errors, added to those that are there
+    /// Add ECC memory errors
     Ecc(EccArgs),
-    /// Rows taken out of service
+    /// Remap memory rows
     Remap(RemapArgs),
-    /// Pages taken out of service, on parts without row remapping
+    /// Retire memory pages, on GPUs without row remapping
     Retired(RetiredArgs),
-    /// Memory that no repair helps
+    /// Report memory that cannot be repaired
     UnrepairableMemory,
-    /// Repairs that wait for a reset
+    /// Report repairs that wait for a reset
     #[command(group = clap::ArgGroup::new("repair").required(true).multiple(true))]
     RepairPending {
-        /// Of a memory channel
+        /// Memory channel repair
         #[arg(long, group = "repair")]
         channel: bool,
-        /// Of a texture processing cluster
+        /// Texture processing cluster (TPC) repair
         #[arg(long, group = "repair")]
         tpc: bool,
     },
-    /// Settings that somebody changed
+    /// Change driver settings
     Settings(SettingsArgs),
-    /// The `InfoROM`
+    /// Change the `InfoROM` state
     Inforom {
-        /// Its checksum is wrong
+        /// Make its checksum invalid
         #[arg(long, required = true)]
         invalid: bool,
     },
-    /// Memory in use besides that of the processes
+    /// Set the memory used outside of the processes
     Memory {
-        /// Of the frame buffer
+        /// Frame buffer in use
         #[arg(long, value_name = "BYTES")]
         used_bytes: u64,
     },
-    /// Clocks held down from now on; without reasons no longer
+    /// Set the active throttle reasons; none ends throttling
     Throttle {
-        /// Why
+        /// Throttle reasons
         reasons: Vec<ReasonName>,
     },
-    /// Clocks that are lower, or higher, without a reason
+    /// Set the clocks without a throttle reason
     Clocks {
-        /// Of the multiprocessors
+        /// Multiprocessor clock
         #[arg(long, value_name = "MHZ")]
         sm_mhz: Option<u32>,
-        /// Of the memory
+        /// Memory clock
         #[arg(long, value_name = "MHZ")]
         memory_mhz: Option<u32>,
     },
-    /// An NVLink goes down
+    /// Take an NVLink down
     NvlinkDown {
-        /// Its number
+        /// Link number
         link: usize,
     },
-    /// An NVLink comes up again
+    /// Bring an NVLink up again
     NvlinkUp {
-        /// Its number
+        /// Link number
         link: usize,
     },
-    /// Errors on an NVLink, added to those that are there
+    /// Add NVLink errors
     NvlinkErrors(Box<LinkArgs>),
-    /// A PCIe link that is slower or narrower than it could be, or counts errors
+    /// Degrade the PCIe link, or add errors
     Pcie(PcieArgs),
-    /// What the NVSwitch fabric says of the GPU
+    /// Change the NVSwitch fabric state
     Fabric(FabricArgs),
-    /// The GPU falls off the bus
+    /// Make the GPU fall off the bus
     Lost {
-        /// The kernel no longer lists it either
+        /// Also remove the device from the kernel's PCI list
         #[arg(long)]
         gone: bool,
     },
-    /// A call returns an error, each time until `clear`
+    /// Make an NVML call return an error until `clear`
     Error {
-        /// NVML's function, such as `nvmlDeviceGetName`, `*` for all, or a field alone, such as `field:91`
+        /// NVML function such as `nvmlDeviceGetName`, `*` for all, or a single field such as
+        /// `field:91`
         call: String,
-        /// NVML's code, by number or name
+        /// NVML return code, by number or name
         code: String,
     },
-    /// A call hangs, each time that it is made until `clear`
+    /// Make an NVML call hang until `clear`
     Hang {
-        /// NVML's function, such as `nvmlDeviceGetName`, or `*` for all
+        /// NVML function such as `nvmlDeviceGetName`, or `*` for all
         call: String,
-        /// For how long each such call hangs, in seconds, or `forever`
+        /// Duration of each hang in seconds, or `forever`
         seconds: String,
     },
-    /// What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset
+    /// Set the recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset
     RecoveryAction {
-        /// NVML's number
+        /// NVML's number of the action
         action: u32,
     },
-    /// How warm it is, in degrees Celsius
+    /// Set the temperature, in degrees Celsius
     Temperature {
-        /// The GPU
+        /// GPU temperature
         #[arg(allow_negative_numbers = true)]
         degrees: i32,
-        /// The memory
+        /// Memory temperature
         #[arg(long, value_name = "DEGREES")]
         memory: Option<i32>,
     },
-    /// What it draws, in watts
+    /// Set the power draw
     Power {
-        /// Watts
+        /// Power draw in watts
         watts: u32,
     },
-    /// What an administrator allows it to draw
+    /// Set the power limit
     PowerLimit {
-        /// Watts
+        /// Power limit in watts
         #[arg(long)]
         watts: u32,
     },
-    /// How busy its parts are; what is not given stays
+    /// Set the utilisation of single units; options left out keep their values
     Activity(Box<ActivityArgs>),
-    /// How busy it is, in per cent
+    /// Set the utilisation, in percent
     Utilisation {
-        /// The GPU
+        /// GPU utilisation
         percent: u32,
-        /// The memory
+        /// Memory utilisation
         #[arg(long, value_name = "PERCENT", default_value_t = 0)]
         memory: u32,
     },
-    /// A process that holds memory
+    /// Add or remove a process that uses the GPU
     Process(ProcessArgs),
-    /// Somebody resets it, as `nvidia-smi --gpu-reset` does; nothing may run on it
+    /// Reset the GPU, as `nvidia-smi --gpu-reset` does; fails while processes use it
     Reset,
 }
 
-/// A process that holds memory.
+/// A process that uses the GPU.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProcessArgs {
-    /// Its number
+    /// Process ID
     pid: u32,
-    /// Its name
+    /// Process name
     #[arg(long, default_value = "python")]
     name: String,
-    /// Memory in mebibytes
+    /// GPU memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory_mib: u64,
-    /// Its share of the multiprocessors, in per cent
+    /// Share of the multiprocessors, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     sm: u32,
-    /// Its command line
+    /// Command line
     #[arg(long, value_name = "TEXT", default_value = "")]
     command: String,
-    /// Its path in the control groups, such as /system.slice/train.service
+    /// Cgroup path, such as /system.slice/train.service
     #[arg(long, value_name = "PATH", default_value = "")]
     cgroup: String,
-    /// It lets go of the GPU and ends
+    /// Remove the process
     #[arg(long)]
     end: bool,
 }
@@ -189,7 +190,7 @@ impl ProcessArgs {
 }
 
 impl GpuCommand {
-    /// The fault that is meant.
+    /// The fault to inject.
     pub(super) fn fault(&self) -> anyhow::Result<Fault> {
         Ok(match self {
             Self::Xid { number, message } => {
@@ -207,7 +208,7 @@ impl GpuCommand {
             Self::Inforom { .. } => Fault::InforomInvalid,
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {
-                Fault::Throttle(reasons.iter().map(|name| Reason::from(*name)).collect())
+                Fault::Throttle(reasons.iter().map(|name| ThrottleReason::from(*name)).collect())
             }
             Self::Clocks { sm_mhz, memory_mhz } => {
                 Fault::Clocks { sm_mhz: *sm_mhz, memory_mhz: *memory_mhz }
@@ -220,11 +221,12 @@ impl GpuCommand {
             Self::Pcie(args) => Fault::Pcie(args.into()),
             Self::Fabric(args) => Fault::Fabric(args.into()),
             Self::Lost { gone } => Fault::Lost { gone: *gone },
-            Self::Error { call, code } => {
-                Fault::Call(CallFault { call: call.clone(), effect: Effect::Error(code_of(code)?) })
-            }
+            Self::Error { call, code } => Fault::Call(CallFault {
+                call: call.clone(),
+                effect: CallEffect::Error(parse_error_code(code)?),
+            }),
             Self::Hang { call, seconds } => {
-                Fault::Call(CallFault { call: call.clone(), effect: hang_of(seconds)? })
+                Fault::Call(CallFault { call: call.clone(), effect: parse_hang(seconds)? })
             }
             Self::RecoveryAction { action } => Fault::RecoveryAction(*action),
             Self::Temperature { degrees, memory } => {
@@ -241,24 +243,24 @@ impl GpuCommand {
     }
 }
 
-/// Why clocks are held down.
+/// Throttle reason.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum ReasonName {
-    /// The power limit
+    /// Power limit
     SwPowerCap,
-    /// A sync boost group
+    /// Sync boost group
     SyncBoost,
-    /// The driver's own thermal limit
+    /// Thermal limit of the driver
     SwThermal,
-    /// The hardware's thermal limit
+    /// Thermal limit of the hardware
     HwThermal,
-    /// The power supply asks for it
+    /// Power brake asserted by the power supply
     HwPowerBrake,
-    /// The hardware, without saying why
+    /// Hardware slowdown without a specific reason
     HwSlowdown,
 }
 
-impl From<ReasonName> for Reason {
+impl From<ReasonName> for ThrottleReason {
     fn from(name: ReasonName) -> Self {
         match name {
             ReasonName::SwPowerCap => Self::SwPowerCap,
@@ -271,30 +273,30 @@ impl From<ReasonName> for Reason {
     }
 }
 
-fn code_of(code: &str) -> anyhow::Result<u32> {
+fn parse_error_code(code: &str) -> anyhow::Result<u32> {
     fault::error_code(code).ok_or_else(|| {
-        let names: Vec<&str> = fault::ERRORS.iter().map(|(_, name)| *name).collect();
+        let names: Vec<&str> = fault::NVML_ERRORS.iter().map(|(_, name)| *name).collect();
         let hint = match farrier_facts::names::nearest(code, names).first() {
-            Some(near) => format!("did you mean {near}?"),
-            None => "a code is such as GPU_IS_LOST or 15".to_owned(),
+            Some(suggestion) => format!("did you mean {suggestion}?"),
+            None => "use a code such as GPU_IS_LOST or 15".to_owned(),
         };
-        Hinted::error(format!("`{code}` is not a return code of NVML's"), hint)
+        Hinted::error(format!("`{code}` is not an NVML return code"), hint)
     })
 }
 
-fn hang_of(seconds: &str) -> anyhow::Result<Effect> {
+fn parse_hang(seconds: &str) -> anyhow::Result<CallEffect> {
     if seconds == "forever" {
-        return Ok(Effect::HangForever);
+        return Ok(CallEffect::HangForever);
     }
     let duration = seconds
         .parse()
         .ok()
         .and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
     match duration.and_then(|duration| u64::try_from(duration.as_millis()).ok()) {
-        Some(milliseconds) => Ok(Effect::HangMs(milliseconds)),
+        Some(milliseconds) => Ok(CallEffect::HangMs(milliseconds)),
         None => Err(Hinted::error(
-            format!("`{seconds}` is not a time"),
-            "give seconds, such as 2.5, or `forever`",
+            format!("`{seconds}` is not a duration"),
+            "use seconds, such as 2.5, or `forever`",
         )),
     }
 }

@@ -1,135 +1,135 @@
-//! What may happen to a node besides its GPUs.
+//! Faults of the node outside of its GPUs.
 
 use clap::Subcommand;
 use farrier_sim::fault::{BlockedThread, HostChange, HostFault, NicChange};
 use farrier_sim::host::{FileHandles, HostMemory};
-use farrier_sim::tree::Record;
+use farrier_sim::rootfs::KernelRecord;
 
-/// What may happen to a node.
+/// Faults of the node.
 #[derive(Debug, Subcommand)]
 pub(super) enum HostCommand {
-    /// A line in the kernel log
+    /// Write a kernel log line
     KernelLine {
-        /// What it says
+        /// Text of the line
         text: String,
-        /// How often
+        /// Number of repetitions
         #[arg(long, default_value_t = 1)]
         count: u32,
-        /// From 0, the worst, to 7
+        /// Syslog level from 0 (emergency) to 7 (debug)
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=7))]
         level: u8,
     },
-    /// Records of the kernel log that a slow reader lost
+    /// Skip kernel log records, as if a slow reader had lost them
     KernelGap {
-        /// How many
+        /// Number of records
         count: u64,
     },
-    /// A network adapter
+    /// Change a network adapter
     Nic(NicArgs),
-    /// The driver is unloaded: its files go, and NVML says so
+    /// Unload the driver: its files disappear and NVML calls fail
     DriverUnloaded,
-    /// The driver on disk is loaded
+    /// Load the driver on disk
     DriverLoaded,
-    /// An upgrade under the loaded driver: modules, libraries and packages on disk become this version
+    /// Upgrade the modules, libraries and packages on disk under the loaded driver
     ModuleOnDisk {
-        /// The driver's version
+        /// Driver version
         #[arg(value_name = "VERSION")]
         driver: String,
     },
-    /// The node is started anew, now: another boot id, and a kernel log and counters that begin again
+    /// Reboot the node: new boot ID, kernel log and counters start again
     ///
-    /// A lost GPU, calls that hang, a file system that became read-only and the clock source are as they should be after it;
-    /// calls that fail, memory that is broken and adapters that are gone are as they were (`clear` mends all).
+    /// A reboot fixes lost GPUs, hanging calls, read-only file systems and the clock source.
+    /// Failing calls, faulty memory and missing adapters stay (`clear` fixes everything).
     Reboot,
-    /// Memory, file systems, threads and clocks of the host
+    /// Change memory, file systems, threads and clocks of the host
     Host(Box<HostArgs>),
-    /// Access control services of the PCI bridges: with them peers do not reach each other directly
+    /// Set PCIe Access Control Services (ACS), which prevent direct peer-to-peer traffic
     #[command(group = clap::ArgGroup::new("acs").required(true))]
     Acs {
-        /// On
+        /// Enable ACS
         #[arg(long, group = "acs")]
         on: bool,
-        /// Off, as they should be
+        /// Disable ACS, the normal state
         #[arg(long, group = "acs")]
         off: bool,
     },
 }
 
-/// What changes about a network adapter.
+/// Change of a network adapter.
 #[derive(Debug, clap::Args)]
 pub(super) struct NicArgs {
-    /// Its name, such as `mlx5_0`
+    /// Adapter name, such as `mlx5_0`
     name: String,
-    /// The port
+    /// Port number
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     port: u32,
-    /// Such as DOWN or ACTIVE; the physical state goes with it
+    /// Logical state, such as DOWN or ACTIVE; also sets the matching physical state
     #[arg(long)]
     state: Option<String>,
-    /// Such as `Polling`, `Disabled` or `LinkUp`
+    /// Physical state, such as `Polling`, `Disabled` or `LinkUp`
     #[arg(long, value_name = "STATE")]
     phys_state: Option<String>,
-    /// A counter and what is added to it, such as `link_downed=1`
+    /// Counter increment, such as `link_downed=1`
     #[arg(long = "counter", value_name = "NAME=COUNT", value_parser = counter)]
     counters: Vec<(String, u64)>,
-    /// What the port runs at, in gigabits a second
+    /// Port speed in Gb/s
     #[arg(long, value_name = "GBPS")]
     rate_gbps: Option<u32>,
-    /// It goes from the bus
+    /// Remove the adapter from the bus
     #[arg(long)]
     gone: bool,
-    /// It comes back
+    /// Restore the adapter
     #[arg(long, conflicts_with = "gone")]
     back: bool,
 }
 
-/// What changes about the host.
+/// Change of the host.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(super) struct HostArgs {
-    /// More processes that the kernel killed for memory
+    /// Additional OOM kills
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     oom_kills: u64,
-    /// A mounted file system that refuses writes
+    /// Make a mounted file system read-only
     #[arg(long, value_name = "PATH")]
     read_only: Option<String>,
-    /// One that takes them again
+    /// Make a mounted file system writable again
     #[arg(long, value_name = "PATH")]
     read_write: Option<String>,
-    /// A thread that cannot be interrupted, such as nvidia-smi or `[nv_queue]`
+    /// Add a task in uninterruptible sleep, such as nvidia-smi or `[nv_queue]`
     #[arg(long, value_name = "NAME")]
     blocked_thread: Option<String>,
-    /// The kernel's function in which that thread waits
+    /// Kernel function in which that task waits
     #[arg(long, value_name = "FUNCTION", default_value = "nv_wait_for_completion")]
     wait_channel: String,
-    /// All such threads go on and end
+    /// Remove all such tasks
     #[arg(long)]
     unblocked: bool,
-    /// What the kernel takes its time from
+    /// Kernel clock source
     #[arg(long, value_name = "NAME")]
     clock_source: Option<String>,
-    /// How processors choose their clocks
+    /// CPU frequency governor
     #[arg(long, value_name = "NAME")]
     governor: Option<String>,
-    /// Memory that is left, as a share from 0 to 1
+    /// Available memory, as a share from 0 to 1
     #[arg(long, value_name = "SHARE", value_parser = share)]
     memory_available_ratio: Option<f64>,
-    /// Free blocks of 2 MiB and more: few when memory is fragmented
+    /// Free blocks of 2 MiB or more; few if memory is fragmented
     #[arg(long, value_name = "COUNT")]
     large_blocks: Option<u64>,
-    /// More errors of the host's memory that were put right
+    /// Additional corrected host memory errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     edac_corrected: u64,
-    /// More that were not
+    /// Additional uncorrected host memory errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     edac_uncorrected: u64,
-    /// Open files and the most that there may be
+    /// Open file handles and their limit
     #[arg(long, value_name = "USED/MAX", value_parser = file_handles)]
     file_handles: Option<FileHandles>,
-    /// The server of the network file system no longer answers
+    /// Stall the NFS server
     #[arg(long)]
     nfs_stalled: bool,
-    /// It answers again
+    /// Let the NFS server respond again
     #[arg(long, conflicts_with = "nfs_stalled")]
     nfs_answers: bool,
 }
@@ -138,21 +138,21 @@ fn counter(text: &str) -> Result<(String, u64), String> {
     let parts = text.split_once('=').and_then(|(name, count)| {
         Some((name.to_owned(), count.parse().ok()?)).filter(|_| !name.is_empty())
     });
-    parts.ok_or_else(|| "a counter is such as link_downed=1".to_owned())
+    parts.ok_or_else(|| "expected NAME=COUNT, such as link_downed=1".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let parsed = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
-    parsed.ok_or_else(|| "a share from 0 to 1".to_owned())
+    parsed.ok_or_else(|| "expected a share from 0 to 1".to_owned())
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "a share of a number of forty bits"
+    reason = "a share of a 40-bit number"
 )]
-fn of_all_memory(share: f64) -> u64 {
+fn share_of_memory_kib(share: f64) -> u64 {
     (HostMemory::TOTAL_KIB as f64 * share) as u64
 }
 
@@ -160,15 +160,15 @@ fn file_handles(text: &str) -> Result<FileHandles, String> {
     let parts = text.split_once('/').and_then(|(used, max)| {
         Some(FileHandles { used: used.parse().ok()?, max: max.parse().ok()? })
     });
-    parts.ok_or_else(|| "two numbers, such as 990/1000".to_owned())
+    parts.ok_or_else(|| "expected USED/MAX, such as 990/1000".to_owned())
 }
 
 impl HostCommand {
-    /// The fault that is meant.
+    /// The fault to inject.
     pub(super) fn fault(&self) -> HostFault {
         match self {
-            Self::KernelLine { text, count, level } => HostFault::KernelLine {
-                record: Record { level: *level, text: text.clone() },
+            Self::KernelLine { text, count, level } => HostFault::KernelMessage {
+                record: KernelRecord { level: *level, text: text.clone() },
                 count: *count,
             },
             Self::KernelGap { count } => HostFault::KernelGap(*count),
@@ -204,7 +204,7 @@ impl HostArgs {
                 .map(|name| BlockedThread { name, wait_channel: self.wait_channel.clone() }),
             clock_source: self.clock_source.clone(),
             governor: self.governor.clone(),
-            memory_available_kib: self.memory_available_ratio.map(of_all_memory),
+            memory_available_kib: self.memory_available_ratio.map(share_of_memory_kib),
             large_blocks: self.large_blocks,
             edac_corrected: self.edac_corrected,
             edac_uncorrected: self.edac_uncorrected,

@@ -1,26 +1,26 @@
-//! NVLink, PCIe and the fabric.
+//! Arguments for NVLink, PCIe and fabric faults.
 
 use farrier_sim::fault::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 
-/// A PCIe link that is slower or narrower than it could be, or sends again.
+/// PCIe link state and errors.
 #[derive(Debug, clap::Args)]
 pub(super) struct PcieArgs {
-    /// Generation now
+    /// Current generation
     #[arg(long)]
     generation: Option<u32>,
-    /// Lanes now
+    /// Current lanes
     #[arg(long)]
     width: Option<u32>,
-    /// More packets sent again
+    /// Additional replays
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     replays: u32,
-    /// More errors that the link put right
+    /// Additional correctable errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     aer_correctable: u32,
-    /// More errors that it did not put right
+    /// Additional uncorrectable, non-fatal errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     aer_non_fatal: u32,
-    /// More errors after which it was down
+    /// Additional fatal errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     aer_fatal: u32,
 }
@@ -38,16 +38,16 @@ impl From<&PcieArgs> for PcieFault {
     }
 }
 
-/// What the NVSwitch fabric says of the GPU.
+/// NVSwitch fabric state.
 #[derive(Debug, clap::Args)]
 pub(super) struct FabricArgs {
-    /// NVML's number: 1 not started, 2 in progress, 3 completed
+    /// Registration state: 1 not started, 2 in progress, 3 completed
     #[arg(long)]
     state: Option<u32>,
-    /// NVML's return code of the registration
+    /// NVML return code of the registration
     #[arg(long, value_name = "CODE")]
     status: Option<u32>,
-    /// NVML's mask, in decimal or as 0x1a9
+    /// NVML health mask, in decimal or as 0x1a9
     #[arg(long, value_name = "MASK", value_parser = mask)]
     health_mask: Option<u32>,
 }
@@ -58,57 +58,57 @@ impl From<&FabricArgs> for FabricFault {
     }
 }
 
-/// Errors on an `NVLink`.
+/// NVLink errors.
 #[derive(Debug, clap::Args)]
 pub(super) struct LinkArgs {
-    /// Its number
+    /// Link number
     pub(super) link: usize,
-    /// Packets sent again
+    /// Additional replays
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     replay: u64,
-    /// Times that it was trained anew
+    /// Additional link retrainings
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     recovery: u64,
-    /// Broken data
+    /// Additional CRC errors in data
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     crc: u64,
-    /// Broken flow-control units
+    /// Additional CRC errors in flits
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     crc_flit: u64,
-    /// Packets that came broken; NVLink 5, as all below but the speed
+    /// Additional receive errors; NVLink 5 only, like all below except the speed
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     receive: u64,
-    /// Packets of a wrong form
+    /// Additional malformed packets
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     malformed: u64,
-    /// Packets that found no room
+    /// Additional buffer overruns
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     overrun: u64,
-    /// Losses of integrity
+    /// Additional local link integrity errors
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     integrity: u64,
-    /// Packets that were not sent
+    /// Additional packets dropped on transmit
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     discarded: u64,
-    /// Trainings that failed
+    /// Additional failed retrainings
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     recovery_failed: u64,
-    /// Errors left after correction
+    /// Additional errors after FEC
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     effective: u64,
-    /// Symbols that could not be corrected
+    /// Additional symbols that FEC could not correct
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     symbol: u64,
-    /// Blocks sent again by the physical layer
+    /// Additional blocks retransmitted by the physical layer
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     retry_blocks: u64,
-    /// Rate of bits left wrong, such as 2e-12
+    /// Bit error rate after FEC, such as 2e-12
     #[arg(long, value_name = "RATE")]
     effective_ber: Option<BitErrorRate>,
-    /// Rate of symbols left wrong, such as 15e-100
+    /// Symbol error rate after FEC, such as 15e-100
     #[arg(long, value_name = "RATE")]
     symbol_ber: Option<BitErrorRate>,
-    /// What the link runs at, in megabytes a second
+    /// Link speed in MB/s
     #[arg(long, value_name = "MB_PER_S")]
     speed: Option<u32>,
 }
@@ -136,7 +136,7 @@ impl From<&LinkArgs> for LinkErrors {
     }
 }
 
-/// A mask in decimal or hexadecimal digits.
+/// Parses a decimal or hexadecimal mask.
 fn mask(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -1,23 +1,23 @@
-//! Memory that goes wrong.
+//! Arguments for memory faults.
 
 use farrier_sim::fault::{EccErrors, RemapFault, RetiredFault};
 
-/// Memory errors, added to those that are there.
+/// ECC error increments.
 #[derive(Debug, clap::Args)]
 pub(super) struct EccArgs {
-    /// In memory, put right
+    /// Corrected errors in memory
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     corrected: u64,
-    /// In memory, not put right
+    /// Uncorrected errors in memory
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     uncorrected: u64,
-    /// In caches and register files, put right
+    /// Corrected errors in caches and register files
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     sram_corrected: u64,
-    /// In caches and register files, not put right
+    /// Uncorrected errors in caches and register files
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     sram_uncorrected: u64,
-    /// So many in caches and register files that the part should be replaced
+    /// Exceed the SRAM threshold, so that the GPU should be replaced
     #[arg(long)]
     sram_threshold: bool,
 }
@@ -34,25 +34,25 @@ impl From<&EccArgs> for EccErrors {
     }
 }
 
-/// Rows taken out of service.
+/// Row remapping changes.
 #[derive(Debug, clap::Args)]
 pub(super) struct RemapArgs {
-    /// For correctable errors
+    /// Rows remapped for correctable errors
     #[arg(long, value_name = "ROWS", default_value_t = 0)]
     corrected: u32,
-    /// For uncorrectable errors
+    /// Rows remapped for uncorrectable errors
     #[arg(long, value_name = "ROWS", default_value_t = 0)]
     uncorrected: u32,
-    /// More wait for a reset
+    /// A remap waits for a reset
     #[arg(long)]
     pending: bool,
     /// A remap failed
     #[arg(long)]
     failed: bool,
-    /// More banks that have few spare rows left
+    /// Additional banks with few spare rows left
     #[arg(long, value_name = "BANKS", default_value_t = 0)]
     banks_low: u32,
-    /// More banks that have none left
+    /// Additional banks without spare rows
     #[arg(long, value_name = "BANKS", default_value_t = 0)]
     banks_none: u32,
 }
@@ -70,16 +70,16 @@ impl From<&RemapArgs> for RemapFault {
     }
 }
 
-/// Pages taken out of service, on parts without row remapping.
+/// Page retirements, on GPUs without row remapping.
 #[derive(Debug, clap::Args)]
 pub(super) struct RetiredArgs {
-    /// For many single-bit errors
+    /// Pages retired for repeated single-bit errors
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     single: u32,
-    /// For a double-bit error
+    /// Pages retired for a double-bit error
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     double: u32,
-    /// More wait for a reset
+    /// A retirement waits for a reset
     #[arg(long)]
     pending: bool,
 }

@@ -14,54 +14,56 @@ use std::str::FromStr;
 use clap::Subcommand;
 use farrier_facts::names::nearest;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
-use farrier_sim::{State, StoreError};
+use farrier_sim::{SimState, StoreError};
 
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// The fault and where.
+/// The fault and its target.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// The GPU by its number, or `all`; without it the first one. Faults of the node (adapters, host, driver, reboot)
-    /// take none; `clear` without it is for the whole node
+    /// GPU number, or `all`; the first GPU by default. Faults of the node (adapters, host, driver,
+    /// reboot) do not accept it; `clear` without it clears the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
-    gpu: Option<Which>,
+    gpu: Option<GpuSelection>,
     #[command(subcommand)]
     fault: FaultCommand,
 }
 
-/// One GPU or all.
+/// Target GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum GpuSelection {
     All,
     One(u32),
 }
 
-impl FromStr for Which {
+impl FromStr for GpuSelection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Self::All),
-            number => number.parse().map(Self::One).map_err(|_| "a number or `all`".to_owned()),
+            number => {
+                number.parse().map(Self::One).map_err(|_| "expected a number or `all`".to_owned())
+            }
         }
     }
 }
 
-/// What may happen.
+/// Faults by target.
 #[derive(Debug, Subcommand)]
 enum FaultCommand {
     #[command(flatten)]
     Gpu(gpu::GpuCommand),
     #[command(flatten)]
     Host(host::HostCommand),
-    /// Put everything right again; counters of the card's life stay
+    /// Clear all faults; lifetime counters stay
     Clear,
 }
 
-/// What is to happen to what.
+/// A fault with its target.
 enum Injection {
     Gpu(Fault),
     Host(HostFault),
@@ -69,19 +71,19 @@ enum Injection {
 }
 
 impl Injection {
-    fn of(command: &FaultCommand, which: Option<Which>) -> anyhow::Result<Self> {
+    fn new(command: &FaultCommand, selection: Option<GpuSelection>) -> anyhow::Result<Self> {
         Ok(match command {
             FaultCommand::Clear => Self::Clear,
-            FaultCommand::Host(_) if which.is_some() => {
+            FaultCommand::Host(_) if selection.is_some() => {
                 return Err(Hinted::error(
-                    "this happens to the node and not to a GPU",
-                    "leave `--gpu` out",
+                    "this fault affects the node, not a GPU",
+                    "remove `--gpu`",
                 ));
             }
             FaultCommand::Host(command) => Self::Host(command.fault()),
             FaultCommand::Gpu(command) => match command.fault()? {
-                // Calls that are about no GPU in particular.
-                Fault::Call(call) if fault::is_of_node(&call.call) => {
+                // Calls that concern no particular GPU.
+                Fault::Call(call) if fault::is_node_scoped(&call.call) => {
                     Self::Host(HostFault::Call(call))
                 }
                 fault => Self::Gpu(fault),
@@ -91,68 +93,68 @@ impl Injection {
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let directory = super::existing(&args.dir)?;
-    let injection = Injection::of(&args.fault, args.gpu)?;
+    let directory = super::open_node(&args.dir)?;
+    let injection = Injection::new(&args.fault, args.gpu)?;
     if let Injection::Gpu(Fault::Call(call)) | Injection::Host(HostFault::Call(call)) = &injection {
         calls::check(&args.dir, call)?;
     }
-    let told = directory
+    let lines = directory
         .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
-        .map_err(hinted)?;
-    for line in told {
+        .map_err(with_hint)?;
+    for line in lines {
         printer.line(&line)?;
     }
     Ok(())
 }
 
-/// Lets it happen. Returns what to tell.
+/// Applies the fault. Returns the lines to print.
 fn inject(
-    state: &mut State,
+    state: &mut SimState,
     injection: &Injection,
-    which: Option<Which>,
+    selection: Option<GpuSelection>,
     now_unix_ms: u64,
 ) -> Result<Vec<String>, InjectError> {
-    let mut told = Vec::new();
-    let (fault, usual) = match injection {
+    let mut lines = Vec::new();
+    let (fault, default) = match injection {
         Injection::Host(fault) => {
             fault::apply_to_host(state, fault, now_unix_ms)?;
-            told.push("injected into the node".to_owned());
+            lines.push("injected into the node".to_owned());
             if *fault == HostFault::Reboot {
-                told.push("  an agent on it is of the boot before: start it anew".to_owned());
+                lines.push("  restart any agent on it: it belongs to the previous boot".to_owned());
             }
-            return Ok(told);
+            return Ok(lines);
         }
-        Injection::Gpu(fault) => (fault, Which::One(0)),
+        Injection::Gpu(fault) => (fault, GpuSelection::One(0)),
         Injection::Clear => {
-            if which.is_none() {
+            if selection.is_none() {
                 fault::apply_to_host(state, &HostFault::Clear, now_unix_ms)?;
             }
-            (&Fault::Clear, Which::All)
+            (&Fault::Clear, GpuSelection::All)
         }
     };
-    for number in chosen(state, which.unwrap_or(usual))? {
+    for number in selected_gpus(state, selection.unwrap_or(default))? {
         let Some(gpu) = state.gpus.get_mut(&number) else { continue };
         let records = fault::apply(gpu, fault, now_unix_ms)
             .map_err(|err| InjectError::Gpu { number, err })?;
-        told.push(format!("injected into GPU {number}"));
-        told.extend(records.iter().map(|record| format!("  kernel log: {}", record.text)));
+        lines.push(format!("injected into GPU {number}"));
+        lines.extend(records.iter().map(|record| format!("  kernel log: {}", record.text)));
         state.records.extend(records);
     }
-    Ok(told)
+    Ok(lines)
 }
 
-fn chosen(state: &State, which: Which) -> Result<Vec<u32>, InjectError> {
-    match which {
-        Which::All => Ok(state.gpus.keys().copied().collect()),
-        Which::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
-        Which::One(number) => {
+fn selected_gpus(state: &SimState, selection: GpuSelection) -> Result<Vec<u32>, InjectError> {
+    match selection {
+        GpuSelection::All => Ok(state.gpus.keys().copied().collect()),
+        GpuSelection::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
+        GpuSelection::One(number) => {
             let last = state.gpus.keys().next_back().copied();
             Err(InjectError::NoGpu { number, last })
         }
     }
 }
 
-/// Why nothing was injected.
+/// Why a fault could not be injected.
 #[derive(Debug, thiserror::Error)]
 enum InjectError {
     #[error(transparent)]
@@ -165,25 +167,25 @@ enum InjectError {
     },
     #[error(transparent)]
     Host(#[from] HostFaultError),
-    #[error("there is no GPU {number} in the node")]
+    #[error("the node has no GPU {number}")]
     NoGpu { number: u32, last: Option<u32> },
 }
 
-fn hinted(err: InjectError) -> anyhow::Error {
+fn with_hint(err: InjectError) -> anyhow::Error {
     let hint = match &err {
         InjectError::NoGpu { last, .. } => {
             let last = last.map_or("none".to_owned(), |last| last.to_string());
-            format!("the last one is {last}")
+            format!("the last GPU is {last}")
         }
         InjectError::Host(
-            HostFaultError::Nic { name, known }
-            | HostFaultError::Counter { name, known, .. }
-            | HostFaultError::PortState { word: name, known }
-            | HostFaultError::Mount { path: name, known },
-        ) => match nearest(name, known.iter().map(String::as_str)).first() {
-            Some(near) => format!("did you mean `{near}`?"),
-            None if known.is_empty() => "the node has none".to_owned(),
-            None => format!("there are {}", known.join(", ")),
+            HostFaultError::Nic { name, available }
+            | HostFaultError::Counter { name, available, .. }
+            | HostFaultError::PortState { word: name, available }
+            | HostFaultError::Mount { path: name, available },
+        ) => match nearest(name, available.iter().map(String::as_str)).first() {
+            Some(suggestion) => format!("did you mean `{suggestion}`?"),
+            None if available.is_empty() => "the node has none".to_owned(),
+            None => format!("available: {}", available.join(", ")),
         },
         _ => return err.into(),
     };

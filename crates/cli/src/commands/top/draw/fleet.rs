@@ -1,4 +1,4 @@
-//! A fleet: its nodes, and one of them.
+//! The fleet page and the page of one of its nodes.
 
 use farrier_fleet::fleet::Standing;
 use farrier_fleet::fleet::event::Makeup;
@@ -7,16 +7,16 @@ use farrier_wire::rest::{ConnectionState, NodeDetail, NodeRow};
 use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
-use super::{node, severity, silence, words};
-use crate::commands::top::board::Fleet;
-use crate::commands::top::now::FindingNow;
-use crate::commands::top::screen::Screen;
+use super::{format, node, outage, severity};
+use crate::commands::top::model::FleetSample;
+use crate::commands::top::sample::FindingSample;
+use crate::commands::top::view_state::ViewState;
 
-pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Timestamp) {
+pub(super) fn draw(frame: &mut Frame, fleet: &FleetSample, state: &ViewState, now: Timestamp) {
     let mut row = header(frame, fleet, now);
-    row += silence(frame, row, fleet.silence.as_ref(), now);
+    row += outage(frame, row, fleet.outage.as_ref(), now);
     let below = frame.height().saturating_sub(1);
-    let nodes = screen.nodes(fleet);
+    let nodes = state.nodes(fleet);
     let columns = columns(frame.width());
     if below > row {
         let mut at = 0;
@@ -27,31 +27,31 @@ pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Times
         row += 1;
     }
     let room = below.saturating_sub(row);
-    let chosen = nodes.iter().position(|it| Some(it.node.to_string()) == screen.chosen);
-    let (from, shown) = node::window(nodes.len(), chosen, room);
-    for (place, it) in nodes[from..from + shown].iter().enumerate() {
-        draw_row(frame, row, &columns, it, now);
-        if Some(from + place) == chosen {
-            frame.style_row(row, Style::Chosen);
+    let selected = nodes.iter().position(|node| Some(node.node.to_string()) == state.selected);
+    let (from, shown) = node::viewport(nodes.len(), selected, room);
+    for (index, node) in nodes[from..from + shown].iter().enumerate() {
+        draw_row(frame, row, &columns, node, now);
+        if Some(from + index) == selected {
+            frame.style_row(row, Style::Selected);
         }
         row += 1;
     }
     if nodes.is_empty() && room > 0 {
-        let text = match (fleet.silence.is_some(), fleet.nodes.is_empty()) {
-            (true, _) => "no node is known",
-            (false, true) => "no node has joined that you see",
-            (false, false) => "no node is like that",
+        let text = match (fleet.outage.is_some(), fleet.nodes.is_empty()) {
+            (true, _) => "no node data",
+            (false, true) => "no node has joined, or none is visible to you",
+            (false, false) => "no node matches the filter",
         };
         frame.text(row, 0, usize::MAX, Style::Dim, text);
     }
 }
 
-fn header(frame: &mut Frame, fleet: &Fleet, now: Timestamp) -> usize {
+fn header(frame: &mut Frame, fleet: &FleetSample, now: Timestamp) -> usize {
     let width = frame.width();
     let at = frame.text(0, 0, width, Style::Strong, "farrier top");
-    let out = fleet.nodes.iter().filter(|it| !it.standing.in_service()).count();
+    let out = fleet.nodes.iter().filter(|node| !node.standing.in_service()).count();
     let count = match (fleet.at, fleet.has_more) {
-        (None, _) => "nodes not known".to_owned(),
+        (None, _) => "nodes unknown".to_owned(),
         (Some(_), true) => format!("more than {} nodes", fleet.nodes.len()),
         (Some(_), false) => format!("{} nodes", fleet.nodes.len()),
     };
@@ -60,29 +60,29 @@ fn header(frame: &mut Frame, fleet: &Fleet, now: Timestamp) -> usize {
         None => format!("  {}  {count}", fleet.url),
     };
     let at = frame.text(0, at, usize::MAX, Style::Plain, &text);
-    let clock = words::clock(now);
+    let clock = format::clock(now);
     if at + 2 + clock.len() <= width {
         frame.right(0, at, width - at, Style::Dim, &clock);
     }
     1
 }
 
-/// Headings and widths, as there is room; the last takes the rest.
+/// Headings and widths of the columns that fit; the last takes the rest.
 fn columns(width: usize) -> Vec<(&'static str, usize)> {
     let mut columns = vec![("node", if width >= 100 { 24 } else { 14.min(width) })];
-    let mut take = |from, heading, wide| {
-        if width >= from {
-            columns.push((heading, wide));
+    let mut add = |min_width, heading, column_width| {
+        if width >= min_width {
+            columns.push((heading, column_width));
         }
     };
-    take(30, "standing", 12);
-    take(100, "pool", 10);
-    take(120, "rack", 8);
-    take(60, "for", 6);
-    take(70, "GPUs", if width >= 100 { 18 } else { 4 });
-    take(110, "driver", 11);
-    take(44, "found", 10);
-    take(40, "why", 120);
+    add(30, "phase", 12);
+    add(100, "pool", 10);
+    add(120, "rack", 8);
+    add(60, "for", 6);
+    add(70, "GPUs", if width >= 100 { 18 } else { 4 });
+    add(110, "driver", 11);
+    add(44, "findings", 10);
+    add(40, "reason", 120);
     columns
 }
 
@@ -97,20 +97,20 @@ fn draw_row(
     for (heading, width) in columns {
         let (style, text) = match *heading {
             "node" => (Style::Strong, node.node.to_string()),
-            "standing" => (standing(node.standing), node.standing.words().to_owned()),
+            "phase" => (phase_style(node.standing), node.standing.words().to_owned()),
             "pool" => (Style::Plain, node.place.pool.to_string()),
             "rack" => {
                 let rack = node.place.rack.as_ref().map(ToString::to_string);
                 (Style::Plain, rack.unwrap_or_else(|| "-".to_owned()))
             }
-            "for" => (Style::Plain, words::ago(node.since, now)),
+            "for" => (Style::Plain, format::ago(node.since, now)),
             "GPUs" => (Style::Plain, gpus(node, *width)),
             "driver" => (Style::Plain, node.driver.clone().unwrap_or_else(|| "?".to_owned())),
-            "found" => match node.worst {
+            "findings" => match node.worst {
                 Some(worst) => (severity(worst), format!("{} {worst}", node.findings)),
                 None => (Style::Dim, "-".to_owned()),
             },
-            _ => (Style::Plain, why(node)),
+            _ => (Style::Plain, reason(node)),
         };
         frame.text(row, at, *width, style, &text);
         at += width + 1;
@@ -127,28 +127,28 @@ fn gpus(node: &NodeRow, width: usize) -> String {
     }
 }
 
-fn why(node: &NodeRow) -> String {
-    let mut why = node.reason.text.clone();
+fn reason(node: &NodeRow) -> String {
+    let mut text = node.reason.text.clone();
     if let Some(order) = &node.order {
-        why = format!("{order}: {why}");
+        text = format!("{order}: {text}");
     }
-    if let Some(held) = &node.held_back {
-        why.push_str(&format!("; held back: {}", held.text));
+    if let Some(blocker) = &node.held_back {
+        text.push_str(&format!("; blocked: {}", blocker.text));
     }
     if node.silent_since.is_some() {
-        why = format!("silent; {why}");
+        text = format!("heartbeat lost; {text}");
     }
-    match node.connection.as_ref().map(|it| it.state) {
-        Some(ConnectionState::HeartbeatLate) => why = format!("heartbeat late; {why}"),
-        Some(ConnectionState::ReportsDelayed) => why = format!("reports delayed; {why}"),
-        Some(ConnectionState::Disconnected) => why = format!("disconnected; {why}"),
+    match node.connection.as_ref().map(|connection| connection.state) {
+        Some(ConnectionState::HeartbeatLate) => text = format!("heartbeat late; {text}"),
+        Some(ConnectionState::ReportsDelayed) => text = format!("reports delayed; {text}"),
+        Some(ConnectionState::Disconnected) => text = format!("disconnected; {text}"),
         _ => (),
     }
-    why
+    text
 }
 
-fn standing(standing: Standing) -> Style {
-    match standing {
+fn phase_style(phase: Standing) -> Style {
+    match phase {
         Standing::InService => Style::Good,
         Standing::Joining | Standing::Suspect | Standing::Verifying | Standing::Held => {
             Style::Caution
@@ -157,37 +157,39 @@ fn standing(standing: Standing) -> Style {
     }
 }
 
-pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Timestamp) {
+pub(super) fn draw_node(frame: &mut Frame, fleet: &FleetSample, name: &str, now: Timestamp) {
     let mut row = header(frame, fleet, now);
-    row += silence(frame, row, fleet.silence.as_ref(), now);
+    row += outage(frame, row, fleet.outage.as_ref(), now);
     let open = fleet.open.as_ref().filter(|node| node.node.to_string() == name);
     let Some(node) = open else {
-        let (style, text) = match (&fleet.open_failed, &fleet.silence) {
+        let (style, text) = match (&fleet.open_failed, &fleet.outage) {
             (Some(why), _) => (Style::Bad, format!("{name}: {why}")),
-            (None, Some(_)) => (Style::Dim, format!("{name}: nothing is known of it")),
-            (None, None) => (Style::Dim, format!("{name}: asked")),
+            (None, Some(_)) => (Style::Dim, format!("{name}: no data")),
+            (None, None) => (Style::Dim, format!("{name}: loading")),
         };
         frame.text(row, 0, usize::MAX, style, &text);
         return;
     };
     let at = frame.text(row, 0, usize::MAX, Style::Strong, name);
     let at = frame.text(row, at, usize::MAX, Style::Plain, "  ");
-    let at = frame.text(row, at, usize::MAX, standing(node.standing), node.standing.words());
-    let since = format!(" for {}", words::ago(node.since, now));
+    let at = frame.text(row, at, usize::MAX, phase_style(node.standing), node.standing.words());
+    let since = format!(" for {}", format::ago(node.since, now));
     frame.text(row, at, usize::MAX, Style::Plain, &since);
     row += 1;
-    for (what, text) in lines(node) {
+    for (label, text) in details(node) {
         if row >= frame.height().saturating_sub(1) {
             return;
         }
-        frame.text(row, 0, 12, Style::Dim, what);
+        frame.text(row, 0, 12, Style::Dim, label);
         frame.text(row, 13, usize::MAX, Style::Plain, &text);
         row += 1;
     }
-    let mut findings: Vec<FindingNow> = node
+    let mut findings: Vec<FindingSample> = node
         .findings
         .iter()
-        .map(|finding| FindingNow::of(finding, on(node.makeup.as_ref(), &finding.subject)))
+        .map(|finding| {
+            FindingSample::new(finding, subject_name(node.makeup.as_ref(), &finding.subject))
+        })
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let room = frame.height().saturating_sub(row + 1);
@@ -195,34 +197,34 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
         frame.text(row, 0, usize::MAX, Style::Dim, "findings: none");
         row += 1;
     } else if room > 0 {
-        row = node::list(frame, row, room, &findings, now);
+        row = node::draw_findings(frame, row, room, &findings, now);
     }
     if row + 1 < frame.height() {
-        let text = "live values are the agent's: farrier top on the node";
+        let text = "for live values run `farrier top` on the node";
         frame.text(row, 0, usize::MAX, Style::Dim, text);
     }
 }
 
-/// What a finding is about: a GPU by its number, where the node told it.
-fn on(makeup: Option<&Makeup>, subject: &Subject) -> String {
-    let listed = makeup.and_then(|makeup| makeup.gpus.as_ref());
-    let found = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
-    match found.and_then(|gpu| gpu.index) {
+/// The subject of a finding: a GPU by its index, if the node's inventory lists it.
+fn subject_name(inventory: Option<&Makeup>, subject: &Subject) -> String {
+    let listed = inventory.and_then(|inventory| inventory.gpus.as_ref());
+    let gpu = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
+    match gpu.and_then(|gpu| gpu.index) {
         Some(index) => format!("GPU {index} {subject}"),
         None => subject.to_string(),
     }
 }
 
-fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
-    let unknown = || "not known".to_owned();
+fn details(node: &NodeDetail) -> Vec<(&'static str, String)> {
+    let unknown = || "unknown".to_owned();
     let mut lines = vec![
         ("pool", node.place.pool.to_string()),
-        ("why", node.why.reason.text.clone()),
-        ("until", node.why.unblocked_by.text.clone()),
+        ("reason", node.why.reason.text.clone()),
+        ("unblocked by", node.why.unblocked_by.text.clone()),
     ];
-    if let Some(held) = &node.held_back {
-        lines
-            .push(("held back", format!("{}; until {}", held.reason.text, held.unblocked_by.text)));
+    if let Some(blocker) = &node.held_back {
+        let text = format!("{}; until {}", blocker.reason.text, blocker.unblocked_by.text);
+        lines.push(("blocked", text));
     }
     if let Some(order) = &node.order {
         lines.push(("order", format!("{} until {:.0}", order.what, order.lease_until)));
@@ -231,21 +233,21 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
         lines.push(("held by", format!("{}: {}", hold.by, hold.reason)));
     }
     if let Some(since) = node.silent_since {
-        lines.push(("silent", format!("nothing was heard since {since:.0}")));
+        lines.push(("heartbeat", format!("lost since {since:.0}")));
     }
     if let Some(connection) = &node.connection {
         lines.push(("agent", connection.to_string()));
     }
     match &node.makeup {
-        Some(makeup) => {
-            lines.push(("driver", makeup.driver.clone().unwrap_or_else(unknown)));
-            let gpus = makeup.gpus.as_ref().map(|all| {
+        Some(inventory) => {
+            lines.push(("driver", inventory.driver.clone().unwrap_or_else(unknown)));
+            let gpus = inventory.gpus.as_ref().map(|all| {
                 let name = all.first().and_then(|gpu| gpu.name.clone());
                 format!("{} × {}", all.len(), name.unwrap_or_else(|| "a GPU".to_owned()))
             });
             lines.push(("GPUs", gpus.unwrap_or_else(unknown)));
         }
-        None => lines.push(("made of", "nothing was reported yet".to_owned())),
+        None => lines.push(("inventory", "not reported yet".to_owned())),
     }
     lines
 }
@@ -258,12 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_names_its_gpu_by_number_where_that_is_known() {
+    fn findings_name_their_gpu_by_index() {
         let uuid = GpuUuid("GPU-1".to_owned());
         let gpu = GpuMakeup { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
-        let makeup = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
-        assert_eq!(on(Some(&makeup), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
-        assert_eq!(on(None, &Subject::Gpu(uuid)), "GPU-1");
-        assert_eq!(on(Some(&makeup), &Subject::Node), "node");
+        let inventory = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
+        assert_eq!(subject_name(Some(&inventory), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
+        assert_eq!(subject_name(None, &Subject::Gpu(uuid)), "GPU-1");
+        assert_eq!(subject_name(Some(&inventory), &Subject::Node), "node");
     }
 }

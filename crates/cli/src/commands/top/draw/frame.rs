@@ -1,23 +1,22 @@
-//! A screen as cells, and the bytes that make it of the one before.
+//! A frame: a grid of styled cells, and the escape sequences that turn the last frame into it.
 
 use farrier_wire::hidden::escaped;
 use unicode_width::UnicodeWidthChar;
 
 use crate::printer::{Tone, ascii};
 
-/// How a cell looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Style {
     #[default]
     Plain,
-    /// What matters less, and lines.
+    /// Less important text, and rules.
     Dim,
     Strong,
     Good,
     Caution,
     Bad,
-    /// The row that is chosen.
-    Chosen,
+    /// The selected row.
+    Selected,
 }
 
 impl Style {
@@ -29,11 +28,11 @@ impl Style {
             Self::Good => "\x1b[0;32m",
             Self::Caution => "\x1b[0;33m",
             Self::Bad => "\x1b[0;31m",
-            Self::Chosen => "\x1b[0;7m",
+            Self::Selected => "\x1b[0;7m",
         }
     }
 
-    /// What is left without colour.
+    /// The style without colour.
     fn without_colour(self) -> Self {
         match self {
             Self::Good | Self::Caution => Self::Plain,
@@ -55,7 +54,7 @@ impl From<Option<Tone>> for Style {
     }
 }
 
-/// A letter and how it looks. The right half of a wide letter is NUL.
+/// A character and its style. The right half of a wide character is NUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     letter: char,
@@ -64,7 +63,7 @@ struct Cell {
 
 const BLANK: Cell = Cell { letter: ' ', style: Style::Plain };
 
-/// A screen.
+/// A full state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
     width: usize,
@@ -86,8 +85,8 @@ impl Frame {
         self.height
     }
 
-    /// Writes text from a column on, to at most `room` columns; gives the column after it. What does not fit is cut off
-    /// and ends in an ellipsis; what is outside of the screen is not written.
+    /// Writes text from a column on, at most `room` columns wide. Returns the column after it. Text
+    /// that does not fit ends in an ellipsis; text outside the frame is dropped.
     pub(crate) fn text(
         &mut self,
         row: usize,
@@ -101,7 +100,7 @@ impl Frame {
             return column;
         }
         let text = escaped(text);
-        let letters: Vec<(char, usize)> = text.chars().map(harmless).collect();
+        let letters: Vec<(char, usize)> = text.chars().map(printable).collect();
         let all: usize = letters.iter().map(|(_, width)| width).sum();
         let fits = if all <= room { room } else { room - 1 };
         let mut at = column;
@@ -125,7 +124,7 @@ impl Frame {
         at
     }
 
-    /// The same with its end at the end of the room.
+    /// [`Frame::text`], right-aligned.
     pub(crate) fn right(
         &mut self,
         row: usize,
@@ -160,7 +159,7 @@ impl Frame {
         self
     }
 
-    /// For a terminal that knows no more: each letter by one that looks a little like it.
+    /// Replaces every character by a similar ASCII one.
     pub(crate) fn in_ascii(mut self) -> Self {
         for cell in &mut self.cells {
             cell.letter = ascii(cell.letter);
@@ -168,7 +167,7 @@ impl Frame {
         self
     }
 
-    /// The lines without how they look.
+    /// The text of each row, without styles.
     #[cfg(test)]
     pub(crate) fn lines(&self) -> Vec<String> {
         let line = |cells: &[Cell]| {
@@ -179,8 +178,9 @@ impl Frame {
         self.cells.chunks(self.width.max(1)).map(line).collect()
     }
 
-    /// The bytes that make this screen of the one before; all of it where there is none, or one of another size.
-    pub(crate) fn after(&self, before: Option<&Self>) -> Vec<u8> {
+    /// The escape sequences that turn `before` into this frame. A full redraw without one, or after
+    /// a resize.
+    pub(crate) fn diff(&self, before: Option<&Self>) -> Vec<u8> {
         let before =
             before.filter(|before| (before.width, before.height) == (self.width, self.height));
         let mut out = String::new();
@@ -189,7 +189,7 @@ impl Frame {
         }
         let mut style = None;
         for row in 0..self.height {
-            self.row_after(row, before, &mut style, &mut out);
+            self.diff_row(row, before, &mut style, &mut out);
         }
         if style.is_some_and(|style| style != Style::Plain) {
             out.push_str(Style::Plain.code());
@@ -197,7 +197,7 @@ impl Frame {
         out.into_bytes()
     }
 
-    fn row_after(
+    fn diff_row(
         &self,
         row: usize,
         before: Option<&Self>,
@@ -205,8 +205,8 @@ impl Frame {
         out: &mut String,
     ) {
         let range = row * self.width..(row + 1) * self.width;
-        let (now, was) = (&self.cells[range.clone()], before.map(|it| &it.cells[range]));
-        // Where the terminal's cursor stands in the row.
+        let (now, was) = (&self.cells[range.clone()], before.map(|frame| &frame.cells[range]));
+        // Column of the terminal's cursor in this row.
         let mut cursor = None;
         for (column, cell) in now.iter().enumerate() {
             let is_same = match was {
@@ -230,23 +230,24 @@ impl Frame {
     }
 }
 
-/// Whether a cell that is the same must be written again, as half of a wide letter stood or stands there.
+/// Whether an unchanged cell must be rewritten because half of a wide character was or is next to
+/// it.
 fn covers(was: &[Cell], now: &[Cell], column: usize) -> bool {
     let half = |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');
     was[column].letter == '\0' || half(was) != half(now)
 }
 
-/// A letter that moves nothing, and its columns. What does not show was written out before.
-fn harmless(letter: char) -> (char, usize) {
+/// A character that does not move the cursor, and its width. Invisible ones were escaped before.
+fn printable(letter: char) -> (char, usize) {
     match letter.width() {
         None => (char::REPLACEMENT_CHARACTER, 1),
         Some(width) => (letter, width),
     }
 }
 
-/// Columns of a text.
+/// Width of a text in columns.
 pub(crate) fn columns(text: &str) -> usize {
-    escaped(text).chars().map(|letter| harmless(letter).1).sum()
+    escaped(text).chars().map(|letter| printable(letter).1).sum()
 }
 
 #[cfg(test)]
@@ -254,33 +255,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_cut_where_it_ends_and_never_leaves_the_screen() {
+    fn text_is_truncated_and_stays_inside_the_frame() {
         let mut frame = Frame::new(8, 2);
         assert_eq!(frame.text(0, 0, 5, Style::Plain, "abcdefgh"), 5);
         assert_eq!(frame.text(1, 6, 99, Style::Plain, "xyz"), 8);
         frame.text(9, 0, 9, Style::Plain, "nowhere");
         frame.text(0, 99, 9, Style::Plain, "nowhere");
         assert_eq!(frame.lines(), ["abcd…", "      x…"]);
-        let mut none = Frame::new(0, 0);
-        none.text(0, 0, 9, Style::Plain, "nothing");
-        assert_eq!(none.after(None), b"\x1b[0m\x1b[2J");
+        let mut empty = Frame::new(0, 0);
+        empty.text(0, 0, 9, Style::Plain, "nothing");
+        assert_eq!(empty.diff(None), b"\x1b[0m\x1b[2J");
     }
 
     #[test]
-    fn only_what_changed_is_written() {
+    fn only_changed_cells_are_written() {
         let mut before = Frame::new(10, 2);
         before.text(0, 0, 10, Style::Plain, "power 12 W");
         let mut now = before.clone();
-        assert_eq!(now.after(Some(&before)), b"");
+        assert_eq!(now.diff(Some(&before)), b"");
         now.text(0, 6, 2, Style::Bad, "34");
-        let bytes = String::from_utf8(now.after(Some(&before))).unwrap();
+        let bytes = String::from_utf8(now.diff(Some(&before))).unwrap();
         assert_eq!(bytes, "\x1b[1;7H\x1b[0;31m34\x1b[0m");
-        let whole = String::from_utf8(now.after(Some(&Frame::new(9, 2)))).unwrap();
-        assert!(whole.starts_with("\x1b[0m\x1b[2J\x1b[1;1H"), "another size is drawn anew");
+        let whole = String::from_utf8(now.diff(Some(&Frame::new(9, 2)))).unwrap();
+        assert!(whole.starts_with("\x1b[0m\x1b[2J\x1b[1;1H"), "a resize redraws everything");
     }
 
     #[test]
-    fn wide_letters_take_two_columns_and_what_does_not_show_is_written_out() {
+    fn wide_characters_take_two_columns_and_invisible_ones_are_escaped() {
         let mut escapes = Frame::new(20, 1);
         assert_eq!(escapes.text(0, 0, 20, Style::Plain, "漢\x1b\u{202e}字"), 16);
         assert_eq!(escapes.lines(), ["漢\\u001b\\u202e字"]);
@@ -288,23 +289,23 @@ mod tests {
         assert_eq!(frame.text(0, 0, 6, Style::Plain, "漢a字"), 5);
         let mut narrow = Frame::new(6, 1);
         narrow.text(0, 0, 6, Style::Plain, "a");
-        let bytes = String::from_utf8(narrow.after(Some(&frame))).unwrap();
-        assert_eq!(bytes, "\x1b[1;1H\x1b[0ma    ", "both halves go");
+        let bytes = String::from_utf8(narrow.diff(Some(&frame))).unwrap();
+        assert_eq!(bytes, "\x1b[1;1H\x1b[0ma    ", "both halves are cleared");
         assert_eq!(columns("漢字a"), 5);
     }
 
     #[test]
-    fn a_terminal_that_knows_ascii_alone_gets_no_more() {
+    fn ascii_mode_writes_only_ascii() {
         let mut frame = Frame::new(16, 1);
         frame.text(0, 0, 16, Style::Plain, "▁▄█· 50 °C 漢é…");
         assert_eq!(frame.in_ascii().lines(), ["_-#? 50 oC ? ?~"]);
     }
 
     #[test]
-    fn without_colour_a_fault_still_stands_out() {
+    fn without_colour_faults_are_bold() {
         let mut frame = Frame::new(3, 1);
         frame.text(0, 0, 3, Style::Bad, "bad");
-        let bytes = String::from_utf8(frame.without_colour().after(None)).unwrap();
+        let bytes = String::from_utf8(frame.without_colour().diff(None)).unwrap();
         assert!(bytes.contains("\x1b[0;1m") && !bytes.contains("31m"), "{bytes:?}");
     }
 }

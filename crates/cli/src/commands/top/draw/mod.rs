@@ -1,67 +1,69 @@
-//! Screens from what is known and what is looked at. Pure: a board, a screen, a size and the time give a frame.
+//! Renders frames. Pure: a model, a view state, a size and the time give a frame.
 
 mod fleet;
+pub(super) mod format;
 pub(super) mod frame;
 mod gpu;
+mod gpu_table;
 mod help;
 mod node;
 mod processes;
-mod spark;
-mod table;
-pub(super) mod words;
+mod sparkline;
 
 use farrier_fleet::health::Severity;
 use jiff::{SignedDuration, Timestamp};
 
-use super::board::Board;
-use super::now::Silence;
-use super::screen::{Over, Page, Screen};
+use super::model::TopModel;
+use super::sample::SourceOutage;
+use super::view_state::{Overlay, Page, ViewState};
 use frame::{Frame, Style};
 
-/// Draws the screen.
+/// Draws a frame.
 pub(super) fn draw(
-    board: &Board,
-    screen: &Screen,
+    model: &TopModel,
+    state: &ViewState,
     (width, height): (u16, u16),
     now: Timestamp,
 ) -> Frame {
     let mut frame = Frame::new(width, height);
-    let seen = screen.seen(board);
-    // What stands still stands at its own time.
-    let now = screen.frozen.as_ref().and_then(|board| board.at()).unwrap_or(now);
-    match (&screen.page, &seen.node, &seen.fleet) {
-        (Page::Node, Some(node), _) => node::draw(&mut frame, node, &seen.history, screen, now),
+    let visible = state.visible_model(model);
+    // A frozen view shows the time of the freeze.
+    let now = state.frozen.as_ref().and_then(|model| model.at()).unwrap_or(now);
+    match (&state.page, &visible.node, &visible.fleet) {
+        (Page::Node, Some(node), _) => node::draw(&mut frame, node, &visible.history, state, now),
         (Page::Gpu(uuid), Some(node), _) => {
-            gpu::draw(&mut frame, node, &seen.history, uuid, screen, now);
+            gpu::draw(&mut frame, node, &visible.history, uuid, state, now);
         }
-        (Page::Fleet, _, Some(fleet)) => fleet::draw(&mut frame, fleet, screen, now),
+        (Page::Fleet, _, Some(fleet)) => fleet::draw(&mut frame, fleet, state, now),
         (Page::FleetNode(name), _, Some(fleet)) => {
             fleet::draw_node(&mut frame, fleet, name, now);
         }
         _ => {
             frame.text(0, 0, usize::MAX, Style::Strong, "farrier top");
-            let waiting = waiting(seen.asked, now);
+            let waiting = waiting_text(visible.requested_at, now);
             frame.text(1, 0, usize::MAX, Style::Dim, &waiting);
         }
     }
-    footer(&mut frame, screen);
-    if screen.over == Some(Over::Help) {
+    footer(&mut frame, state);
+    if state.overlay == Some(Overlay::Help) {
         help::draw(&mut frame);
     }
     frame
 }
 
-/// For how long the first answer has been waited for, where that is worth a word.
-fn waiting(asked: Option<Timestamp>, now: Timestamp) -> String {
-    /// A driver that was at rest takes so long.
+/// The text before the first answer, with the waiting time if it is unusually long.
+fn waiting_text(requested_at: Option<Timestamp>, now: Timestamp) -> String {
+    /// The driver of an idle GPU may take this long to initialise.
     const USUAL: SignedDuration = SignedDuration::from_secs(3);
-    match asked.filter(|asked| now.duration_since(*asked) > USUAL) {
-        Some(asked) => format!("no answer for {}: the first is waited for", words::ago(asked, now)),
+    match requested_at.filter(|requested_at| now.duration_since(*requested_at) > USUAL) {
+        Some(requested_at) => {
+            format!("no answer for {}: waiting for the first", format::ago(requested_at, now))
+        }
         None => "waiting for the first answer".to_owned(),
     }
 }
 
-/// The colour of how bad something is.
+/// The style of a severity.
 pub(super) fn severity(severity: Severity) -> Style {
     match severity {
         Severity::Info => Style::Plain,
@@ -70,19 +72,19 @@ pub(super) fn severity(severity: Severity) -> Style {
     }
 }
 
-/// That nobody answers, since when, and what to do; gives the rows that it took.
-fn silence(frame: &mut Frame, row: usize, silence: Option<&Silence>, now: Timestamp) -> usize {
-    let Some(silence) = silence else { return 0 };
-    let since = words::ago(silence.since, now);
-    let text = format!("no answer for {since}: {}", silence.why);
+/// Draws an outage: its duration, reason and a hint. Returns the number of rows.
+fn outage(frame: &mut Frame, row: usize, outage: Option<&SourceOutage>, now: Timestamp) -> usize {
+    let Some(outage) = outage else { return 0 };
+    let since = format::ago(outage.since, now);
+    let text = format!("no answer for {since}: {}", outage.why);
     let mut rows = paragraph(frame, row, Style::Bad, &text);
-    if let Some(hint) = &silence.hint {
+    if let Some(hint) = &outage.hint {
         rows += paragraph(frame, row + rows, Style::Caution, &format!("try: {hint}"));
     }
     rows
 }
 
-/// Text over as many rows as it takes, at most three; gives how many.
+/// Draws text wrapped to at most three rows. Returns the number of rows.
 fn paragraph(frame: &mut Frame, row: usize, style: Style, text: &str) -> usize {
     const ROWS_MAX: usize = 3;
     let mut lines: Vec<String> = vec![String::new()];
@@ -99,33 +101,33 @@ fn paragraph(frame: &mut Frame, row: usize, style: Style, text: &str) -> usize {
             lines.push(word.to_owned());
         }
     }
-    for (place, line) in lines.iter().enumerate() {
-        frame.text(row + place, 0, usize::MAX, style, line);
+    for (index, line) in lines.iter().enumerate() {
+        frame.text(row + index, 0, usize::MAX, style, line);
     }
     lines.len()
 }
 
-fn footer(frame: &mut Frame, screen: &Screen) {
+fn footer(frame: &mut Frame, state: &ViewState) {
     let Some(row) = frame.height().checked_sub(1) else { return };
-    if screen.over == Some(Over::Filter) {
+    if state.overlay == Some(Overlay::Filter) {
         let at = frame.text(row, 0, usize::MAX, Style::Strong, "filter: ");
-        let at = frame.text(row, at, usize::MAX, Style::Plain, &screen.filter);
-        frame.text(row, at, usize::MAX, Style::Chosen, " ");
+        let at = frame.text(row, at, usize::MAX, Style::Plain, &state.filter);
+        frame.text(row, at, usize::MAX, Style::Selected, " ");
         return;
     }
     let mut at = 0;
-    if screen.frozen.is_some() {
-        at = frame.text(row, 0, usize::MAX, Style::Chosen, " FROZEN ");
+    if state.frozen.is_some() {
+        at = frame.text(row, 0, usize::MAX, Style::Selected, " FROZEN ");
         at = frame.text(row, at, usize::MAX, Style::Plain, " ");
     }
-    if !screen.filter.is_empty() {
-        let filter = format!("filter `{}` ", screen.filter);
+    if !state.filter.is_empty() {
+        let filter = format!("filter `{}` ", state.filter);
         at = frame.text(row, at, usize::MAX, Style::Caution, &filter);
     }
-    if let Some(sorted) = screen.sorted() {
-        at = frame.text(row, at, usize::MAX, Style::Caution, &format!("{sorted}  "));
+    if let Some(label) = state.sort_label() {
+        at = frame.text(row, at, usize::MAX, Style::Caution, &format!("{label}  "));
     }
-    let keys = match screen.page {
+    let keys = match state.page {
         Page::Node | Page::Fleet => "q quit  ? help  s sort  / filter  Enter open  f freeze",
         Page::Gpu(_) | Page::FleetNode(_) => "q quit  ? help  Esc back  f freeze",
     };

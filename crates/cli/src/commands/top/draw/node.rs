@@ -1,57 +1,57 @@
-//! A node: its GPUs, what was found, who holds them.
+//! The page of a node: its GPUs, jobs, findings and processes.
 
 use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
-use super::table::Layout;
-use super::{processes, severity, silence, spark, words};
+use super::gpu_table::Layout;
+use super::{format, outage, processes, severity, sparkline};
 use crate::commands::top::history::History;
-use crate::commands::top::now::{FindingNow, GpuNow, JobNow, NodeNow, Teller};
-use crate::commands::top::screen::Screen;
+use crate::commands::top::sample::{DataSource, FindingSample, GpuSample, JobSample, NodeSample};
+use crate::commands::top::view_state::ViewState;
 
-/// Findings are shown where there are so many rows below the GPUs.
-const FINDINGS_ROOM: usize = 3;
+/// Findings are drawn if this many rows are left below the GPUs.
+const FINDINGS_MIN_ROWS: usize = 3;
 
 pub(super) fn draw(
     frame: &mut Frame,
-    node: &NodeNow,
+    node: &NodeSample,
     history: &History,
-    screen: &Screen,
+    state: &ViewState,
     now: Timestamp,
 ) {
     let mut row = header(frame, node, now);
-    row += silence(frame, row, node.silence.as_ref(), now);
-    row += unseen(frame, row, node);
+    row += outage(frame, row, node.outage.as_ref(), now);
+    row += coverage_gaps(frame, row, node);
     let below = frame.height().saturating_sub(1);
     if below.saturating_sub(row) >= 14 {
         host(frame, row, node, history);
         row += 1;
     }
-    let layout = Layout::of(frame.width(), node);
+    let layout = Layout::new(frame.width(), node);
     if below > row {
         layout.headings(frame, row);
         row += 1;
     }
-    let gpus = screen.gpus(node);
+    let gpus = state.gpus(node);
     let more = more(node, gpus.len(), below.saturating_sub(row));
-    // What has no room is said in the last row.
+    // The last row counts what does not fit.
     let below = if more.is_some() { below - 1 } else { below };
     let room = below.saturating_sub(row);
-    let chosen = screen.chosen.as_ref();
-    let at = gpus.iter().position(|gpu| Some(&gpu.identity.uuid.0) == chosen);
-    let (from, shown) = window(gpus.len(), at, room);
+    let selected = state.selected.as_ref();
+    let at = gpus.iter().position(|gpu| Some(&gpu.identity.uuid.0) == selected);
+    let (from, shown) = viewport(gpus.len(), at, room);
     for gpu in &gpus[from..from + shown] {
-        layout.gpu(frame, row, gpu, history.of(&gpu.identity.uuid));
-        if Some(&gpu.identity.uuid.0) == chosen {
-            frame.style_row(row, Style::Chosen);
+        layout.draw_gpu(frame, row, gpu, history.gpu(&gpu.identity.uuid));
+        if Some(&gpu.identity.uuid.0) == selected {
+            frame.style_row(row, Style::Selected);
         }
         row += 1;
     }
     if gpus.is_empty() && room > 0 {
-        let why = match (node.gpus.is_empty(), node.silence.is_some()) {
-            (true, true) => "no GPU is known",
-            (true, false) => "there is no NVIDIA GPU here",
-            (false, _) => "no GPU is like that",
+        let why = match (node.gpus.is_empty(), node.outage.is_some()) {
+            (true, true) => "no GPU data",
+            (true, false) => "no NVIDIA GPU found",
+            (false, _) => "no GPU matches the filter",
         };
         frame.text(row, 0, usize::MAX, Style::Dim, why);
         row += 1;
@@ -59,23 +59,23 @@ pub(super) fn draw(
     row = jobs(frame, row, below, &node.jobs);
     row = findings(frame, row, below, node, now);
     row = limits(frame, row, below, &gpus);
-    let shown = screen.processes(node);
+    let shown = state.processes(node);
     let is_any = node.processes.as_ref().is_some_and(|all| !all.is_empty());
-    let empty = if is_any { "no process is like that" } else { "no process holds a GPU" };
-    let place = (row, below.saturating_sub(row));
-    processes::draw(frame, place, node, &shown, screen.by_job, empty);
+    let empty = if is_any { "no process matches the filter" } else { "no process uses a GPU" };
+    let area = (row, below.saturating_sub(row));
+    processes::draw(frame, area, node, &shown, state.by_job, empty);
     if let Some((style, text)) = more {
         frame.text(below, 0, usize::MAX, style, &text);
     }
 }
 
-/// What a low terminal has no room for: GPUs, and findings below them. None where all has room, or too little even for
-/// this.
-fn more(node: &NodeNow, gpus: usize, room: usize) -> Option<(Style, String)> {
-    const LEAST: usize = 3;
-    let found = node.findings.as_ref().map_or(0, Vec::len);
-    let is_cut = gpus > room || found > 0 && room - gpus < FINDINGS_ROOM;
-    if room < LEAST || !is_cut {
+/// Counts GPUs and findings that do not fit on a low terminal. `None` if everything fits, or not
+/// even this row does.
+fn more(node: &NodeSample, gpus: usize, room: usize) -> Option<(Style, String)> {
+    const MIN_ROWS: usize = 3;
+    let findings = node.findings.as_ref().map_or(0, Vec::len);
+    let is_cut = gpus > room || findings > 0 && room - gpus < FINDINGS_MIN_ROWS;
+    if room < MIN_ROWS || !is_cut {
         return None;
     }
     let mut parts = Vec::new();
@@ -85,24 +85,25 @@ fn more(node: &NodeNow, gpus: usize, room: usize) -> Option<(Style, String)> {
     }
     let worst = node.findings.iter().flatten().map(|finding| finding.severity).max();
     if let Some(worst) = worst {
-        let as_bad = node.findings.iter().flatten().filter(|it| it.severity == worst).count();
-        parts.push(format!("{as_bad} {worst}"));
+        let count =
+            node.findings.iter().flatten().filter(|finding| finding.severity == worst).count();
+        parts.push(format!("{count} {worst}"));
     }
     let style = worst.map_or(Style::Dim, severity);
     (!parts.is_empty()).then(|| (style, format!("and {}", parts.join(", "))))
 }
 
-/// The part of a list that has room, with what is chosen in it: from where, and how many.
-pub(super) fn window(count: usize, chosen: Option<usize>, room: usize) -> (usize, usize) {
+/// The visible part of a list, including the selection: start and length.
+pub(super) fn viewport(count: usize, selected: Option<usize>, room: usize) -> (usize, usize) {
     let shown = count.min(room);
-    let from = chosen.map_or(0, |at| (at + 1).saturating_sub(shown)).min(count - shown);
+    let from = selected.map_or(0, |at| (at + 1).saturating_sub(shown)).min(count - shown);
     (from, shown)
 }
 
-pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize {
+pub(super) fn header(frame: &mut Frame, node: &NodeSample, now: Timestamp) -> usize {
     let width = frame.width();
     let mut at = frame.text(0, 0, width, Style::Strong, "farrier top");
-    let mut say = |style, text: &str| {
+    let mut append = |style, text: &str| {
         at = frame.text(0, at, usize::MAX, Style::Plain, "  ");
         at = frame.text(0, at, usize::MAX, style, text);
     };
@@ -113,47 +114,47 @@ pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize
             Verdict::Degraded | Verdict::Unknown => Style::Caution,
             Verdict::Faulty => Style::Bad,
         };
-        say(style, verdict.name());
+        append(style, verdict.name());
     }
     if let Some(name) = &node.node {
-        say(Style::Plain, name);
+        append(Style::Plain, name);
     }
-    say(Style::Plain, &node.count());
+    append(Style::Plain, &node.gpu_count());
     if let Some(driver) = &node.driver {
-        say(Style::Plain, &format!("driver {driver}"));
+        append(Style::Plain, &format!("driver {driver}"));
     }
     if let Some(cuda) = &node.cuda {
-        say(Style::Plain, &format!("CUDA {cuda}"));
+        append(Style::Plain, &format!("CUDA {cuda}"));
     }
-    let teller = match node.teller {
-        Teller::Nvml => "by NVML",
-        Teller::Agent => "by the agent",
+    let source = match node.source {
+        DataSource::Nvml => "via NVML",
+        DataSource::Agent => "via agent",
     };
-    let clock = words::clock(now);
-    let used = super::frame::columns(teller) + super::frame::columns(&clock) + 2;
+    let clock = format::clock(now);
+    let used = super::frame::columns(source) + super::frame::columns(&clock) + 2;
     if at + 2 + used <= width {
-        let end = format!("{teller}  {clock}");
+        let end = format!("{source}  {clock}");
         frame.right(0, at, width - at, Style::Dim, &end);
     }
     1
 }
 
-fn host(frame: &mut Frame, row: usize, node: &NodeNow, history: &History) {
+fn host(frame: &mut Frame, row: usize, node: &NodeSample, history: &History) {
     let host = &node.host;
-    let letters = if frame.width() >= 120 { 16 } else { 6 };
-    let [cpu, memory] = history.host(letters);
-    let load = words::shown(&host.load, |load| load.map(|it| format!("{it:.1}")).join(" "));
+    let points = if frame.width() >= 120 { 16 } else { 6 };
+    let [cpu, memory] = history.host(points);
+    let load = format::shown(&host.load, |load| load.map(|value| format!("{value:.1}")).join(" "));
     let parts = [
         (Style::Dim, "host: CPU ".to_owned()),
-        (Style::Good, spark::line(&cpu, 1.0, letters)),
-        (Style::Dim, format!(" {}  load {load}  memory ", words::percent(&host.cpu_ratio))),
-        (Style::Good, spark::line(&memory, 1.0, letters)),
+        (Style::Good, sparkline::line(&cpu, 1.0, points)),
+        (Style::Dim, format!(" {}  load {load}  memory ", format::percent(&host.cpu_ratio))),
+        (Style::Good, sparkline::line(&memory, 1.0, points)),
         (
             Style::Dim,
             format!(
                 " {}  swap {}",
-                words::of_total(&host.memory_used_bytes, &host.memory_total_bytes),
-                words::number(&host.swap_used_bytes, 1.0 / 1_073_741_824.0, "G"),
+                format::of_total(&host.memory_used_bytes, &host.memory_total_bytes),
+                format::number(&host.swap_used_bytes, 1.0 / 1_073_741_824.0, "G"),
             ),
         ),
     ];
@@ -163,14 +164,14 @@ fn host(frame: &mut Frame, row: usize, node: &NodeNow, history: &History) {
     }
 }
 
-fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usize {
-    // Findings and processes want room as well.
+fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobSample]) -> usize {
+    // Leave space for findings and processes.
     let room = below.saturating_sub(row) / 3;
     for job in jobs.iter().take(room) {
         let mut text = format!("job {}", job.job);
         let user = job.user.as_ref().map(|user| format!(" of {user}"));
         text.push_str(&user.unwrap_or_default());
-        text.push_str(&format!(": {} ranks here", job.ranks));
+        text.push_str(&format!(": {} local ranks", job.ranks));
         if let Some(phase) = &job.phase {
             text.push_str(&format!(", {phase}"));
         }
@@ -181,7 +182,7 @@ fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usi
             text.push_str(&format!(" in {step_s:.2} s"));
         }
         if let Some(rate) = job.tokens_per_s {
-            text.push_str(&format!(", {} tokens/s", words::scaled(rate)));
+            text.push_str(&format!(", {} tokens/s", format::scaled(rate)));
         }
         if let Some(loss) = job.loss {
             text.push_str(&format!(", loss {loss:.4}"));
@@ -192,69 +193,75 @@ fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usi
     row
 }
 
-fn findings(frame: &mut Frame, row: usize, below: usize, node: &NodeNow, now: Timestamp) -> usize {
+fn findings(
+    frame: &mut Frame,
+    row: usize,
+    below: usize,
+    node: &NodeSample,
+    now: Timestamp,
+) -> usize {
     let room = below.saturating_sub(row);
-    if room < FINDINGS_ROOM {
+    if room < FINDINGS_MIN_ROWS {
         return row;
     }
     let Some(findings) = &node.findings else {
-        frame.text(row, 0, usize::MAX, Style::Caution, "findings: not known");
+        frame.text(row, 0, usize::MAX, Style::Caution, "findings: unknown");
         return row + 1;
     };
     if findings.is_empty() {
-        let text = match node.teller {
-            Teller::Agent => "findings: none",
-            Teller::Nvml => "findings: none that NVML shows; the agent sees more: farrier agent",
+        let text = match node.source {
+            DataSource::Agent => "findings: none",
+            DataSource::Nvml => "findings: none from NVML; run `farrier agent` for more checks",
         };
         frame.text(row, 0, usize::MAX, Style::Dim, text);
         return row + 1;
     }
-    let most = (room / 2).max(2);
-    list(frame, row, most, findings, now)
+    let max_rows = (room / 2).max(2);
+    draw_findings(frame, row, max_rows, findings, now)
 }
 
-/// What nobody sees, where there is room for it beside a GPU; gives the rows that it took.
-fn unseen(frame: &mut Frame, row: usize, node: &NodeNow) -> usize {
+/// Draws coverage gaps unless the terminal is very low. Returns the number of rows.
+fn coverage_gaps(frame: &mut Frame, row: usize, node: &NodeSample) -> usize {
     if node.not_seen.is_empty() || frame.height() < 6 {
         return 0;
     }
-    let text = format!("not seen: {}", node.not_seen.join("; "));
+    let text = format!("coverage gap: {}", node.not_seen.join("; "));
     frame.text(row, 0, usize::MAX, Style::Caution, &text);
     1
 }
 
-/// The sentences of those that somebody may want to do something about, where a tall terminal has room for them.
-fn limits(frame: &mut Frame, mut row: usize, below: usize, gpus: &[&GpuNow]) -> usize {
-    let held: Vec<&&GpuNow> =
-        gpus.iter().filter(|gpu| gpu.limit.kind.is_worth_a_sentence()).collect();
-    if below.saturating_sub(row) < held.len() + 16 {
+/// Explains the limits that need attention, on a tall terminal.
+fn limits(frame: &mut Frame, mut row: usize, below: usize, gpus: &[&GpuSample]) -> usize {
+    let limited: Vec<&&GpuSample> =
+        gpus.iter().filter(|gpu| gpu.limit.kind.needs_attention()).collect();
+    if below.saturating_sub(row) < limited.len() + 16 {
         return row;
     }
-    for gpu in held {
+    for gpu in limited {
         let name = format!("GPU {} ", gpu.identity.index);
         let at = frame.text(row, 0, usize::MAX, Style::Plain, &name);
         let style = gpu.limit.kind.tone().into();
-        let at = frame.text(row, at, usize::MAX, style, gpu.limit.kind.word());
+        let at = frame.text(row, at, usize::MAX, style, gpu.limit.kind.label());
         frame.text(row, at, usize::MAX, Style::Dim, &format!(": {}", gpu.limit.text));
         row += 1;
     }
     row
 }
 
-/// Some findings, worst first, in at most so many rows; gives the row below.
-pub(super) fn list(
+/// Draws findings, worst first, in at most `max_rows` rows. Returns the row below.
+pub(super) fn draw_findings(
     frame: &mut Frame,
     mut row: usize,
-    most: usize,
-    findings: &[FindingNow],
+    max_rows: usize,
+    findings: &[FindingSample],
     now: Timestamp,
 ) -> usize {
-    let shown = if findings.len() > most { most.saturating_sub(1) } else { findings.len() };
+    let shown = if findings.len() > max_rows { max_rows.saturating_sub(1) } else { findings.len() };
     for finding in &findings[..shown] {
         let word = finding.severity.to_string();
         let at = frame.text(row, 0, 9, severity(finding.severity), &word);
-        let since = words::ago(finding.since, now);
-        // What to do stands before what is cut off.
+        let since = format::ago(finding.since, now);
+        // The action comes first, as the end may be cut off.
         let text = format!(
             "{} for {since} → {}: {} [{}]",
             finding.on, finding.action, finding.text, finding.code

@@ -1,18 +1,18 @@
-//! Processes: one line a job, or one a process.
+//! The process list: one row per job, or per process.
 
 use std::collections::BTreeMap;
 
+use super::format;
 use super::frame::{Frame, Style};
-use super::words;
-use crate::commands::top::now::{NodeNow, ProcessNow};
+use crate::commands::top::sample::{NodeSample, ProcessSample};
 
-/// Draws as many as there are rows, with a heading; says how many are not shown. `empty` is what stands there where there
-/// is none.
+/// Draws a heading and as many rows as fit, and counts the rest. `empty` is the text without
+/// processes.
 pub(super) fn draw(
     frame: &mut Frame,
     (from, rows): (usize, usize),
-    node: &NodeNow,
-    processes: &[&ProcessNow],
+    node: &NodeSample,
+    processes: &[&ProcessSample],
     by_job: bool,
     empty: &str,
 ) {
@@ -20,13 +20,13 @@ pub(super) fn draw(
         return;
     }
     if node.processes.is_none() {
-        frame.text(from, 0, usize::MAX, Style::Caution, "processes: not known");
+        frame.text(from, 0, usize::MAX, Style::Caution, "processes: unknown");
         return;
     }
-    let lines: Vec<Line> =
-        if by_job { jobs(node, processes, rows - 1) } else { singles(node, processes) };
+    let lines: Vec<ProcessRow> =
+        if by_job { job_rows(node, processes, rows - 1) } else { process_rows(node, processes) };
     let title = if by_job { "job" } else { "process" };
-    Line::heading(title).draw(frame, from, Style::Dim);
+    ProcessRow::heading(title).draw(frame, from, Style::Dim);
     if lines.is_empty() && rows > 1 {
         frame.text(from + 1, 0, usize::MAX, Style::Dim, empty);
     }
@@ -41,8 +41,8 @@ pub(super) fn draw(
     }
 }
 
-/// A line of text in columns.
-struct Line {
+/// A row in columns.
+struct ProcessRow {
     job: String,
     user: String,
     gpus: String,
@@ -55,20 +55,20 @@ struct Line {
     command: String,
 }
 
-impl Line {
+impl ProcessRow {
     fn heading(job: &str) -> Self {
-        let word = |text: &str| text.to_owned();
+        let owned = |text: &str| text.to_owned();
         Self {
-            job: word(job),
-            user: word("user"),
-            gpus: word("GPU"),
-            memory: word("memory"),
-            sm: word("SM"),
-            bandwidth: word("HBM"),
-            cpu: word("CPU"),
-            host_memory: word("host"),
-            elapsed: word("time"),
-            command: word("command"),
+            job: owned(job),
+            user: owned("user"),
+            gpus: owned("GPU"),
+            memory: owned("memory"),
+            sm: owned("SM"),
+            bandwidth: owned("HBM"),
+            cpu: owned("CPU"),
+            host_memory: owned("host"),
+            elapsed: owned("time"),
+            command: owned("command"),
         }
     }
 
@@ -117,43 +117,43 @@ fn share(ratio: Option<f64>) -> String {
 }
 
 fn elapsed(seconds: Option<u64>) -> String {
-    seconds.map_or_else(|| "?".to_owned(), words::duration)
+    seconds.map_or_else(|| "?".to_owned(), format::duration)
 }
 
-fn known(text: Option<&String>) -> String {
+fn or_unknown(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "?".to_owned())
 }
 
-fn singles(node: &NodeNow, processes: &[&ProcessNow]) -> Vec<Line> {
-    let line = |process: &&ProcessNow| {
+fn process_rows(node: &NodeSample, processes: &[&ProcessSample]) -> Vec<ProcessRow> {
+    let line = |process: &&ProcessSample| {
         let kind = process.kind.map(|kind| format!(" {kind}")).unwrap_or_default();
-        Line {
+        ProcessRow {
             job: format!("{}{kind}", process.pid),
-            user: known(process.user.as_ref()),
+            user: or_unknown(process.user.as_ref()),
             gpus: match process.instance {
                 Some(instance) => format!("{}:{instance}", node.gpu_name(&process.gpu)),
                 None => node.gpu_name(&process.gpu),
             },
-            memory: words::memory(process.memory_bytes),
+            memory: format::memory(process.memory_bytes),
             sm: share(process.sm_ratio),
             bandwidth: share(process.memory_ratio),
             cpu: share(process.cpu_ratio),
-            host_memory: words::memory(process.host_memory_bytes),
+            host_memory: format::memory(process.host_memory_bytes),
             elapsed: elapsed(process.elapsed_s),
             command: match (&process.job, &process.command) {
                 (Some(job), Some(command)) => format!("{command} [{job}]"),
                 (Some(job), None) => format!("? [{job}]"),
-                (None, command) => known(command.as_ref()),
+                (None, command) => or_unknown(command.as_ref()),
             },
         }
     };
     processes.iter().map(line).collect()
 }
 
-/// What belongs together, a line each; below it its processes, where all have room.
-fn jobs(node: &NodeNow, processes: &[&ProcessNow], room: usize) -> Vec<Line> {
+/// One row per job, followed by its processes if all fit.
+fn job_rows(node: &NodeSample, processes: &[&ProcessSample], room: usize) -> Vec<ProcessRow> {
     let mut order: Vec<String> = Vec::new();
-    let mut members: BTreeMap<String, Vec<&ProcessNow>> = BTreeMap::new();
+    let mut members: BTreeMap<String, Vec<&ProcessSample>> = BTreeMap::new();
     for process in processes {
         let name = process.job.clone().unwrap_or_else(|| format!("pid {}", process.pid));
         if !members.contains_key(&name) {
@@ -161,60 +161,67 @@ fn jobs(node: &NodeNow, processes: &[&ProcessNow], room: usize) -> Vec<Line> {
         }
         members.entry(name).or_default().push(process);
     }
-    let is_wide_open = order.len() + processes.len() <= room;
+    let fits_all = order.len() + processes.len() <= room;
     let mut lines = Vec::new();
     for name in order {
         let own = members.remove(&name).unwrap_or_default();
-        let below = if is_wide_open && own.len() > 1 { singles(node, &own) } else { Vec::new() };
-        lines.push(job(node, &own, name));
-        // The job stands above it.
-        lines.extend(below.into_iter().zip(&own).map(|(line, process)| Line {
+        let below = if fits_all && own.len() > 1 { process_rows(node, &own) } else { Vec::new() };
+        lines.push(job_row(node, &own, name));
+        // The job is in the row above.
+        lines.extend(below.into_iter().zip(&own).map(|(line, process)| ProcessRow {
             job: format!("  {}", line.job),
-            command: known(process.command.as_ref()),
+            command: or_unknown(process.command.as_ref()),
             ..line
         }));
     }
     lines
 }
 
-fn job(node: &NodeNow, processes: &[&ProcessNow], name: String) -> Line {
-    let mut gpus: Vec<String> = processes.iter().map(|it| node.gpu_name(&it.gpu)).collect();
+fn job_row(node: &NodeSample, processes: &[&ProcessSample], name: String) -> ProcessRow {
+    let mut gpus: Vec<String> =
+        processes.iter().map(|process| node.gpu_name(&process.gpu)).collect();
     gpus.sort();
     gpus.dedup();
-    let mut pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
+    let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();
-    // A sum of which a part is not known is not known.
-    let sum = |of: fn(&ProcessNow) -> Option<u64>| {
-        processes.iter().map(|it| of(it)).try_fold(0_u64, |sum, part| Some(sum + part?))
+    // A sum with an unknown part is unknown.
+    let sum = |field: fn(&ProcessSample) -> Option<u64>| {
+        processes
+            .iter()
+            .map(|process| field(process))
+            .try_fold(0_u64, |sum, part| Some(sum + part?))
     };
-    // A process on several GPUs has one processor time and one memory.
-    let once = |pid: &u32| processes.iter().find(|it| it.pid == *pid).copied();
+    // CPU time and host memory of a process on several GPUs count once.
+    let by_pid = |pid: &u32| processes.iter().find(|process| process.pid == *pid).copied();
     let cpu = pids
         .iter()
-        .filter_map(once)
-        .map(|it| it.cpu_ratio)
+        .filter_map(by_pid)
+        .map(|process| process.cpu_ratio)
         .try_fold(0.0, |sum, part| Some(sum + part?));
     let host = pids
         .iter()
-        .filter_map(once)
-        .map(|it| it.host_memory_bytes)
+        .filter_map(by_pid)
+        .map(|process| process.host_memory_bytes)
         .try_fold(0_u64, |sum, part| Some(sum + part?));
-    let mean = |of: fn(&ProcessNow) -> Option<f64>| {
-        let sum = processes.iter().map(|it| of(it)).try_fold(0.0, |sum, it| Some(sum + it?));
+    let mean = |field: fn(&ProcessSample) -> Option<f64>| {
+        let sum = processes
+            .iter()
+            .map(|process| field(process))
+            .try_fold(0.0, |sum, part| Some(sum + part?));
         sum.map(|sum: f64| sum / f64::from(u32::try_from(gpus.len().max(1)).unwrap_or(u32::MAX)))
     };
-    let command = known(processes.first().and_then(|it| it.command.as_ref()));
-    Line {
+    let command = or_unknown(processes.first().and_then(|process| process.command.as_ref()));
+    ProcessRow {
         job: name,
-        user: known(processes.first().and_then(|it| it.user.as_ref())),
+        user: or_unknown(processes.first().and_then(|process| process.user.as_ref())),
         gpus: ranges(&gpus),
-        memory: words::memory(sum(|it| it.memory_bytes)),
-        sm: share(mean(|it| it.sm_ratio)),
-        bandwidth: share(mean(|it| it.memory_ratio)),
+        memory: format::memory(sum(|process| process.memory_bytes)),
+        sm: share(mean(|process| process.sm_ratio)),
+        bandwidth: share(mean(|process| process.memory_ratio)),
         cpu: share(cpu),
-        host_memory: words::memory(host),
-        elapsed: elapsed(processes.iter().filter_map(|it| it.elapsed_s).max()),
+        host_memory: format::memory(host),
+        elapsed: elapsed(processes.iter().filter_map(|process| process.elapsed_s).max()),
         command: match pids.len() {
             0 | 1 => command,
             count => format!("{count} × {command}"),
@@ -222,7 +229,7 @@ fn job(node: &NodeNow, processes: &[&ProcessNow], name: String) -> Line {
     }
 }
 
-/// `0-3,6` of numbers; what is no number stays.
+/// `0-3,6` from indexes; other names are joined as they are.
 fn ranges(names: &[String]) -> String {
     let mut numbers: Vec<u32> = Vec::new();
     for name in names {
@@ -250,8 +257,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_a_row_are_a_range() {
-        let names = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+    fn consecutive_indexes_form_a_range() {
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(ranges(&names(&["0", "1", "2", "3", "6"])), "0-3,6");
         assert_eq!(ranges(&names(&["10", "2"])), "2,10");
         assert_eq!(ranges(&names(&["GPU-1", "2"])), "GPU-1,2");

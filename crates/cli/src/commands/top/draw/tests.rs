@@ -1,16 +1,17 @@
-//! Whole screens at the sizes that people have.
+//! Snapshots of whole frames at common terminal sizes.
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 
 use super::draw;
-use crate::commands::top::board::{Board, Fleet, Told};
 use crate::commands::top::keys::Key;
-use crate::commands::top::now::{
-    FindingNow, GpuNow, HostNow, JobNow, NodeNow, ProcessNow, Silence, Teller,
+use crate::commands::top::model::{FleetSample, SourceUpdate, TopModel};
+use crate::commands::top::sample::{
+    DataSource, FindingSample, GpuSample, HostSample, JobSample, NodeSample, ProcessSample,
+    SourceOutage,
 };
-use crate::commands::top::screen::{Page, Question, Screen, Wish};
+use crate::commands::top::view_state::{Command, Page, ServerQuery, ViewState};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -22,8 +23,8 @@ fn uuid(index: u32) -> GpuUuid {
     GpuUuid(format!("GPU-{index:08}-0000-0000-0000-000000000000"))
 }
 
-fn gpu(index: u32, second: i64) -> GpuNow {
-    let mut gpu = GpuNow::new(GpuIdentity {
+fn gpu(index: u32, second: i64) -> GpuSample {
+    let mut gpu = GpuSample::new(GpuIdentity {
         uuid: uuid(index),
         index,
         minor: Some(index),
@@ -55,8 +56,8 @@ fn gpu(index: u32, second: i64) -> GpuNow {
     gpu
 }
 
-fn process(index: u32) -> ProcessNow {
-    ProcessNow {
+fn process(index: u32) -> ProcessSample {
+    ProcessSample {
         gpu: uuid(index),
         pid: 4000 + index,
         kind: Some('C'),
@@ -73,9 +74,9 @@ fn process(index: u32) -> ProcessNow {
     }
 }
 
-/// A node of eight with a job on six, one that waits for the host, one that is lost.
-fn node(second: i64) -> NodeNow {
-    let mut node = NodeNow::new(Teller::Agent, at(second));
+/// A node with eight GPUs: a job on six, one host-bound, one lost.
+fn node(second: i64) -> NodeSample {
+    let mut node = NodeSample::new(DataSource::Agent, at(second));
     node.node = Some("gpu-7".to_owned());
     node.driver = Some("580.95.05".to_owned());
     node.gpus = (0..8).map(|index| gpu(index, second)).collect();
@@ -86,8 +87,8 @@ fn node(second: i64) -> NodeNow {
     }
     node.gpus[7].readings.insert(Signal::GpuLost, Reading::Value(1.0));
     node.gpus[7].worst = Some(Severity::Fatal);
-    let mut processes: Vec<ProcessNow> = (0..6).map(process).collect();
-    processes.push(ProcessNow {
+    let mut processes: Vec<ProcessSample> = (0..6).map(process).collect();
+    processes.push(ProcessSample {
         gpu: uuid(6),
         pid: 77,
         user: Some("bob".to_owned()),
@@ -97,7 +98,7 @@ fn node(second: i64) -> NodeNow {
         ..process(6)
     });
     node.processes = Some(processes);
-    node.findings = Some(vec![FindingNow {
+    node.findings = Some(vec![FindingSample {
         gpu: Some(uuid(7)),
         on: "GPU 7".to_owned(),
         code: "gpu.lost".to_owned(),
@@ -106,7 +107,7 @@ fn node(second: i64) -> NodeNow {
         action: Action::RebootNode,
         since: at(0),
     }]);
-    node.jobs = vec![JobNow {
+    node.jobs = vec![JobSample {
         job: "llama-8b".to_owned(),
         user: Some("ann".to_owned()),
         ranks: 6,
@@ -116,60 +117,60 @@ fn node(second: i64) -> NodeNow {
         tokens_per_s: Some(97_300.0),
         loss: Some(2.1234),
     }];
-    node.judged()
+    node.with_limits()
 }
 
-fn board() -> Board {
-    let mut board = Board::default();
+fn sampled_model() -> TopModel {
+    let mut model = TopModel::default();
     for second in 0..40 {
-        board.take(Told::Node(Box::new(node(second))));
+        model.apply(SourceUpdate::Node(Box::new(node(second))));
     }
-    board
+    model
 }
 
-fn shown(board: &Board, screen: &Screen, size: (u16, u16)) -> String {
-    draw(board, screen, size, at(45)).lines().join("\n")
+fn render(model: &TopModel, state: &ViewState, size: (u16, u16)) -> String {
+    draw(model, state, size, at(45)).lines().join("\n")
 }
 
-fn pressed(keys: &[Key], board: &Board) -> Screen {
-    let mut screen = Screen::new(Page::Node);
+fn after_keys(keys: &[Key], model: &TopModel) -> ViewState {
+    let mut state = ViewState::new(Page::Node);
     for key in keys {
-        screen.press(*key, board);
+        state.press(*key, model);
     }
-    screen
+    state
 }
 
 #[test]
 fn a_node_in_80_by_24() {
-    insta::assert_snapshot!(shown(&board(), &Screen::new(Page::Node), (80, 24)));
+    insta::assert_snapshot!(render(&sampled_model(), &ViewState::new(Page::Node), (80, 24)));
 }
 
 #[test]
 fn a_node_in_132_by_43() {
-    insta::assert_snapshot!(shown(&board(), &Screen::new(Page::Node), (132, 43)));
+    insta::assert_snapshot!(render(&sampled_model(), &ViewState::new(Page::Node), (132, 43)));
 }
 
 #[test]
 fn a_node_in_220_by_50() {
-    insta::assert_snapshot!(shown(&board(), &Screen::new(Page::Node), (220, 50)));
+    insta::assert_snapshot!(render(&sampled_model(), &ViewState::new(Page::Node), (220, 50)));
 }
 
 #[test]
 fn a_node_in_20_by_5() {
-    insta::assert_snapshot!(shown(&board(), &Screen::new(Page::Node), (20, 5)));
+    insta::assert_snapshot!(render(&sampled_model(), &ViewState::new(Page::Node), (20, 5)));
 }
 
 #[test]
-fn what_a_low_terminal_has_no_room_for_is_counted() {
-    let text = shown(&board(), &Screen::new(Page::Node), (20, 10));
+fn a_low_terminal_counts_what_does_not_fit() {
+    let text = render(&sampled_model(), &ViewState::new(Page::Node), (20, 10));
     assert!(text.contains("and 2 more, 1 fatal"), "{text}");
-    let tall = shown(&board(), &Screen::new(Page::Node), (80, 24));
+    let tall = render(&sampled_model(), &ViewState::new(Page::Node), (80, 24));
     assert!(!tall.contains("and 1 fatal"), "{tall}");
 }
 
 #[test]
-fn the_line_of_a_link_is_of_what_the_link_carries() {
-    let mut board = Board::default();
+fn link_sparklines_scale_with_the_bandwidth() {
+    let mut model = TopModel::default();
     let mut quiet = node(0);
     for gpu in &mut quiet.gpus[..7] {
         gpu.links.bytes_per_s = Some(450e9);
@@ -185,159 +186,163 @@ fn the_line_of_a_link_is_of_what_the_link_carries() {
             gpu.readings.insert(signal, Reading::Value(value));
         }
     }
-    board.take(Told::Node(Box::new(quiet)));
-    let text = shown(&board, &Screen::new(Page::Node), (132, 43));
+    model.apply(SourceUpdate::Node(Box::new(quiet)));
+    let text = render(&model, &ViewState::new(Page::Node), (132, 43));
     let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
     let (_, links) = row.split_once("68/80G").unwrap();
     assert!(links.contains("▁   2.0k") && links.contains("▁  1.7M"), "a quiet link is low: {row}");
 }
 
 #[test]
-fn a_first_answer_that_does_not_come_is_said() {
-    let board = Board { asked: Some(at(39)), ..Board::default() };
-    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
-    assert!(text.contains("no answer for 6s: the first is waited for"), "{text}");
+fn a_late_first_answer_is_shown() {
+    let model = TopModel { requested_at: Some(at(39)), ..TopModel::default() };
+    let text = render(&model, &ViewState::new(Page::Node), (80, 24));
+    assert!(text.contains("no answer for 6s: waiting for the first"), "{text}");
 }
 
 #[test]
-fn the_host_is_shown_while_the_driver_does_not_answer() {
-    let mut board = board();
-    let mut silent = node(39);
+fn the_host_is_shown_during_an_nvml_outage() {
+    let mut model = sampled_model();
+    let mut unavailable = node(39);
     let why = "a call has not returned".to_owned();
-    silent.silence = Some(Silence { since: at(40), why, hint: None });
-    board.take(Told::Node(Box::new(silent)));
-    assert!(board.is_silent());
+    unavailable.outage = Some(SourceOutage { since: at(40), why, hint: None });
+    model.apply(SourceUpdate::Node(Box::new(unavailable)));
+    assert!(model.is_unavailable());
     let load = Reading::Value([7.5, 1.0, 1.0]);
-    board.take(Told::Host(Box::new(HostNow { load, ..HostNow::default() })));
-    let text = shown(&board, &Screen::new(Page::Node), (80, 30));
+    model.apply(SourceUpdate::Host(Box::new(HostSample { load, ..HostSample::default() })));
+    let text = render(&model, &ViewState::new(Page::Node), (80, 30));
     assert!(text.contains("load 7.5"), "{text}");
 }
 
 #[test]
 fn a_gpu_that_is_open() {
-    let board = board();
-    let screen = pressed(&[Key::Down, Key::Down, Key::Down, Key::Enter], &board);
-    assert_eq!(screen.page, Page::Gpu(uuid(2)));
-    insta::assert_snapshot!(shown(&board, &screen, (80, 24)));
+    let model = sampled_model();
+    let state = after_keys(&[Key::Down, Key::Down, Key::Down, Key::Enter], &model);
+    assert_eq!(state.page, Page::Gpu(uuid(2)));
+    insta::assert_snapshot!(render(&model, &state, (80, 24)));
 }
 
 #[test]
-fn no_size_is_too_small_and_no_page_panics() {
-    let board = board();
-    let mut screens = vec![Screen::new(Page::Node), Screen::new(Page::Fleet)];
-    screens.push(pressed(&[Key::Enter], &board));
-    screens.push(pressed(&[Key::Letter('?')], &board));
-    screens.push(pressed(&[Key::Letter('/'), Key::Letter('x')], &board));
-    for screen in screens {
+fn no_terminal_size_panics() {
+    let model = sampled_model();
+    let mut states = vec![ViewState::new(Page::Node), ViewState::new(Page::Fleet)];
+    states.push(after_keys(&[Key::Enter], &model));
+    states.push(after_keys(&[Key::Letter('?')], &model));
+    states.push(after_keys(&[Key::Letter('/'), Key::Letter('x')], &model));
+    for state in states {
         for width in [0, 1, 2, 3, 7, 20, 39, 40, 59, 79, 81, 99, 131, 300] {
             for height in [0, 1, 2, 3, 4, 6, 9, 14, 30, 90] {
-                shown(&board, &screen, (width, height));
-                shown(&Board::default(), &screen, (width, height));
+                render(&model, &state, (width, height));
+                render(&TopModel::default(), &state, (width, height));
             }
         }
     }
 }
 
 #[test]
-fn keys_sort_filter_freeze_and_go_back() {
-    let mut board = board();
-    let first = |screen: &Screen, board: &Board| {
-        let text = shown(board, screen, (80, 24));
+fn key_bindings_sort_filter_freeze_and_go_back() {
+    let mut model = sampled_model();
+    let first = |state: &ViewState, model: &TopModel| {
+        let text = render(model, state, (80, 24));
         text.lines().nth(3).unwrap()[..3].trim().to_owned()
     };
-    let sorted = pressed(&[Key::Letter('s'), Key::Letter('s'), Key::Letter('s')], &board);
-    assert!(shown(&board, &sorted, (80, 24)).contains("by memory  q quit"));
-    let hot = pressed(&[Key::Letter('s'); 4], &board);
-    assert_eq!(first(&hot, &board), "6", "the warmest that is known; what is not known is last");
-    let limit = pressed(&[Key::Letter('s'); 5], &board);
-    assert_eq!(first(&limit, &board), "7", "the lost one is to be acted on first");
-    let reversed = pressed(&[Key::Letter('r')], &board);
-    assert_eq!(first(&reversed, &board), "7");
+    let sorted = after_keys(&[Key::Letter('s'), Key::Letter('s'), Key::Letter('s')], &model);
+    assert!(render(&model, &sorted, (80, 24)).contains("by memory  q quit"));
+    let hot = after_keys(&[Key::Letter('s'); 4], &model);
+    assert_eq!(first(&hot, &model), "6", "the warmest known; unknown values are last");
+    let limit = after_keys(&[Key::Letter('s'); 5], &model);
+    assert_eq!(first(&limit, &model), "7", "the lost GPU is the most urgent");
+    let reversed = after_keys(&[Key::Letter('r')], &model);
+    assert_eq!(first(&reversed, &model), "7");
 
     let typed: Vec<Key> = "/bob".chars().map(Key::Letter).chain([Key::Enter]).collect();
-    let mut bobs = pressed(&typed, &board);
-    let text = shown(&board, &bobs, (80, 24));
-    assert_eq!(first(&bobs, &board), "6");
+    let mut bobs = after_keys(&typed, &model);
+    let text = render(&model, &bobs, (80, 24));
+    assert_eq!(first(&bobs, &model), "6");
     assert!(text.contains("vllm") && !text.contains("python3 train.py"), "{text}");
-    bobs.press(Key::Escape, &board);
-    assert_eq!(bobs.filter, "", "and all are back");
-    let nobody: Vec<Key> = "/zzz".chars().map(Key::Letter).chain([Key::Enter]).collect();
-    let text = shown(&board, &pressed(&nobody, &board), (80, 24));
-    assert!(text.contains("no GPU is like that"), "{text}");
-    assert!(text.contains("no process is like that") && !text.contains("holds a GPU"), "{text}");
+    bobs.press(Key::Escape, &model);
+    assert_eq!(bobs.filter, "", "the filter is cleared");
+    let no_match: Vec<Key> = "/zzz".chars().map(Key::Letter).chain([Key::Enter]).collect();
+    let text = render(&model, &after_keys(&no_match, &model), (80, 24));
+    assert!(text.contains("no GPU matches the filter"), "{text}");
+    assert!(
+        text.contains("no process matches the filter") && !text.contains("uses a GPU"),
+        "{text}"
+    );
 
-    let mut frozen = pressed(&[Key::Letter('f')], &board);
-    let before = shown(&board, &frozen, (80, 24));
+    let mut frozen = after_keys(&[Key::Letter('f')], &model);
+    let before = render(&model, &frozen, (80, 24));
     let mut later = node(60);
     later.gpus[0].readings.insert(Signal::GpuPower, Reading::Value(123.0));
-    board.take(Told::Node(Box::new(later)));
-    assert_eq!(shown(&board, &frozen, (80, 24)), before);
+    model.apply(SourceUpdate::Node(Box::new(later)));
+    assert_eq!(render(&model, &frozen, (80, 24)), before);
     assert!(before.contains("FROZEN"));
-    frozen.press(Key::Letter('f'), &board);
-    assert!(shown(&board, &frozen, (80, 24)).contains("123/700W"));
-    assert_eq!(frozen.press(Key::Letter('q'), &board), Wish::Quit);
+    frozen.press(Key::Letter('f'), &model);
+    assert!(render(&model, &frozen, (80, 24)).contains("123/700W"));
+    assert_eq!(frozen.press(Key::Letter('q'), &model), Command::Quit);
 }
 
 #[test]
-fn a_job_is_a_line_and_its_processes_are_when_asked_for_or_when_they_have_room() {
-    let board = board();
-    let text = shown(&board, &Screen::new(Page::Node), (132, 20));
+fn processes_of_a_job_are_listed_if_they_fit_or_on_request() {
+    let model = sampled_model();
+    let text = render(&model, &ViewState::new(Page::Node), (132, 20));
     assert!(text.contains("6 × python3 train.py") && text.contains("0-5"), "{text}");
     assert!(!text.contains("4003 C"), "{text}");
-    let wide = shown(&board, &Screen::new(Page::Node), (132, 43));
+    let wide = render(&model, &ViewState::new(Page::Node), (132, 43));
     assert!(wide.contains("  4003 C"), "{wide}");
-    let single = shown(&board, &pressed(&[Key::Letter('j')], &board), (132, 43));
+    let single = render(&model, &after_keys(&[Key::Letter('j')], &model), (132, 43));
     assert!(single.contains("4003 C") && !single.contains("6 ×"), "{single}");
 }
 
 #[test]
-fn what_nobody_tells_is_said_with_since_when_and_what_to_do() {
-    let mut board = board();
-    let mut silent = node(39);
-    for gpu in &mut silent.gpus {
+fn an_outage_shows_its_duration_and_a_hint() {
+    let mut model = sampled_model();
+    let mut unavailable = node(39);
+    for gpu in &mut unavailable.gpus {
         for reading in gpu.readings.values_mut() {
             *reading = Reading::Unreadable(ReadError::unavailable("it hangs"));
         }
     }
-    silent.processes = None;
-    silent.silence = Some(Silence {
+    unavailable.processes = None;
+    unavailable.outage = Some(SourceOutage {
         since: at(40),
         why: "a call has not returned for 5 s: nvmlDeviceGetPowerUsage of GPU 3".to_owned(),
         hint: Some("farrier decode /dev/kmsg".to_owned()),
     });
-    board.take(Told::Node(Box::new(silent.judged())));
-    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
+    model.apply(SourceUpdate::Node(Box::new(unavailable.with_limits())));
+    let text = render(&model, &ViewState::new(Page::Node), (80, 24));
     assert!(text.contains("no answer for 5s: a call has not returned for 5 s"), "{text}");
     assert!(text.contains("try: farrier decode /dev/kmsg"), "{text}");
-    assert!(text.contains("processes: not known"), "{text}");
+    assert!(text.contains("processes: unknown"), "{text}");
     let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
     assert!(row.contains('?') && row.contains("unknown") && !row.contains("0%"), "{row}");
-    assert!(row.contains('·'), "a gap in the line is no nought: {row}");
+    assert!(row.contains('·'), "a gap in the sparkline is not zero: {row}");
 }
 
 #[test]
-fn a_node_without_a_gpu_says_so() {
-    let mut board = Board::default();
-    let none = NodeNow { processes: Some(Vec::new()), ..NodeNow::new(Teller::Nvml, at(0)) };
-    board.take(Told::Node(Box::new(none)));
-    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
-    assert!(text.contains("there is no NVIDIA GPU here"), "{text}");
+fn a_node_without_gpus() {
+    let mut model = TopModel::default();
+    let empty =
+        NodeSample { processes: Some(Vec::new()), ..NodeSample::new(DataSource::Nvml, at(0)) };
+    model.apply(SourceUpdate::Node(Box::new(empty)));
+    let text = render(&model, &ViewState::new(Page::Node), (80, 24));
+    assert!(text.contains("no NVIDIA GPU found"), "{text}");
 }
 
 #[test]
-fn what_is_not_seen_is_said() {
-    let mut board = Board::default();
+fn coverage_gaps_are_shown() {
+    let mut model = TopModel::default();
     let mut node = node(0);
     node.not_seen = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
-    board.take(Told::Node(Box::new(node)));
-    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
-    assert!(text.contains("not seen: NVML does not open GPU 8"), "{text}");
-    let tall = shown(&board, &Screen::new(Page::Node), (132, 50));
-    assert!(tall.contains("GPU 2 power cap: the power limit of 700 W holds"), "{tall}");
+    model.apply(SourceUpdate::Node(Box::new(node)));
+    let text = render(&model, &ViewState::new(Page::Node), (80, 24));
+    assert!(text.contains("coverage gap: NVML does not open GPU 8"), "{text}");
+    let tall = render(&model, &ViewState::new(Page::Node), (132, 50));
+    assert!(tall.contains("GPU 2 power cap: the power limit of 700 W reduces"), "{tall}");
 }
 
-/// A fleet of three: one in service, one out of it, one silent of which little is known.
-fn fleet() -> Fleet {
+/// Three nodes: one in service, one quarantined, one with a lost heartbeat.
+fn fleet() -> FleetSample {
     let row = |name: &str, standing: &str, more: serde_json::Value| {
         let mut row = serde_json::json!({
             "node": name, "place": {"pool": "train", "rack": "r1"}, "standing": standing,
@@ -354,10 +359,10 @@ fn fleet() -> Fleet {
         "findings": 2, "worst": "fatal", "reason": { "code": "legacy", "params": null, "text": "fatal gpu.xid (Xid 79)" }, "order": "reboot",
     });
     let silent = serde_json::json!({
-        "gpus": null, "gpu": null, "driver": null, "reason": { "code": "legacy", "params": null, "text": "it is silent" },
+        "gpus": null, "gpu": null, "driver": null, "reason": { "code": "legacy", "params": null, "text": "heartbeat lost" },
         "silent_since": at(3).to_string(),
     });
-    Fleet {
+    FleetSample {
         url: "https://fleet.example:9443".to_owned(),
         at: Some(at(40)),
         nodes: vec![
@@ -365,61 +370,61 @@ fn fleet() -> Fleet {
             row("gpu-2", "quarantined", fatal),
             row("gpu-3", "suspect", silent),
         ],
-        ..Fleet::default()
+        ..FleetSample::default()
     }
 }
 
 #[test]
 fn a_fleet_in_80_by_12() {
-    let mut board = Board::default();
-    board.take(Told::Fleet(Box::new(fleet())));
-    insta::assert_snapshot!(shown(&board, &Screen::new(Page::Fleet), (80, 12)));
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Fleet(Box::new(fleet())));
+    insta::assert_snapshot!(render(&model, &ViewState::new(Page::Fleet), (80, 12)));
 }
 
 #[test]
 fn a_fleet_in_132_by_12() {
-    let mut board = Board::default();
-    board.take(Told::Fleet(Box::new(fleet())));
-    insta::assert_snapshot!(shown(&board, &Screen::new(Page::Fleet), (132, 12)));
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Fleet(Box::new(fleet())));
+    insta::assert_snapshot!(render(&model, &ViewState::new(Page::Fleet), (132, 12)));
 }
 
 #[test]
-fn a_node_of_a_fleet_is_asked_for_when_it_is_opened_and_a_filter_goes_to_the_server() {
-    let mut board = Board::default();
-    board.take(Told::Fleet(Box::new(fleet())));
-    let mut screen = Screen::new(Page::Fleet);
+fn opening_a_node_and_filtering_query_the_server() {
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Fleet(Box::new(fleet())));
+    let mut state = ViewState::new(Page::Fleet);
     for key in "/quar".chars() {
-        screen.press(Key::Letter(key), &board);
+        state.press(Key::Letter(key), &model);
     }
     let filter = Some("quar".to_owned());
-    let list = Question { open: None, filter: filter.clone() };
-    assert_eq!(screen.press(Key::Enter, &board), Wish::Ask(list.clone()));
-    let open = Question { open: Some("gpu-2".to_owned()), filter };
-    assert_eq!(screen.press(Key::Enter, &board), Wish::Ask(open));
-    let text = shown(&board, &screen, (80, 12));
-    assert!(text.contains("gpu-2: asked"), "{text}");
-    assert_eq!(screen.press(Key::Escape, &board), Wish::Ask(list));
-    assert_eq!(screen.press(Key::Escape, &board), Wish::Ask(Question::default()));
+    let list = ServerQuery { open: None, filter: filter.clone() };
+    assert_eq!(state.press(Key::Enter, &model), Command::Query(list.clone()));
+    let open = ServerQuery { open: Some("gpu-2".to_owned()), filter };
+    assert_eq!(state.press(Key::Enter, &model), Command::Query(open));
+    let text = render(&model, &state, (80, 12));
+    assert!(text.contains("gpu-2: loading"), "{text}");
+    assert_eq!(state.press(Key::Escape, &model), Command::Query(list));
+    assert_eq!(state.press(Key::Escape, &model), Command::Query(ServerQuery::default()));
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_said_from_when_it_began() {
-    let mut board = Board::default();
-    board.take(Told::Fleet(Box::new(fleet())));
-    let silence = |second| Silence {
+fn a_server_outage_counts_from_the_first_failure() {
+    let mut model = TopModel::default();
+    model.apply(SourceUpdate::Fleet(Box::new(fleet())));
+    let outage = |second| SourceOutage {
         since: at(second),
         why: "failed to connect".to_owned(),
-        hint: Some("is a farrier server there?".to_owned()),
+        hint: Some("is it a farrier server?".to_owned()),
     };
-    board.take(Told::FleetSilent(silence(41)));
-    board.take(Told::FleetSilent(silence(44)));
-    let text = shown(&board, &Screen::new(Page::Fleet), (80, 12));
+    model.apply(SourceUpdate::FleetUnavailable(outage(41)));
+    model.apply(SourceUpdate::FleetUnavailable(outage(44)));
+    let text = render(&model, &ViewState::new(Page::Fleet), (80, 12));
     assert!(text.contains("no answer for 4s: failed to connect"), "{text}");
-    assert!(!text.contains("gpu-2"), "what it said last is taken back: {text}");
-    assert!(text.contains("nodes not known") && text.contains("no node is known"), "{text}");
-    let open = Screen::new(Page::FleetNode("gpu-2".to_owned()));
-    let text = shown(&board, &open, (80, 12));
-    assert!(text.contains("gpu-2: nothing is known of it"), "{text}");
-    board.take(Told::Fleet(Box::new(fleet())));
-    assert!(!shown(&board, &Screen::new(Page::Fleet), (80, 12)).contains("no answer"));
+    assert!(!text.contains("gpu-2"), "outdated nodes are removed: {text}");
+    assert!(text.contains("nodes unknown") && text.contains("no node data"), "{text}");
+    let open = ViewState::new(Page::FleetNode("gpu-2".to_owned()));
+    let text = render(&model, &open, (80, 12));
+    assert!(text.contains("gpu-2: no data"), "{text}");
+    model.apply(SourceUpdate::Fleet(Box::new(fleet())));
+    assert!(!render(&model, &ViewState::new(Page::Fleet), (80, 12)).contains("no answer"));
 }

@@ -1,4 +1,4 @@
-//! The agent of this node, by its socket.
+//! This node's agent, through its socket.
 
 use std::path::PathBuf;
 
@@ -9,131 +9,136 @@ use farrier_fleet::health::{FindingKind, GpuUuid, Signal, Subject};
 use farrier_hardware::Root;
 use jiff::Timestamp;
 
-use super::host::Host;
+use super::host::HostReader;
 use super::jobs;
-use crate::commands::status::{self, Asked};
-use crate::commands::top::now::{FindingNow, GpuNow, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::status::{self, QueryOutcome};
+use crate::commands::top::sample::{
+    DataSource, FindingSample, GpuSample, NodeSample, ProcessSample, SourceOutage,
+};
 
-/// Asks the agent whenever it is told to.
-pub(in crate::commands::top) struct Agent {
+/// Queries the agent on demand.
+pub(in crate::commands::top) struct AgentSource {
     socket: PathBuf,
-    host: Host,
-    last: NodeNow,
+    host: HostReader,
+    last: NodeSample,
 }
 
-impl Agent {
+impl AgentSource {
     pub(in crate::commands::top) fn new(socket: PathBuf, root: PathBuf) -> Self {
-        let last = NodeNow::new(Teller::Agent, Timestamp::now());
-        Self { socket, host: Host::new(Root::unrecorded(root)), last }
+        let last = NodeSample::new(DataSource::Agent, Timestamp::now());
+        Self { socket, host: HostReader::new(Root::unrecorded(root)), last }
     }
 
-    /// What it says now; of one who does not answer, what it said last and since when it is silent.
-    pub(in crate::commands::top) fn ask(&mut self) -> NodeNow {
-        let asked = status::look(&self.socket);
+    /// The current sample. If the agent does not answer: the last one, marked with the outage.
+    pub(in crate::commands::top) fn sample(&mut self) -> NodeSample {
+        let outcome = status::try_query(&self.socket);
         let now = Timestamp::now();
-        let why = match asked {
-            Ok(Asked::Answer(status)) => {
-                self.last = of(&status, &mut self.host, now);
+        let why = match outcome {
+            Ok(QueryOutcome::Answer(status)) => {
+                self.last = node_sample(&status, &mut self.host, now);
                 return self.last.clone();
             }
-            Ok(Asked::Nobody) => format!("no agent is at `{}`", self.socket.display()),
-            Ok(Asked::Silent(how)) => format!("the agent at `{}` {how}", self.socket.display()),
+            Ok(QueryOutcome::NotRunning) => format!("no agent at `{}`", self.socket.display()),
+            Ok(QueryOutcome::Unresponsive(symptom)) => {
+                format!("the agent at `{}` {symptom}", self.socket.display())
+            }
             Err(err) => format!("{err:#}"),
         };
         let last = if self.last.gpus.is_empty() { now } else { self.last.at };
-        let since = self.last.silence.as_ref().map_or(last, |silence| silence.since);
-        self.last.silence = Some(Silence {
+        let since = self.last.outage.as_ref().map_or(last, |outage| outage.since);
+        self.last.outage = Some(SourceOutage {
             since,
             why,
-            hint: Some("systemctl status farrier-agent; --nvml asks NVML itself".to_owned()),
+            hint: Some("systemctl status farrier-agent; or query NVML with --nvml".to_owned()),
         });
         self.last.verdict = None;
         self.last.findings = None;
         self.last.not_seen.clear();
-        self.last.host = self.host.now();
+        self.last.host = self.host.sample();
         for gpu in &mut self.last.gpus {
-            // What it said is not so any more.
+            // The last values are outdated.
             for reading in gpu.readings.values_mut() {
                 *reading = Reading::Unreadable(ReadError::unavailable("the agent does not answer"));
             }
         }
         self.last.processes = None;
         self.last.jobs.clear();
-        self.last = self.last.clone().judged();
+        self.last = self.last.clone().with_limits();
         self.last.clone()
     }
 }
 
-fn of(status: &Status, host: &mut Host, now: Timestamp) -> NodeNow {
-    let mut node = NodeNow::new(Teller::Agent, status.at.unwrap_or(now));
+fn node_sample(status: &Status, host: &mut HostReader, now: Timestamp) -> NodeSample {
+    let mut node = NodeSample::new(DataSource::Agent, status.at.unwrap_or(now));
     node.node.clone_from(&status.node);
     node.verdict = Some(status.verdict);
     node.driver.clone_from(&status.driver);
-    node.host = host.now();
+    node.host = host.sample();
     node.gpus = status.gpus.iter().map(gpu).collect();
     node.processes = processes(status, host);
     node.findings = Some(findings(status));
-    node.jobs = jobs::of(&status.jobs, host);
-    node.not_seen = status.not_seen.iter().map(|it| it.why.clone()).collect();
-    node.judged()
+    node.jobs = jobs::connected(&status.jobs, host);
+    node.not_seen = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
+    node.with_limits()
 }
 
-fn gpu(told: &GpuStatus) -> GpuNow {
-    let mut gpu = GpuNow::new(told.identity.clone());
+fn gpu(status: &GpuStatus) -> GpuSample {
+    let mut gpu = GpuSample::new(status.identity.clone());
     for (signal, reading) in [
-        (Signal::GpuTemperature, &told.temperature_c),
-        (Signal::GpuPower, &told.power_w),
-        (Signal::GpuPowerLimit, &told.power_limit_w),
-        (Signal::GpuUtilisation, &told.utilisation_ratio),
-        (Signal::GpuMemoryUsed, &told.memory_used_bytes),
-        (Signal::GpuMemoryTotal, &told.memory_total_bytes),
+        (Signal::GpuTemperature, &status.temperature_c),
+        (Signal::GpuPower, &status.power_w),
+        (Signal::GpuPowerLimit, &status.power_limit_w),
+        (Signal::GpuUtilisation, &status.utilisation_ratio),
+        (Signal::GpuMemoryUsed, &status.memory_used_bytes),
+        (Signal::GpuMemoryTotal, &status.memory_total_bytes),
     ] {
         gpu.readings.insert(signal, reading.clone());
     }
-    for (name, reading) in &told.readings {
-        // A newer agent may know signals that we do not.
+    for (name, reading) in &status.readings {
+        // A newer agent may send unknown signals.
         if let Ok(signal) = name.parse() {
             gpu.readings.insert(signal, reading.clone());
         }
     }
-    gpu.links.is_known = !told.readings.is_empty();
-    gpu.links.up = told.links_up;
-    gpu.links.down = told.links_down;
-    gpu.links.bytes_per_s = told.links_bytes_per_s;
-    gpu.worst = told.worst;
-    // The agent has no use for these.
-    let unasked = || Reading::Unreadable(ReadError::unavailable("the agent does not ask for it"));
-    gpu.performance_state = unasked();
-    gpu.fan_percent = unasked();
-    gpu.compute_mode = unasked();
-    gpu.display = unasked();
+    gpu.links.is_known = !status.readings.is_empty();
+    gpu.links.up = status.links_up;
+    gpu.links.down = status.links_down;
+    gpu.links.bytes_per_s = status.links_bytes_per_s;
+    gpu.worst = status.worst;
+    // The agent does not collect these.
+    let not_collected =
+        || Reading::Unreadable(ReadError::unavailable("not collected by the agent"));
+    gpu.performance_state = not_collected();
+    gpu.fan_percent = not_collected();
+    gpu.compute_mode = not_collected();
+    gpu.display = not_collected();
     gpu
 }
 
-/// All that hold a GPU; none where of one GPU it is not known.
-fn processes(status: &Status, host: &mut Host) -> Option<Vec<ProcessNow>> {
+/// Processes on all GPUs; `None` if they are unknown for every GPU.
+fn processes(status: &Status, host: &mut HostReader) -> Option<Vec<ProcessSample>> {
     let mut processes = Vec::new();
     let mut is_known = status.gpus.is_empty();
     for gpu in &status.gpus {
-        // Of a GPU that does not answer nobody lists them; those of the others are shown.
-        if let Some(held) = &gpu.processes {
+        // The processes of an unresponsive GPU are unknown; show those of the others.
+        if let Some(gpu_processes) = &gpu.processes {
             is_known = true;
-            processes.extend(held.iter().map(process));
+            processes.extend(gpu_processes.iter().map(process));
         }
     }
     host.describe(&mut processes);
-    jobs::name(&status.jobs, &mut processes);
+    jobs::assign(&status.jobs, &mut processes);
     is_known.then_some(processes)
 }
 
-fn process(held: &Held) -> ProcessNow {
-    ProcessNow {
-        gpu: held.gpu.clone(),
-        pid: held.pid,
+fn process(process: &Held) -> ProcessSample {
+    ProcessSample {
+        gpu: process.gpu.clone(),
+        pid: process.pid,
         kind: None,
         instance: None,
         user: None,
-        job: match (&held.kind, &held.name) {
+        job: match (&process.kind, &process.name) {
             (Some(kind), Some(name)) => Some(match kind.as_str() {
                 "slurm-job" => format!("Slurm job {name}"),
                 "unit" => name.clone(),
@@ -141,8 +146,8 @@ fn process(held: &Held) -> ProcessNow {
             }),
             _ => None,
         },
-        command: held.command.clone(),
-        memory_bytes: held.memory_bytes,
+        command: process.command.clone(),
+        memory_bytes: process.memory_bytes,
         sm_ratio: None,
         memory_ratio: None,
         cpu_ratio: None,
@@ -151,20 +156,20 @@ fn process(held: &Held) -> ProcessNow {
     }
 }
 
-/// Faults as the status has them, the worst first; advice is no news for one who looks on.
-fn findings(status: &Status) -> Vec<FindingNow> {
-    let faults = status.findings.iter().filter(|it| it.finding.kind == FindingKind::Fault);
-    faults.map(|it| finding(it, status)).collect()
+/// Faults in the order of the status, worst first; advice is left out.
+fn findings(status: &Status) -> Vec<FindingSample> {
+    let faults = status.findings.iter().filter(|entry| entry.finding.kind == FindingKind::Fault);
+    faults.map(|entry| finding(entry, status)).collect()
 }
 
-fn finding(it: &FindingStatus, status: &Status) -> FindingNow {
-    FindingNow::of(&it.finding, on(&it.finding.subject, status))
+fn finding(entry: &FindingStatus, status: &Status) -> FindingSample {
+    FindingSample::new(&entry.finding, subject_name(&entry.finding.subject, status))
 }
 
-fn on(subject: &Subject, status: &Status) -> String {
+fn subject_name(subject: &Subject, status: &Status) -> String {
     let index = |uuid: &GpuUuid| {
-        let found = status.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);
-        found.map_or_else(|| uuid.0.clone(), |gpu| format!("GPU {}", gpu.identity.index))
+        let gpu = status.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);
+        gpu.map_or_else(|| uuid.0.clone(), |gpu| format!("GPU {}", gpu.identity.index))
     };
     match subject {
         Subject::Gpu(uuid) => index(uuid),

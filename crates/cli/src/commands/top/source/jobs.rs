@@ -1,13 +1,13 @@
-//! Jobs that speak to the agent.
+//! Jobs that report to the agent.
 
 use farrier_agent::jobs::JobState;
 
-use super::host::Host;
-use crate::commands::top::now::{JobNow, ProcessNow};
+use super::host::HostReader;
+use crate::commands::top::sample::{JobSample, ProcessSample};
 
-/// Those that are connected.
-pub(super) fn of(jobs: &[JobState], host: &Host) -> Vec<JobNow> {
-    let now = |job: &JobState| JobNow {
+/// Jobs with connected ranks.
+pub(super) fn connected(jobs: &[JobState], host: &HostReader) -> Vec<JobSample> {
+    let sample = |job: &JobState| JobSample {
         job: job.job.clone(),
         user: job.uid.map(|uid| host.user(uid)),
         ranks: job.ranks,
@@ -17,16 +17,18 @@ pub(super) fn of(jobs: &[JobState], host: &Host) -> Vec<JobNow> {
         tokens_per_s: job.tokens_per_s,
         loss: job.loss,
     };
-    jobs.iter().filter(|job| job.left.is_none()).map(now).collect()
+    jobs.iter().filter(|job| job.left.is_none()).map(sample).collect()
 }
 
-/// Names the job of processes that are of none otherwise: the agent knows the process of some ranks.
-pub(super) fn name(jobs: &[JobState], processes: &mut [ProcessNow]) {
+/// Sets the job of processes without one: the agent knows the PIDs of some ranks.
+pub(super) fn assign(jobs: &[JobState], processes: &mut [ProcessSample]) {
     let ranks = jobs.iter().flat_map(|job| {
         job.slowest.iter().chain(&job.fastest).filter_map(|rank| Some((rank.pid?, &job.job)))
     });
     for (pid, job) in ranks {
-        for process in processes.iter_mut().filter(|it| it.pid == pid && it.job.is_none()) {
+        for process in
+            processes.iter_mut().filter(|process| process.pid == pid && process.job.is_none())
+        {
             process.job = Some(format!("job {job}"));
         }
     }

@@ -1,4 +1,4 @@
-//! Who tells: each in a thread of its own, so that one who hangs holds up nobody who looks.
+//! Sources of samples. Each runs in its own thread, so that one that hangs does not block the view.
 
 pub(super) mod agent;
 pub(super) mod host;

@@ -1,4 +1,4 @@
-//! NVML, asked by a child that may hang in our stead.
+//! NVML, queried by a child process that can be abandoned when a call hangs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,225 +10,229 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::{
-    self, CloseLook, GpuProcess, Pace, ProbeReport, ProbeSaid, ProcessKind, Tier, WatchSettings,
+    self, DetailedSample, NvmlProcess, Pace, ProbeEvent, ProbeReport, ProcessKind, Tier,
+    WatchSettings,
 };
 use jiff::Timestamp;
 
-use super::host::Host;
-use crate::commands::top::now::{FindingNow, GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
-use crate::finder::Finder;
+use super::host::HostReader;
+use crate::commands::top::sample::{
+    DataSource, FindingSample, GpuSample, NodeSample, NvlinkStatus, ProcessSample, SourceOutage,
+};
+use crate::local_engine::LocalEngine;
 
-/// How NVML is asked.
-pub(in crate::commands::top) struct Settings {
+/// How to query NVML.
+pub(in crate::commands::top) struct NvmlSettings {
     pub(in crate::commands::top) library: OsString,
     pub(in crate::commands::top) root: PathBuf,
     pub(in crate::commands::top) interval: Duration,
 }
 
-/// Watches until `stop`; tells whenever there is something new.
+/// Polls NVML until `stop` is set; calls `send` with every new sample.
 pub(in crate::commands::top) fn run(
-    settings: &Settings,
+    settings: &NvmlSettings,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(NodeNow, Progress),
+    send: &mut dyn FnMut(NodeSample, Progress),
 ) {
     let library = settings.library.clone();
-    let mut watched = WatchSettings::new(move || {
-        // The very file that runs, whatever an upgrade has put in its place since.
+    let mut watch_settings = WatchSettings::new(move || {
+        // The running executable itself, even if an upgrade has replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
-    watched.pace = Pace::Watched(settings.interval);
-    watched.module = Some(settings.root.join("sys/module/nvidia/initstate"));
-    let mut host = Host::new(Root::unrecorded(&settings.root));
-    let mut fold = Fold::new(node_name(&settings.root));
-    let mut finder = Finder::new();
-    watch::run(watched, stop, &mut |said| {
+    watch_settings.pace = Pace::Interactive(settings.interval);
+    watch_settings.module = Some(settings.root.join("sys/module/nvidia/initstate"));
+    let mut host = HostReader::new(Root::unrecorded(&settings.root));
+    let mut state = NvmlNodeState::new(node_name(&settings.root));
+    let mut engine = LocalEngine::new();
+    watch::run(watch_settings, stop, &mut |message| {
         let at = Timestamp::now();
-        let is_fast = matches!(&said, ProbeSaid::Report(report) if report.tier == Tier::Fast);
-        let is_news = is_fast || !matches!(said, ProbeSaid::Report(_));
+        let is_fast = matches!(&message, ProbeEvent::Report(report) if report.tier == Tier::Fast);
+        let is_new = is_fast || !matches!(message, ProbeEvent::Report(_));
         if is_fast {
-            fold.now.host = host.now();
+            state.node.host = host.sample();
         }
-        if let (Some(finder), ProbeSaid::Report(report)) = (&mut finder, &said) {
-            finder.take(at, report.inventory.as_ref(), &report.samples, &report.xids);
-            fold.now.findings = Some(findings(finder));
+        if let (Some(engine), ProbeEvent::Report(report)) = (&mut engine, &message) {
+            engine.observe(at, report.inventory.as_ref(), &report.samples, &report.xids);
+            state.node.findings = Some(findings(engine));
         }
-        fold.take(said, at, &mut host);
-        // Nobody looks while nobody answers.
-        if fold.now.silence.is_some() {
-            fold.now.findings = None;
+        state.apply(message, at, &mut host);
+        // Without answers no rule is evaluated.
+        if state.node.outage.is_some() {
+            state.node.findings = None;
         }
-        // What else is read comes with the next.
-        if is_news || !fold.progress.is_whole_told {
-            fold.progress.is_whole_told = fold.progress.is_whole();
-            tell(fold.now.clone().judged(), fold.progress);
+        // Slower tiers are sent with the next fast sample.
+        if is_new || !state.progress.was_complete {
+            state.progress.was_complete = state.progress.is_complete();
+            send(state.node.clone().with_limits(), state.progress);
         }
     });
 }
 
-/// Faults that are open, the worst first.
-fn findings(finder: &Finder) -> Vec<FindingNow> {
+/// Open faults, worst first.
+fn findings(engine: &LocalEngine) -> Vec<FindingSample> {
     let index = |uuid: &GpuUuid| {
-        let found = finder.inventory().iter().find(|it| it.uuid == *uuid);
-        found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))
+        let gpu = engine.inventory().iter().find(|gpu| gpu.uuid == *uuid);
+        gpu.map_or_else(|| uuid.0.clone(), |gpu| format!("GPU {}", gpu.index))
     };
-    let on = |subject: &Subject| match subject {
+    let subject_name = |subject: &Subject| match subject {
         Subject::Gpu(uuid) => index(uuid),
         Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
         other => other.to_string(),
     };
-    let mut findings: Vec<FindingNow> =
-        finder.faults().map(|finding| FindingNow::of(finding, on(&finding.subject))).collect();
-    findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));
+    let mut findings: Vec<FindingSample> = engine
+        .faults()
+        .map(|finding| FindingSample::new(finding, subject_name(&finding.subject)))
+        .collect();
+    findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.action)));
     findings
 }
 
-/// The node's name as the kernel has it.
+/// The kernel's host name.
 pub(super) fn node_name(root: &std::path::Path) -> Option<String> {
     let root = Root::unrecorded(root);
-    root.word("/proc/sys/kernel/hostname").value().cloned().filter(|name| !name.is_empty())
+    root.trimmed("/proc/sys/kernel/hostname").value().cloned().filter(|name| !name.is_empty())
 }
 
-/// How far reading has come, for those who look once.
+/// How many reads completed, for `--once`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::commands::top) struct Progress {
     tiers: [u32; 4],
-    is_whole_told: bool,
-    is_silent: bool,
+    was_complete: bool,
+    is_unavailable: bool,
 }
 
 impl Progress {
-    /// Whether every tier was read, and twice what is measured between two reads.
-    pub(in crate::commands::top) fn is_whole(self) -> bool {
+    /// Whether every tier was read, and rates, which need two reads, were measured.
+    pub(in crate::commands::top) fn is_complete(self) -> bool {
         self.tiers.iter().all(|count| *count > 0) && self.tiers[Tier::Medium as usize] > 1
     }
 
-    /// Whether nobody answers.
-    pub(in crate::commands::top) fn is_silent(self) -> bool {
-        self.is_silent
+    pub(in crate::commands::top) fn is_unavailable(self) -> bool {
+        self.is_unavailable
     }
 }
 
-/// What was told so far.
-struct Fold {
-    now: NodeNow,
+/// The node's state, accumulated over reports.
+struct NvmlNodeState {
+    node: NodeSample,
     progress: Progress,
-    /// By GPU and link: whether it is up, and how fast.
+    /// Per link: whether it is up, and its speed in MB/s.
     links: Vec<(Subject, Option<bool>, Option<f64>)>,
 }
 
-impl Fold {
-    fn new(node: Option<String>) -> Self {
-        let now = NodeNow { node, ..NodeNow::new(Teller::Nvml, Timestamp::now()) };
-        Self { now, progress: Progress::default(), links: Vec::new() }
+impl NvmlNodeState {
+    fn new(name: Option<String>) -> Self {
+        let node = NodeSample { node: name, ..NodeSample::new(DataSource::Nvml, Timestamp::now()) };
+        Self { node, progress: Progress::default(), links: Vec::new() }
     }
 
-    fn take(&mut self, said: ProbeSaid, at: Timestamp, host: &mut Host) {
+    fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {
         let mut waited = Duration::ZERO;
-        let (why, hint) = match said {
-            ProbeSaid::Report(report) => return self.report(report, at, host),
-            ProbeSaid::Back => {
-                self.now.silence = None;
-                self.progress.is_silent = false;
+        let (why, hint) = match message {
+            ProbeEvent::Report(report) => return self.apply_report(report, at, host),
+            ProbeEvent::Recovered => {
+                self.node.outage = None;
+                self.progress.is_unavailable = false;
                 return;
             }
-            ProbeSaid::Hung { during, after, .. } => {
+            ProbeEvent::Hung { during, after, .. } => {
                 waited = after;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
-                (why, Some("farrier decode /dev/kmsg: an Xid says what to do"))
+                (why, Some("farrier decode /dev/kmsg: an Xid may explain it"))
             }
-            ProbeSaid::Died { why } => (format!("the child that asks NVML died: {why}"), None),
-            ProbeSaid::NoLibrary { why } => {
+            ProbeEvent::Died { why } => (format!("the NVML child process died: {why}"), None),
+            ProbeEvent::NoLibrary { why } => {
                 let hint =
-                    "farrier check: no driver is installed, or --nvml PATH names its library";
-                (format!("there is no NVML: {why}"), Some(hint))
+                    "farrier check: the driver may be missing; --nvml PATH names another library";
+                (format!("no NVML library: {why}"), Some(hint))
             }
-            ProbeSaid::Refused { error } => {
+            ProbeEvent::Refused { error } => {
                 (format!("NVML refused to start: {error}"), Some("farrier check"))
             }
         };
-        self.progress.is_silent = true;
-        // The host answers whatever the driver does.
-        self.now.host = host.now();
-        // From the last answer on; where there was none, from when the call was made that has not returned.
+        self.progress.is_unavailable = true;
+        // The host answers even if the driver does not.
+        self.node.host = host.sample();
+        // The outage starts at the last answer or, if there was none, when the hung call was made.
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
-        let last = if is_first { at - waited } else { self.now.at };
-        let since = self.now.silence.as_ref().map_or(last, |silence| silence.since);
-        self.now.silence = Some(Silence { since, why, hint: hint.map(str::to_owned) });
+        let last = if is_first { at - waited } else { self.node.at };
+        let since = self.node.outage.as_ref().map_or(last, |outage| outage.since);
+        self.node.outage = Some(SourceOutage { since, why, hint: hint.map(str::to_owned) });
     }
 
-    fn report(&mut self, report: ProbeReport, at: Timestamp, host: &mut Host) {
+    fn apply_report(&mut self, report: ProbeReport, at: Timestamp, host: &mut HostReader) {
         if let Some(inventory) = report.inventory {
-            self.list(inventory);
+            self.set_inventory(inventory);
         }
-        self.now.driver = report.driver.or_else(|| self.now.driver.take());
-        let cuda = report.cuda.map(|it| format!("{}.{}", it / 1000, it % 1000 / 10));
-        self.now.cuda = cuda.or_else(|| self.now.cuda.take());
-        let answered = !report.samples.iter().any(is_silent);
+        self.node.driver = report.driver.or_else(|| self.node.driver.take());
+        let cuda = report.cuda.map(|cuda| format!("{}.{}", cuda / 1000, cuda % 1000 / 10));
+        self.node.cuda = cuda.or_else(|| self.node.cuda.take());
+        let answered = !report.samples.iter().any(is_unanswered);
         for sample in report.samples {
-            self.sample(sample);
+            self.apply_sample(sample);
         }
-        for look in &report.close {
-            self.look(look);
+        for details in &report.detailed {
+            self.apply_details(details);
         }
         if let Some(processes) = report.processes {
-            let mut processes: Vec<ProcessNow> =
-                processes.iter().map(|process| of(process, &report.close)).collect();
+            let mut processes: Vec<ProcessSample> =
+                processes.iter().map(|process| process_sample(process, &report.detailed)).collect();
             host.describe(&mut processes);
-            self.now.processes = Some(processes);
+            self.node.processes = Some(processes);
         }
         if !answered {
-            // Who held the GPUs is no longer known.
-            self.now.processes = None;
+            // The processes are unknown now.
+            self.node.processes = None;
             return;
         }
         if report.tier == Tier::Fast {
-            self.now.at = at;
+            self.node.at = at;
         }
         self.progress.tiers[report.tier as usize] += 1;
         self.count_links();
     }
 
-    fn list(&mut self, inventory: Vec<GpuIdentity>) {
-        let mut before = std::mem::take(&mut self.now.gpus);
+    fn set_inventory(&mut self, inventory: Vec<GpuIdentity>) {
+        let mut before = std::mem::take(&mut self.node.gpus);
         for identity in inventory {
             let known = before.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
             let gpu = match known {
-                Some(place) => GpuNow { identity, ..before.swap_remove(place) },
-                None => GpuNow::new(identity),
+                Some(index) => GpuSample { identity, ..before.swap_remove(index) },
+                None => GpuSample::new(identity),
             };
-            self.now.gpus.push(gpu);
+            self.node.gpus.push(gpu);
         }
-        self.now.gpus.sort_by_key(|gpu| gpu.identity.index);
+        self.node.gpus.sort_by_key(|gpu| gpu.identity.index);
     }
 
-    fn sample(&mut self, sample: Sample) {
+    fn apply_sample(&mut self, sample: Sample) {
         match &sample.subject {
             Subject::Gpu(uuid) => {
-                let found = self.now.gpus.iter_mut().find(|gpu| gpu.identity.uuid == *uuid);
-                if let Some(gpu) = found {
+                let gpu = self.node.gpus.iter_mut().find(|gpu| gpu.identity.uuid == *uuid);
+                if let Some(gpu) = gpu {
                     gpu.readings.insert(sample.signal, sample.reading);
                 }
             }
             Subject::Link { .. } => {
                 let value = sample.reading.value().copied();
-                let place = self.links.iter().position(|(link, ..)| *link == sample.subject);
-                let place = place.unwrap_or_else(|| {
+                let index = self.links.iter().position(|(link, ..)| *link == sample.subject);
+                let index = index.unwrap_or_else(|| {
                     self.links.push((sample.subject.clone(), None, None));
                     self.links.len() - 1
                 });
                 match sample.signal {
-                    Signal::LinkActive => self.links[place].1 = value.map(|it| it > 0.0),
-                    Signal::LinkSpeed => self.links[place].2 = value,
+                    Signal::LinkActive => self.links[index].1 = value.map(|active| active > 0.0),
+                    Signal::LinkSpeed => self.links[index].2 = value,
                     _ => {}
                 }
             }
             Subject::Node if sample.signal == Signal::NodeGpusNvml => {
-                // GPUs that it lists and does not open have no name and stand in no row.
+                // GPUs that NVML lists and cannot open have no row of their own.
                 let why = sample.reading.why_unreadable().map(ToString::to_string).or(sample.note);
-                self.now.not_seen = why.into_iter().collect();
+                self.node.not_seen = why.into_iter().collect();
             }
             _ => {}
         }
@@ -236,14 +240,15 @@ impl Fold {
 
     fn count_links(&mut self) {
         let is_known = self.progress.tiers[Tier::Medium as usize] > 0;
-        for gpu in &mut self.now.gpus {
-            gpu.links = Links { is_known, bytes_per_s: Some(0.0), ..Links::default() };
+        for gpu in &mut self.node.gpus {
+            gpu.links =
+                NvlinkStatus { is_known, bytes_per_s: Some(0.0), ..NvlinkStatus::default() };
             let own = self.links.iter().filter(|(link, ..)| link.gpu() == Some(&gpu.identity.uuid));
             for (_, is_up, mb_per_s) in own {
                 match is_up {
                     Some(true) => {
                         gpu.links.up += 1;
-                        let own = mb_per_s.map(|it| it * 1e6);
+                        let own = mb_per_s.map(|speed| speed * 1e6);
                         gpu.links.bytes_per_s =
                             gpu.links.bytes_per_s.zip(own).map(|(sum, own)| sum + own);
                     }
@@ -254,32 +259,32 @@ impl Fold {
         }
     }
 
-    fn look(&mut self, look: &CloseLook) {
-        let found = self.now.gpus.iter_mut().find(|gpu| gpu.identity.uuid == look.gpu);
-        if let Some(gpu) = found {
-            gpu.performance_state = look.performance_state.clone();
-            gpu.fan_percent = look.fan_percent.clone();
-            gpu.compute_mode = look.compute_mode.clone();
-            gpu.display = look.display_active.clone();
+    fn apply_details(&mut self, details: &DetailedSample) {
+        let gpu = self.node.gpus.iter_mut().find(|gpu| gpu.identity.uuid == details.gpu);
+        if let Some(gpu) = gpu {
+            gpu.performance_state = details.performance_state.clone();
+            gpu.fan_percent = details.fan_percent.clone();
+            gpu.compute_mode = details.compute_mode.clone();
+            gpu.display = details.display_active.clone();
         }
     }
 }
 
-/// The parent speaks of a child that does not answer in the form of a report, too.
-fn is_silent(sample: &Sample) -> bool {
+/// Whether the sample is the parent's report that the child does not answer.
+fn is_unanswered(sample: &Sample) -> bool {
     sample.signal == Signal::NodeNvmlAnswers && sample.reading == Reading::Value(0.0)
 }
 
-fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
-    let look = looks.iter().find(|look| look.gpu == process.gpu);
-    let share = look.and_then(|look| look.shares.value()).map(|shares| {
+fn process_sample(process: &NvmlProcess, all_details: &[DetailedSample]) -> ProcessSample {
+    let details = all_details.iter().find(|details| details.gpu == process.gpu);
+    let share = details.and_then(|details| details.shares.value()).map(|shares| {
         let share = shares.iter().find(|share| share.pid == process.pid);
-        // Who had nothing is not listed.
-        share.map_or((0.0, 0.0), |it| {
-            (f64::from(it.sm_percent) * 0.01, f64::from(it.memory_percent) * 0.01)
+        // NVML omits processes with a share of zero.
+        share.map_or((0.0, 0.0), |share| {
+            (f64::from(share.sm_percent) * 0.01, f64::from(share.memory_percent) * 0.01)
         })
     });
-    ProcessNow {
+    ProcessSample {
         gpu: process.gpu.clone(),
         pid: process.pid,
         kind: Some(match process.kind {
@@ -323,7 +328,7 @@ mod tests {
             cpu_us: 0,
             driver: Some("580.95.05".to_owned()),
             cuda: Some(13_010),
-            close: Vec::new(),
+            detailed: Vec::new(),
         }
     }
 
@@ -331,76 +336,76 @@ mod tests {
         Sample { subject, signal, reading: Reading::Value(value), note: None }
     }
 
-    fn fold() -> (Fold, Host) {
-        (Fold::new(None), Host::new(Root::unrecorded("/nonexistent")))
+    fn state() -> (NvmlNodeState, HostReader) {
+        (NvmlNodeState::new(None), HostReader::new(Root::unrecorded("/nonexistent")))
     }
 
     #[test]
-    fn what_is_read_is_kept_until_it_is_read_anew() {
-        let (mut fold, mut host) = fold();
+    fn readings_persist_until_the_next_read() {
+        let (mut state, mut host) = state();
         let gpu = || Subject::Gpu(GpuUuid("GPU-1".to_owned()));
         let at = Timestamp::UNIX_EPOCH;
         let power = vec![sample(gpu(), Signal::GpuPower, 300.0)];
-        fold.take(ProbeSaid::Report(report(Tier::Fast, power)), at, &mut host);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, power)), at, &mut host);
         let limit = vec![sample(gpu(), Signal::GpuPowerLimit, 700.0)];
-        fold.take(ProbeSaid::Report(report(Tier::Medium, limit)), at, &mut host);
-        let now = &fold.now.gpus[0];
-        assert_eq!(now.value(Signal::GpuPower), Some(300.0));
-        assert_eq!(now.value(Signal::GpuPowerLimit), Some(700.0));
-        assert_eq!(fold.now.cuda.as_deref(), Some("13.1"));
-        assert!(!fold.progress.is_whole());
+        state.apply(ProbeEvent::Report(report(Tier::Medium, limit)), at, &mut host);
+        let gpu = &state.node.gpus[0];
+        assert_eq!(gpu.value(Signal::GpuPower), Some(300.0));
+        assert_eq!(gpu.value(Signal::GpuPowerLimit), Some(700.0));
+        assert_eq!(state.node.cuda.as_deref(), Some("13.1"));
+        assert!(!state.progress.is_complete());
     }
 
     #[test]
-    fn silence_is_told_from_when_it_began_until_it_is_over() {
-        let (mut fold, mut host) = fold();
+    fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
+        let (mut state, mut host) = state();
         let at = |second| Timestamp::from_second(second).unwrap();
-        let refused = || ProbeSaid::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
-        fold.take(refused(), at(10), &mut host);
-        fold.take(refused(), at(20), &mut host);
-        let silence = fold.now.silence.clone().unwrap();
-        assert_eq!((silence.since, silence.hint.as_deref()), (at(10), Some("farrier check")));
+        let refused = || ProbeEvent::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
+        state.apply(refused(), at(10), &mut host);
+        state.apply(refused(), at(20), &mut host);
+        let outage = state.node.outage.clone().unwrap();
+        assert_eq!((outage.since, outage.hint.as_deref()), (at(10), Some("farrier check")));
         let answers = sample(Subject::Node, Signal::NodeNvmlAnswers, 0.0);
-        fold.take(ProbeSaid::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
-        assert_eq!(fold.now.processes, None, "who holds a GPU is not known any more");
-        fold.take(ProbeSaid::Back, at(30), &mut host);
-        assert_eq!(fold.now.silence, None);
+        state.apply(ProbeEvent::Report(report(Tier::Fast, vec![answers])), at(21), &mut host);
+        assert_eq!(state.node.processes, None, "the processes are unknown");
+        state.apply(ProbeEvent::Recovered, at(30), &mut host);
+        assert_eq!(state.node.outage, None);
     }
 
     #[test]
-    fn a_call_that_never_returned_hangs_since_it_was_made() {
-        let (mut fold, mut host) = fold();
+    fn a_hung_call_counts_from_when_it_was_made() {
+        let (mut state, mut host) = state();
         let at = |second| Timestamp::from_second(second).unwrap();
         let after = Duration::from_secs(30);
-        let hung = || ProbeSaid::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
-        fold.take(hung(), at(37), &mut host);
-        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
-        fold.take(hung(), at(70), &mut host);
-        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
+        let hung = || ProbeEvent::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
+        state.apply(hung(), at(37), &mut host);
+        assert_eq!(state.node.outage.as_ref().unwrap().since, at(7));
+        state.apply(hung(), at(70), &mut host);
+        assert_eq!(state.node.outage.as_ref().unwrap().since, at(7));
     }
 
     #[test]
     fn links_are_counted() {
-        let (mut fold, mut host) = fold();
+        let (mut state, mut host) = state();
         let link = |link| Subject::Link { gpu: GpuUuid("GPU-1".to_owned()), link };
         let samples = vec![
             sample(link(0), Signal::LinkActive, 1.0),
             sample(link(0), Signal::LinkSpeed, 26_562.0),
             sample(link(1), Signal::LinkActive, 0.0),
         ];
-        fold.take(
-            ProbeSaid::Report(report(Tier::Medium, samples)),
+        state.apply(
+            ProbeEvent::Report(report(Tier::Medium, samples)),
             Timestamp::UNIX_EPOCH,
             &mut host,
         );
-        let links = fold.now.gpus[0].links;
+        let links = state.node.gpus[0].links;
         assert_eq!((links.up, links.down), (1, 1));
         assert!((links.bytes_per_s.unwrap() - 26.562e9).abs() < 1.0);
-        // One that does not tell what it carries: nobody knows what all of them do.
+        // The total is unknown if a link does not report its speed.
         let samples = vec![sample(link(1), Signal::LinkActive, 1.0)];
-        let said = ProbeSaid::Report(report(Tier::Medium, samples));
-        fold.take(said, Timestamp::UNIX_EPOCH, &mut host);
-        let links = fold.now.gpus[0].links;
+        let message = ProbeEvent::Report(report(Tier::Medium, samples));
+        state.apply(message, Timestamp::UNIX_EPOCH, &mut host);
+        let links = state.node.gpus[0].links;
         assert_eq!((links.up, links.bytes_per_s), (2, None));
     }
 }

@@ -1,4 +1,4 @@
-//! The fleet's server, by the login that `farrier login` kept.
+//! The fleet server, with the credentials saved by `farrier login`.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -7,82 +7,82 @@ use farrier_wire::rest::{NodeDetail, NodePage, NodeRow};
 use jiff::Timestamp;
 
 use crate::commands::fleet::session::{Login, Path, Session};
-use crate::commands::top::board::{Fleet, Told};
-use crate::commands::top::now::Silence;
-use crate::commands::top::screen::Question;
+use crate::commands::top::model::{FleetSample, SourceUpdate};
+use crate::commands::top::sample::SourceOutage;
+use crate::commands::top::view_state::ServerQuery;
 use crate::failure;
 
-/// How nodes stand that are not in service: all of these are asked for, however large the fleet is.
-const OUT: [&str; 6] = ["quarantined", "in-repair", "suspect", "verifying", "held", "joining"];
+/// Phases out of service: all of these nodes are requested, however large the fleet is.
+const OUT_OF_SERVICE: [&str; 6] =
+    ["quarantined", "in-repair", "suspect", "verifying", "held", "joining"];
 
-/// Nodes in service that are shown: more than anybody reads, and one page of the server's.
+/// Maximum number of nodes in service: one page of the server.
 const IN_SERVICE_MAX: u32 = 500;
 
-/// Nodes in one answer, the most that the server gives.
-const PAGE: u32 = 500;
+/// Page size: the server's maximum.
+const PAGE_SIZE: u32 = 500;
 
-/// A server that is asked again and again.
-pub(in crate::commands::top) struct Server {
+/// A server that is polled.
+pub(in crate::commands::top) struct ServerSource {
     login: Login,
-    /// A connection, until it breaks.
+    /// The open connection, if any.
     session: Option<Session>,
-    question: Question,
+    query: ServerQuery,
 }
 
-impl Server {
-    pub(in crate::commands::top) fn kept() -> anyhow::Result<Self> {
-        Ok(Self { login: Login::read()?, session: None, question: Question::default() })
+impl ServerSource {
+    pub(in crate::commands::top) fn from_login() -> anyhow::Result<Self> {
+        Ok(Self { login: Login::read()?, session: None, query: ServerQuery::default() })
     }
 
-    /// Asks until nobody listens, or wishes any more.
+    /// Polls until the sender of queries is gone.
     pub(in crate::commands::top) fn run(
         mut self,
         interval: Duration,
-        wishes: &Receiver<Question>,
-        tell: &mut dyn FnMut(Told),
+        queries: &Receiver<ServerQuery>,
+        send: &mut dyn FnMut(SourceUpdate),
     ) {
         loop {
-            tell(match self.ask() {
-                Ok(fleet) => Told::Fleet(Box::new(fleet)),
+            send(match self.sample() {
+                Ok(fleet) => SourceUpdate::Fleet(Box::new(fleet)),
                 Err(err) => {
                     self.session = None;
-                    Told::FleetSilent(silence(&err))
+                    SourceUpdate::FleetUnavailable(outage(&err))
                 }
             });
-            match wishes.recv_timeout(interval) {
-                Ok(question) => self.question = question,
+            match queries.recv_timeout(interval) {
+                Ok(query) => self.query = query,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Where it is.
     pub(in crate::commands::top) fn url(&self) -> &str {
         &self.login.server
     }
 
-    /// All that is shown.
-    pub(in crate::commands::top) fn ask(&mut self) -> anyhow::Result<Fleet> {
+    /// Requests everything that is shown.
+    pub(in crate::commands::top) fn sample(&mut self) -> anyhow::Result<FleetSample> {
         let mut session = match self.session.take() {
             Some(session) => session,
             None => Session::open(&self.login)?,
         };
-        let mut fleet = Fleet { url: self.login.server.clone(), ..Fleet::default() };
-        for standing in OUT {
-            fleet.nodes.extend(all(&mut session, standing)?);
+        let mut fleet = FleetSample { url: self.login.server.clone(), ..FleetSample::default() };
+        for standing in OUT_OF_SERVICE {
+            fleet.nodes.extend(list_nodes(&mut session, standing)?);
         }
-        let like = Path::new("/api/v1/nodes")
+        let path = Path::new("/api/v1/nodes")
             .with("standing", Some("in-service"))
-            .with("text", self.question.filter.as_ref())
+            .with("text", self.query.filter.as_ref())
             .with("limit", Some(IN_SERVICE_MAX));
-        let some: NodePage = session.get(like.as_str())?;
-        fleet.nodes.extend(some.nodes);
-        fleet.has_more = some.next.is_some();
-        // One that changed its standing between two questions is told twice, or the newer way.
+        let page: NodePage = session.get(path.as_str())?;
+        fleet.nodes.extend(page.nodes);
+        fleet.has_more = page.next.is_some();
+        // A node that changes its phase between two requests appears twice; keep one.
         fleet.nodes.sort_by(|one, other| one.node.cmp(&other.node));
         fleet.nodes.dedup_by(|one, other| one.node == other.node);
-        if let Some(name) = &self.question.open {
+        if let Some(name) = &self.query.open {
             match session.get::<NodeDetail>(&format!("/api/v1/nodes/{name}")) {
                 Ok(node) => fleet.open = Some(node),
                 Err(err) => fleet.open_failed = Some(format!("{err:#}")),
@@ -94,19 +94,19 @@ impl Server {
     }
 }
 
-/// That it does not answer from now on, and why.
-pub(in crate::commands::top) fn silence(err: &anyhow::Error) -> Silence {
-    Silence { since: Timestamp::now(), why: format!("{err:#}"), hint: failure::hint(err) }
+/// An outage that starts now.
+pub(in crate::commands::top) fn outage(err: &anyhow::Error) -> SourceOutage {
+    SourceOutage { since: Timestamp::now(), why: format!("{err:#}"), hint: failure::hint(err) }
 }
 
-fn all(session: &mut Session, standing: &str) -> anyhow::Result<Vec<NodeRow>> {
+fn list_nodes(session: &mut Session, standing: &str) -> anyhow::Result<Vec<NodeRow>> {
     let mut nodes = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
         let path = Path::new("/api/v1/nodes")
             .with("standing", Some(standing))
             .with("cursor", cursor)
-            .with("limit", Some(PAGE));
+            .with("limit", Some(PAGE_SIZE));
         let page: NodePage = session.get(path.as_str())?;
         nodes.extend(page.nodes);
         if page.next.is_none() {

@@ -1,35 +1,35 @@
-//! Which other build of a framework would work here?
+//! Suggests another build of a framework that works.
 
 use std::cmp::Reverse;
 
-use super::coverage::{Meets, meets};
+use super::coverage::{GpuCoverage, gpu_coverage};
 use super::newest_allowed;
-use crate::check::context::Findings;
-use crate::check::query::{FrameworkNeed, Query, tag_cuda};
+use crate::check::findings::Findings;
+use crate::check::query::{FrameworkRequest, Query, tag_cuda};
 use crate::check::rules::forward::UserSpace;
 use crate::check::rules::native_cuda;
-use crate::framework::{Build, Package};
+use crate::framework::{Build, FrameworkPackage};
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
-/// The name of the build that the Python index gives.
+/// Name of the build on the Python index (PyPI).
 const INDEX: &str = "index";
 
-/// Names a build that would work here: another build of this version, else the newest earlier version.
-pub(super) fn other_build(
+/// Suggests a working build: another build of this version, else the newest earlier version.
+pub(super) fn suggest_other_build(
     set: &FactSet,
     query: &Query<'_>,
-    need: &FrameworkNeed<'_>,
+    need: &FrameworkRequest<'_>,
     findings: &mut Findings,
 ) {
     let package = need.package;
     let builds = || set.frameworks.builds(&package.name);
-    // Newest first, so that the search ends at the first that works: looking is the costly part.
+    // Newest first, so the search stops at the first match: the test is the expensive part.
     let mut same: Vec<&Build> = builds().filter(|build| build.version == need.version).collect();
     same.sort_by_key(|build| Reverse(build.cuda));
     if let Some(build) = same.into_iter().find(|build| works(set, query, build)) {
         advise(package, build, findings);
-        // A build of another index may not be to everybody's liking.
+        // Not everyone can use another index, so also suggest an earlier version.
         if tag_cuda(&build.build).is_none() {
             return;
         }
@@ -43,7 +43,7 @@ pub(super) fn other_build(
     }
 }
 
-fn advise(package: &Package, build: &Build, findings: &mut Findings) {
+fn advise(package: &FrameworkPackage, build: &Build, findings: &mut Findings) {
     let cuda = build.cuda.map(|cuda| format!(" (CUDA {cuda})")).unwrap_or_default();
     let name = &package.name;
     let version = &build.version;
@@ -66,27 +66,31 @@ fn advise(package: &Package, build: &Build, findings: &mut Findings) {
     findings.remedy("for this GPU and driver", text, Some(command));
 }
 
-/// Whether a build, and the torch under it, work with this GPU and driver.
+/// Whether a build and its torch dependency work with this GPU and driver.
 fn works(set: &FactSet, query: &Query<'_>, build: &Build) -> bool {
-    let torch = match set.frameworks.torch_under(build) {
+    let torch = match set.frameworks.torch_dependency(build) {
         Some(Ok(torch)) => Some(torch),
         Some(Err(_)) => return false,
         None => None,
     };
-    let own = UserSpace { cuda: native_cuda(set, query), by_package: false };
+    let native = UserSpace { cuda: native_cuda(set, query), by_package: false };
     let Some(cuda) = torch.map_or(build.cuda, |torch| torch.cuda) else { return false };
     let newest = newest_allowed(set, Some(build), cuda);
     let Some(family) = set.cuda.family(newest.major) else { return false };
-    let speaks_enough = |speaks: CudaVersion| {
-        if query.ptx_only { speaks >= newest } else { speaks.major >= newest.major }
+    let is_sufficient = |supported: CudaVersion| {
+        if query.ptx_only { supported >= newest } else { supported.major >= newest.major }
     };
-    let carried = own.cuda.is_some_and(speaks_enough) && query.driver.version >= family.driver_min;
+    let driver_ok =
+        native.cuda.is_some_and(is_sufficient) && query.driver.version >= family.driver_min;
     let runs = |build: &Build| {
-        let known = set.frameworks.coverage(&build.package, &build.version, cuda);
-        known.is_some_and(|known| {
-            let meets = meets(set, query, own, known.coverage, cuda);
-            matches!(meets, Meets::MachineCode | Meets::Support | Meets::Ptx)
+        let found = set.frameworks.coverage(&build.package, &build.version, cuda);
+        found.is_some_and(|found| {
+            let coverage_kind = gpu_coverage(set, query, native, found.coverage, cuda);
+            matches!(
+                coverage_kind,
+                GpuCoverage::MachineCode | GpuCoverage::Support | GpuCoverage::Ptx
+            )
         })
     };
-    carried && runs(build) && torch.is_none_or(runs)
+    driver_ok && runs(build) && torch.is_none_or(runs)
 }

@@ -1,26 +1,27 @@
-//! Does this driver carry the CUDA of a published build, and does the build carry code for the GPU?
+//! Does the driver support the CUDA of a published build, and does the build contain code for the
+//! GPU?
 
 mod advice;
 mod coverage;
 
-use super::cuda::{Need, driver_carries};
+use super::cuda::{CudaRequirement, driver_supports};
 use super::forward::UserSpace;
-use crate::check::context::Findings;
-use crate::check::query::{FrameworkNeed, Query, Wanted, tag_cuda};
+use crate::check::findings::Findings;
+use crate::check::query::{BuildChoice, FrameworkRequest, Query, tag_cuda};
 use crate::check::report::Verdict;
 use crate::framework::Build;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
     findings: &mut Findings,
 ) {
     let Some(need) = &query.framework else { return };
-    if let Wanted::WithoutCuda(tag) = &need.wanted {
+    if let BuildChoice::WithoutCuda(tag) = &need.build_choice {
         let subject = format!("{} {}", need.package.name, need.version);
         findings.reason(
             Verdict::Blocked,
@@ -32,8 +33,8 @@ pub(crate) fn judge(
         return;
     }
     assumptions(need, findings);
-    let name = name_of(need);
-    let works = match need.build.and_then(|build| set.frameworks.torch_under(build)) {
+    let name = display_name(need);
+    let works = match need.build.and_then(|build| set.frameworks.torch_dependency(build)) {
         Some(Ok(torch)) => on_torch(set, query, user_space, need, torch, findings),
         Some(Err(version)) => {
             findings.reason(
@@ -44,50 +45,52 @@ pub(crate) fn judge(
             );
             true
         }
-        None => judge_build(set, query, user_space, &Subject::of_need(need), findings),
+        None => evaluate_build(set, query, user_space, &CheckedBuild::from_request(need), findings),
     };
     if !works {
-        advice::other_build(set, query, need, findings);
+        advice::suggest_other_build(set, query, need, findings);
     }
 }
 
-/// What was taken for what the person left open.
-fn assumptions(need: &FrameworkNeed<'_>, findings: &mut Findings) {
+/// Reports assumptions about unspecified parts of the request.
+fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     let origin = &need.package.origin;
-    if need.wanted == Wanted::Plain
+    if need.build_choice == BuildChoice::Plain
         && let Some(note) = &need.package.plain_install_note
     {
         findings.reason(Verdict::Ok, "framework-extra-assumed", note.clone(), origin);
     }
-    if let Some(asked) = &need.version_assumed_from {
-        let text = format!("{} {asked} is taken as {}", need.package.name, need.version);
+    if let Some(requested) = &need.version_assumed_from {
+        let text = format!("{} {requested} is taken as {}", need.package.name, need.version);
         findings.reason(Verdict::Caveat, "framework-version-assumed", text, origin);
     }
     if need.build.is_none() {
-        let text =
-            format!("the data has no record of {}; its CUDA is read from its tag", name_of(need));
+        let text = format!(
+            "the data has no record of {}; its CUDA is read from its tag",
+            display_name(need)
+        );
         findings.reason(Verdict::Caveat, "framework-build-unlisted", text, origin);
     }
 }
 
-/// A framework on torch has code of its own: both must fit.
+/// A framework on torch has its own GPU code: both must work.
 fn on_torch(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
-    need: &FrameworkNeed<'_>,
+    need: &FrameworkRequest<'_>,
     torch: &Build,
     findings: &mut Findings,
 ) -> bool {
-    let name = name_of(need);
+    let name = display_name(need);
     let origin = need.build.map_or(&need.package.origin, |build| &build.origin);
     let text = format!("{name} needs torch {} and is judged by it", torch.version);
     findings.reason(Verdict::Ok, "framework-on-torch", text, origin);
-    let own = coverage::judge(
+    let own = coverage::evaluate(
         set,
         query,
         user_space,
-        &Subject {
+        &CheckedBuild {
             name,
             package: &need.package.name,
             version: &need.version,
@@ -97,7 +100,7 @@ fn on_torch(
         },
         findings,
     );
-    let subject = Subject {
+    let subject = CheckedBuild {
         name: format!("torch {}", torch.version),
         package: "torch",
         version: &torch.version,
@@ -105,29 +108,29 @@ fn on_torch(
         build: Some(torch),
         origin: &torch.origin,
     };
-    judge_build(set, query, user_space, &subject, findings) && own
+    evaluate_build(set, query, user_space, &subject, findings) && own
 }
 
-/// A build as the rules speak of it.
-pub(super) struct Subject<'a> {
+/// A build under evaluation.
+pub(super) struct CheckedBuild<'a> {
     name: String,
     package: &'a str,
     version: &'a crate::version::PackageVersion,
-    /// The lowest CUDA that it brings along.
+    /// The lowest CUDA that it installs.
     cuda: Option<CudaVersion>,
     build: Option<&'a Build>,
-    /// Of the build, or of its package where the data has no record of the build.
+    /// Origin of the build, or of its package if the data has no record of the build.
     origin: &'a Origin,
 }
 
-impl<'a> Subject<'a> {
-    fn of_need(need: &'a FrameworkNeed<'a>) -> Self {
-        let tagged = match &need.wanted {
-            Wanted::Named(tag) => tag_cuda(tag),
+impl<'a> CheckedBuild<'a> {
+    fn from_request(need: &'a FrameworkRequest<'a>) -> Self {
+        let tagged = match &need.build_choice {
+            BuildChoice::Named(tag) => tag_cuda(tag),
             _ => None,
         };
         Self {
-            name: name_of(need),
+            name: display_name(need),
             package: &need.package.name,
             version: &need.version,
             cuda: need.build.and_then(|build| build.cuda).or(tagged),
@@ -137,29 +140,35 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Whether the build works here.
-fn judge_build(
+/// Reports whether the build works.
+fn evaluate_build(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
-    subject: &Subject<'_>,
+    subject: &CheckedBuild<'_>,
     findings: &mut Findings,
 ) -> bool {
     let name = &subject.name;
     let origin = subject.origin;
     let need = subject.cuda.and_then(|cuda| {
-        // The installer takes the newest that the package allows.
+        // The installer picks the newest CUDA that the package allows.
         let newest = newest_allowed(set, subject.build, cuda);
         let range = if newest > cuda { format!("{cuda} to {newest}") } else { cuda.to_string() };
-        Need::of_framework(set, query.ptx_only, format!("{name} (CUDA {range})"), newest, origin)
+        CudaRequirement::from_framework(
+            set,
+            query.ptx_only,
+            format!("{name} (CUDA {range})"),
+            newest,
+            origin,
+        )
     });
     let Some(need) = need else {
         let text = format!("no source says which CUDA {name} brings along");
         findings.reason(Verdict::Unknown, "framework-cuda-unknown", text, origin);
         return true;
     };
-    let carried = driver_carries(set, query, user_space, &need, findings);
-    coverage::judge(set, query, user_space, subject, findings) && carried
+    let driver_ok = driver_supports(set, query, user_space, &need, findings);
+    coverage::evaluate(set, query, user_space, subject, findings) && driver_ok
 }
 
 /// The newest CUDA that a build accepts.
@@ -169,11 +178,11 @@ fn newest_allowed(set: &FactSet, build: Option<&Build>, cuda: CudaVersion) -> Cu
 }
 
 /// `torch 2.11.0 from the Python index`, `torch 2.11.0+cu128`, `jax[cuda12] 0.8.0`.
-fn name_of(need: &FrameworkNeed<'_>) -> String {
+fn display_name(need: &FrameworkRequest<'_>) -> String {
     let (package, version) = (&need.package.name, &need.version);
-    match &need.wanted {
-        Wanted::Named(tag) if tag_cuda(tag).is_none() => format!("{package}[{tag}] {version}"),
-        Wanted::Named(tag) => format!("{package} {version}+{tag}"),
+    match &need.build_choice {
+        BuildChoice::Named(tag) if tag_cuda(tag).is_none() => format!("{package}[{tag}] {version}"),
+        BuildChoice::Named(tag) => format!("{package} {version}+{tag}"),
         _ => format!("{package} {version} from the Python index"),
     }
 }

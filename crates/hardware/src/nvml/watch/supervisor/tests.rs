@@ -1,4 +1,4 @@
-//! The supervisor on children that are made up, at times that are made up.
+//! The supervisor with simulated children on a simulated clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,54 +10,54 @@ use farrier_fleet::health::signal::Signal;
 
 use super::*;
 use crate::nvml::watch::DriverCall;
-use crate::nvml::watch::prober::StartError;
-use crate::nvml::watch::wire::{GpuValues, Refusal, Values};
+use crate::nvml::watch::probe_child::StartError;
+use crate::nvml::watch::wire::{GpuValues, NvmlUnavailable, WireValues};
 
-/// What a child does when it is asked.
+/// How a child reacts to a request.
 #[derive(Debug, Clone, PartialEq)]
-enum Does {
+enum Behaviour {
     Answers,
     Refuses(NvmlStatus),
     Hangs,
     Dies,
-    Babbles,
-    IsOfAnotherBuild,
+    WritesGarbage,
+    OtherBuild,
 }
 
-/// All children of a test, and what they were asked.
+/// All children of a test, and the requests they got.
 #[derive(Default)]
-struct World {
-    /// What the next children do, one word a request; the last word goes on.
-    plans: RefCell<VecDeque<Vec<Does>>>,
-    asked: RefCell<Vec<String>>,
-    /// What each child was told to leave alone.
+struct FakeSpawner {
+    /// Behaviour of the next children, one entry per request; the last entry repeats.
+    plans: RefCell<VecDeque<Vec<Behaviour>>>,
+    requests: RefCell<Vec<String>>,
+    /// GPUs that each child has to skip.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
     alive: Cell<u32>,
-    /// The GPU that calls hang about.
-    hangs_about_gpu: Cell<Option<u32>>,
-    /// Whether a child that was killed goes.
+    /// The GPU that calls hang on.
+    hangs_on_gpu: Cell<Option<u32>>,
+    /// Whether a killed child exits.
     kill_works: Cell<bool>,
 }
 
-struct Fake {
-    world: Rc<World>,
-    plan: VecDeque<Does>,
+struct FakeChild {
+    spawner: Rc<FakeSpawner>,
+    plan: VecDeque<Behaviour>,
     is_hung: bool,
     is_gone: Cell<bool>,
     is_killed: bool,
 }
 
-impl Children for Rc<World> {
-    type Child = Fake;
+impl ProbeSpawner for Rc<FakeSpawner> {
+    type Child = FakeChild;
 
-    fn start(&mut self) -> Result<Fake, StartError> {
+    fn start(&mut self) -> Result<FakeChild, StartError> {
         let plan = self.plans.borrow_mut().pop_front().ok_or(StartError::NoPipes)?;
         self.started.set(self.started.get() + 1);
         self.alive.set(self.alive.get() + 1);
-        assert!(self.alive.get() <= 2, "never more than two");
-        Ok(Fake {
-            world: Rc::clone(self),
+        assert!(self.alive.get() <= 2, "at most two children");
+        Ok(FakeChild {
+            spawner: Rc::clone(self),
             plan: plan.into(),
             is_hung: false,
             is_gone: Cell::new(false),
@@ -66,10 +66,10 @@ impl Children for Rc<World> {
     }
 }
 
-impl Fake {
+impl FakeChild {
     fn go(&self) {
         if !self.is_gone.replace(true) {
-            self.world.alive.set(self.world.alive.get() - 1);
+            self.spawner.alive.set(self.spawner.alive.get() - 1);
         }
     }
 }
@@ -78,14 +78,14 @@ fn uuid() -> GpuUuid {
     GpuUuid("GPU-1".to_owned())
 }
 
-fn answer(line: &str) -> Answer {
-    let mut own = Values::default();
+fn response(line: &str) -> WatchResponse {
+    let mut own = WireValues::default();
     own.put(Signal::GpuTemperature, Reading::Value(40.0));
-    let values = GpuValues { gpu: uuid(), own, links: Vec::new(), trouble: None };
-    let mut answer = Answer { cpu_us: 7, ..Answer::empty() };
+    let values = GpuValues { gpu: uuid(), own, links: Vec::new(), failure: None };
+    let mut response = WatchResponse { cpu_us: 7, ..WatchResponse::empty() };
     if line.starts_with("inventory") {
-        answer.count = Some(Reading::Value(1));
-        answer.inventory = Some(vec![GpuIdentity {
+        response.count = Some(Reading::Value(1));
+        response.inventory = Some(vec![GpuIdentity {
             uuid: uuid(),
             index: 0,
             minor: None,
@@ -93,57 +93,60 @@ fn answer(line: &str) -> Answer {
             name: Some("H100".to_owned()),
         }]);
     } else {
-        answer.gpus.push(values);
+        response.gpus.push(values);
     }
-    answer
+    response
 }
 
-impl Prober for Fake {
-    fn ask(&mut self, line: &str, _: Duration, _: &AtomicBool) -> Asked {
-        self.world.asked.borrow_mut().push(line.split_whitespace().next().unwrap().to_owned());
-        if let Some(Request::Inventory(inventory)) = Request::of(line) {
-            self.world.avoided.borrow_mut().push(inventory.avoided);
+impl ProbeChild for FakeChild {
+    fn request(&mut self, line: &str, _: Duration, _: &AtomicBool) -> ProbeReply {
+        self.spawner.requests.borrow_mut().push(line.split_whitespace().next().unwrap().to_owned());
+        if let Some(WatchRequest::Inventory(inventory)) = WatchRequest::parse(line) {
+            self.spawner.avoided.borrow_mut().push(inventory.avoided);
         }
-        let does = match self.plan.len() {
+        let behaviour = match self.plan.len() {
             1 => self.plan[0].clone(),
             _ => self.plan.pop_front().unwrap(),
         };
-        let line_of = |answer: &Answer| Asked::Line(serde_json::to_vec(answer).unwrap());
-        match does {
-            Does::Answers => line_of(&answer(line)),
-            Does::Refuses(why) => {
+        let response_line =
+            |response: &WatchResponse| ProbeReply::Line(serde_json::to_vec(response).unwrap());
+        match behaviour {
+            Behaviour::Answers => response_line(&response(line)),
+            Behaviour::Refuses(why) => {
                 self.go();
-                let refusal = Some(Refusal::Refused(why));
-                line_of(&Answer { refusal, ..Answer::empty() })
+                let unavailable = Some(NvmlUnavailable::Refused(why));
+                response_line(&WatchResponse { unavailable, ..WatchResponse::empty() })
             }
-            Does::Hangs => {
+            Behaviour::Hangs => {
                 self.is_hung = true;
-                Asked::Late
+                ProbeReply::TimedOut
             }
-            Does::Dies => {
+            Behaviour::Dies => {
                 self.go();
-                Asked::Ended
+                ProbeReply::Exited
             }
-            Does::Babbles => Asked::Line(b"hello\n".to_vec()),
-            Does::IsOfAnotherBuild => line_of(&Answer { form: 1, ..answer(line) }),
+            Behaviour::WritesGarbage => ProbeReply::Line(b"hello\n".to_vec()),
+            Behaviour::OtherBuild => {
+                response_line(&WatchResponse { signals_hash: 1, ..response(line) })
+            }
         }
     }
 
-    fn idle(&mut self, _: Duration) -> bool {
+    fn wait_for_exit(&mut self, _: Duration) -> bool {
         self.is_gone.get()
     }
 
-    fn during(&self) -> DriverCall {
-        let gpu = self.world.hangs_about_gpu.get();
+    fn current_call(&self) -> DriverCall {
+        let gpu = self.spawner.hangs_on_gpu.get();
         let name = if gpu.is_some() { "nvmlDeviceGetName" } else { "nvmlInit_v2" };
         DriverCall { name: name.into(), gpu }
     }
 
-    fn complaint(&self) -> String {
+    fn stderr(&self) -> String {
         String::new()
     }
 
-    fn dismiss(&mut self) {
+    fn request_exit(&mut self) {
         if !self.is_hung {
             self.go();
         }
@@ -153,56 +156,56 @@ impl Prober for Fake {
         self.is_killed = true;
     }
 
-    fn ended(&mut self) -> Option<String> {
-        if self.is_killed && (!self.is_hung || self.world.kill_works.get()) {
+    fn exit_status(&mut self) -> Option<String> {
+        if self.is_killed && (!self.is_hung || self.spawner.kill_works.get()) {
             self.go();
         }
         self.is_gone.get().then(|| "signal: 9".to_owned())
     }
 }
 
-/// A supervisor, its world and its clock.
-struct Test {
-    world: Rc<World>,
-    supervisor: Supervisor<Rc<World>>,
+/// A supervisor with its children and its clock.
+struct Harness {
+    spawner: Rc<FakeSpawner>,
+    supervisor: Supervisor<Rc<FakeSpawner>>,
     now: Duration,
 }
 
-impl Test {
-    fn of(plans: &[&[Does]]) -> Self {
-        let world = Rc::new(World::default());
-        world.plans.replace(plans.iter().map(|plan| plan.to_vec()).collect());
+impl Harness {
+    fn new(plans: &[&[Behaviour]]) -> Self {
+        let spawner = Rc::new(FakeSpawner::default());
+        spawner.plans.replace(plans.iter().map(|plan| plan.to_vec()).collect());
         let deadlines = Deadlines {
             pace: Pace::Agent,
             answer: Duration::from_secs(5),
             start: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
         };
-        let supervisor = Supervisor::new(Rc::clone(&world), deadlines, Vec::new());
-        Self { world, supervisor, now: Duration::ZERO }
+        let supervisor = Supervisor::new(Rc::clone(&spawner), deadlines, Vec::new());
+        Self { spawner, supervisor, now: Duration::ZERO }
     }
 
-    /// Turns until `seconds`; everything that is said, in short, with its second.
-    fn until(&mut self, seconds: u64) -> Vec<String> {
-        let (mut said, end) = (Vec::new(), Duration::from_secs(seconds));
+    /// Steps until `seconds`. Returns all events in short form, prefixed with their time.
+    fn run_until(&mut self, seconds: u64) -> Vec<String> {
+        let (mut events, end) = (Vec::new(), Duration::from_secs(seconds));
         while self.now <= end {
-            let turn = self.supervisor.turn(self.now, &AtomicBool::new(false));
+            let step = self.supervisor.step(self.now, &AtomicBool::new(false));
             let at = self.now.as_secs_f64();
-            said.extend(turn.said.iter().map(|it| format!("{at} {}", short(it))));
-            assert!(turn.again_at >= self.now);
-            self.now = turn.again_at;
+            events.extend(step.events.iter().map(|event| format!("{at} {}", short(event))));
+            assert!(step.next_at >= self.now);
+            self.now = step.next_at;
         }
-        said
+        events
     }
 }
 
-fn short(said: &ProbeSaid) -> String {
-    match said {
-        ProbeSaid::Report(report) => {
+fn short(event: &ProbeEvent) -> String {
+    match event {
+        ProbeEvent::Report(report) => {
             let is_free = |sample: &&Sample| {
                 (sample.signal, &sample.reading) == (Signal::NodeCallsStuck, &Reading::Value(0.0))
             };
-            let samples = report.samples.iter().filter(|it| !is_free(it)).map(|sample| {
+            let samples = report.samples.iter().filter(|sample| !is_free(sample)).map(|sample| {
                 if let (Signal::NodeCallsStuck, Some(note)) = (sample.signal, &sample.note) {
                     return format!("{}: {note};", sample.subject);
                 }
@@ -216,22 +219,22 @@ fn short(said: &ProbeSaid) -> String {
             });
             format!("{:?} {}", report.tier, samples.collect::<Vec<_>>().join(" "))
         }
-        ProbeSaid::Hung { during, after, stuck } => {
+        ProbeEvent::Hung { during, after, stuck } => {
             format!("hung in {during} after {} s, stuck {stuck}", after.as_secs())
         }
-        ProbeSaid::Died { why } => format!("died: {why}"),
-        ProbeSaid::NoLibrary { why } => format!("no library: {why}"),
-        ProbeSaid::Refused { error } => format!("refused: {error}"),
-        ProbeSaid::Back => "back".to_owned(),
+        ProbeEvent::Died { why } => format!("died: {why}"),
+        ProbeEvent::NoLibrary { why } => format!("no library: {why}"),
+        ProbeEvent::Refused { error } => format!("refused: {error}"),
+        ProbeEvent::Recovered => "back".to_owned(),
     }
 }
 
 #[test]
-fn tiers_are_asked_when_they_are_due() {
-    let mut test = Test::of(&[&[Does::Answers]]);
-    let said = test.until(60);
+fn tiers_are_polled_when_due() {
+    let mut test = Harness::new(&[&[Behaviour::Answers]]);
+    let events = test.run_until(60);
     assert_eq!(
-        said[..5],
+        events[..5],
         [
             "0 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0",
             "0 Fast temperature_c=40",
@@ -240,48 +243,52 @@ fn tiers_are_asked_when_they_are_due() {
             "0 Rare temperature_c=40",
         ]
     );
-    let count =
-        |word: &str| test.world.asked.borrow().iter().filter(|asked| *asked == word).count();
+    let count = |word: &str| {
+        test.spawner.requests.borrow().iter().filter(|requests| *requests == word).count()
+    };
     let counts = ["inventory", "fast", "medium", "slow", "rare"].map(count);
     assert_eq!(counts, [1, 61, 7, 2, 1]);
-    assert_eq!(test.world.started.get(), 1);
+    assert_eq!(test.spawner.started.get(), 1);
 }
 
 #[test]
-fn a_hang_is_left_behind_and_another_child_goes_on() {
-    let mut test = Test::of(&[&[Does::Answers, Does::Answers, Does::Hangs], &[Does::Answers]]);
-    let said = test.until(0);
+fn hung_child_is_abandoned_and_replaced() {
+    let mut test = Harness::new(&[
+        &[Behaviour::Answers, Behaviour::Answers, Behaviour::Hangs],
+        &[Behaviour::Answers],
+    ]);
+    let events = test.run_until(0);
     assert_eq!(
-        said[2..],
+        events[2..],
         [
             "0 Fast temperature_c=? node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=? nvml_answers=0 probes_stuck=1",
             "0 hung in nvmlInit_v2 after 5 s, stuck 1",
         ]
     );
-    // The first is still stuck: the answers of the second do not mean that all is well.
-    let said = test.until(3);
+    // The first child is still stuck, so responses of the second do not mean recovery.
+    let events = test.run_until(3);
     assert_eq!(
-        said[0],
+        events[0],
         "1 Slow node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=1 nvml_answers=1 probes_stuck=1"
     );
-    assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
-    // It goes at last.
-    test.world.kill_works.set(true);
-    let said = test.until(6);
-    let place = said.iter().position(|said| said.ends_with("back")).unwrap();
+    assert!(!events.iter().any(|event| event.ends_with("back")), "{events:?}");
+    // The first child exits at last.
+    test.spawner.kill_works.set(true);
+    let events = test.run_until(6);
+    let position = events.iter().position(|event| event.ends_with("back")).unwrap();
     let free = "Fast nvml_answers=1 probes_stuck=0";
-    assert!(said[..place].iter().any(|said| said.ends_with(free)), "{said:?}");
-    assert_eq!(test.world.alive.get(), 1);
+    assert!(events[..position].iter().any(|event| event.ends_with(free)), "{events:?}");
+    assert_eq!(test.spawner.alive.get(), 1);
 }
 
 #[test]
-fn two_that_are_stuck_are_enough() {
-    let plans: &[&[Does]] = &[&[Does::Hangs], &[Does::Hangs], &[Does::Answers]];
-    let mut test = Test::of(plans);
-    let said = test.until(3600);
-    assert_eq!(test.world.started.get(), 2, "{said:?}");
+fn at_most_two_children_may_be_stuck() {
+    let plans: &[&[Behaviour]] = &[&[Behaviour::Hangs], &[Behaviour::Hangs], &[Behaviour::Answers]];
+    let mut test = Harness::new(plans);
+    let events = test.run_until(3600);
+    assert_eq!(test.spawner.started.get(), 2, "{events:?}");
     assert_eq!(
-        said,
+        events,
         [
             "0 Fast node: nvmlInit_v2 has not returned for 30 s; gpus_nvml=? nvml_answers=0 probes_stuck=1",
             "0 hung in nvmlInit_v2 after 30 s, stuck 1",
@@ -289,138 +296,147 @@ fn two_that_are_stuck_are_enough() {
             "1 hung in nvmlInit_v2 after 30 s, stuck 2",
         ]
     );
-    test.world.kill_works.set(true);
-    let said = test.until(3610);
-    assert!(said[0].ends_with("nvml_answers=0 probes_stuck=0"), "{said:?}");
-    assert!(said.iter().any(|said| said.ends_with("back")), "{said:?}");
-    assert_eq!((test.world.started.get(), test.world.alive.get()), (3, 1));
+    test.spawner.kill_works.set(true);
+    let events = test.run_until(3610);
+    assert!(events[0].ends_with("nvml_answers=0 probes_stuck=0"), "{events:?}");
+    assert!(events.iter().any(|event| event.ends_with("back")), "{events:?}");
+    assert_eq!((test.spawner.started.get(), test.spawner.alive.get()), (3, 1));
 }
 
 #[test]
-fn pauses_double_up_to_a_minute_and_are_short_again_after_a_good_one() {
-    let dying: &[Does] = &[Does::Dies];
+fn backoff_doubles_to_a_minute_and_resets_after_success() {
+    let dying: &[Behaviour] = &[Behaviour::Dies];
     let mut plans = vec![dying; 9];
-    plans.push(&[Does::Answers]);
-    let mut test = Test::of(&plans);
-    let said = test.until(1000);
-    let at: Vec<&str> = said
+    plans.push(&[Behaviour::Answers]);
+    let mut test = Harness::new(&plans);
+    let events = test.run_until(1000);
+    let at: Vec<&str> = events
         .iter()
-        .filter(|said| said.contains("died"))
-        .map(|said| said.split(' ').next().unwrap())
+        .filter(|event| event.contains("died"))
+        .map(|event| event.split(' ').next().unwrap())
         .collect();
     assert_eq!(at, ["0", "1", "3", "7", "15", "31", "63", "123", "183"]);
-    assert!(said.iter().any(|said| said == "243 back"), "{said:?}");
+    assert!(events.iter().any(|event| event == "243 back"), "{events:?}");
     assert_eq!(test.supervisor.backoff, BACKOFF_MIN);
 }
 
 #[test]
-fn nonsense_and_another_build_are_no_answers() {
-    let mut test = Test::of(&[&[Does::Babbles], &[Does::IsOfAnotherBuild], &[Does::Answers]]);
-    let said = test.until(5);
-    let died: Vec<&String> = said.iter().filter(|said| said.contains("died")).collect();
-    assert_eq!(died.len(), 2, "{said:?}");
-    assert!(died.iter().all(|said| said.contains("does not read")), "{died:?}");
-    assert!(said.iter().any(|said| said == "3 back"), "{said:?}");
-    assert_eq!(test.world.alive.get(), 1, "no child is left behind");
+fn malformed_output_and_other_builds_are_rejected() {
+    let mut test = Harness::new(&[
+        &[Behaviour::WritesGarbage],
+        &[Behaviour::OtherBuild],
+        &[Behaviour::Answers],
+    ]);
+    let events = test.run_until(5);
+    let died: Vec<&String> = events.iter().filter(|event| event.contains("died")).collect();
+    assert_eq!(died.len(), 2, "{events:?}");
+    assert!(died.iter().all(|event| event.contains("malformed output")), "{died:?}");
+    assert!(events.iter().any(|event| event == "3 back"), "{events:?}");
+    assert_eq!(test.spawner.alive.get(), 1, "no child is abandoned");
 }
 
 #[test]
-fn a_driver_that_goes_and_comes() {
-    let gone = Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED);
-    let mut test = Test::of(&[
-        &[Does::Answers, Does::Answers, gone.clone()],
+fn driver_unload_and_reload() {
+    let gone = Behaviour::Refuses(NvmlStatus::DRIVER_NOT_LOADED);
+    let mut test = Harness::new(&[
+        &[Behaviour::Answers, Behaviour::Answers, gone.clone()],
         std::slice::from_ref(&gone),
         std::slice::from_ref(&gone),
-        &[Does::Answers],
+        &[Behaviour::Answers],
     ]);
-    let said = test.until(8);
-    let refused: Vec<&String> = said.iter().filter(|said| said.contains("refused")).collect();
-    assert_eq!(refused.len(), 3, "{said:?}");
+    let events = test.run_until(8);
+    let refused: Vec<&String> = events.iter().filter(|event| event.contains("refused")).collect();
+    assert_eq!(refused.len(), 3, "{events:?}");
     assert!(
-        said.contains(
+        events.contains(
             &"0 Fast temperature_c=? gpus_nvml=? nvml_answers=0 probes_stuck=0".to_owned()
         )
     );
-    assert!(said.contains(&"7 back".to_owned()), "{said:?}");
-    assert!(said.contains(&"7 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0".to_owned()));
+    assert!(events.contains(&"7 back".to_owned()), "{events:?}");
+    assert!(events.contains(&"7 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0".to_owned()));
 }
 
 #[test]
-fn a_driver_that_appears_is_asked_at_once() {
-    let refuses: &[Does] = &[Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED)];
-    let mut test = Test::of(&[refuses, refuses, refuses, refuses, refuses, &[Does::Answers]]);
-    let said = test.until(10);
-    assert_eq!(test.world.started.get(), 4, "{said:?}");
-    // The next would be at 15 s, and the one after it at 31 s. The module is there a moment before it can be used.
-    assert!(test.supervisor.waits());
+fn new_driver_module_skips_the_backoff() {
+    let refuses: &[Behaviour] = &[Behaviour::Refuses(NvmlStatus::DRIVER_NOT_LOADED)];
+    let mut test =
+        Harness::new(&[refuses, refuses, refuses, refuses, refuses, &[Behaviour::Answers]]);
+    let events = test.run_until(10);
+    assert_eq!(test.spawner.started.get(), 4, "{events:?}");
+    // The next starts would be at 15 s and 31 s. The module appears a moment before it is usable.
+    assert!(test.supervisor.is_backing_off());
     test.now = Duration::from_secs(10);
-    test.supervisor.hurry(test.now);
-    let said = test.until(12);
-    assert_eq!(test.world.started.get(), 6, "{said:?}");
-    assert!(!test.supervisor.waits());
-    assert!(said.iter().any(|said| said.ends_with("back")), "{said:?}");
+    test.supervisor.retry_now(test.now);
+    let events = test.run_until(12);
+    assert_eq!(test.spawner.started.get(), 6, "{events:?}");
+    assert!(!test.supervisor.is_backing_off());
+    assert!(events.iter().any(|event| event.ends_with("back")), "{events:?}");
 }
 
 #[test]
-fn what_cannot_be_started_is_tried_again() {
-    let mut test = Test::of(&[]);
-    let said = test.until(4);
-    let died = said.iter().filter(|said| said.contains("died: it has no pipes")).count();
-    assert_eq!(died, 3, "{said:?}");
+fn failed_start_is_retried() {
+    let mut test = Harness::new(&[]);
+    let events = test.run_until(4);
+    let died =
+        events.iter().filter(|event| event.contains("died: no stdin or stdout pipe")).count();
+    assert_eq!(died, 3, "{events:?}");
 }
 
 #[test]
-fn what_was_missed_is_not_made_up_for() {
-    let mut test = Test::of(&[&[Does::Answers]]);
-    test.until(2);
-    // The machine slept.
+fn missed_polls_are_not_made_up_for() {
+    let mut test = Harness::new(&[&[Behaviour::Answers]]);
+    test.run_until(2);
+    // The machine was suspended.
     test.now = Duration::from_secs(500);
-    test.world.asked.borrow_mut().clear();
-    test.until(500);
-    assert_eq!(*test.world.asked.borrow(), ["fast", "medium", "slow"]);
+    test.spawner.requests.borrow_mut().clear();
+    test.run_until(500);
+    assert_eq!(*test.spawner.requests.borrow(), ["fast", "medium", "slow"]);
 }
 
 #[test]
-fn a_gpu_that_calls_hang_about_is_left_alone_for_a_while() {
-    let mut test = Test::of(&[
-        &[Does::Answers, Does::Hangs],
-        &[Does::Answers],
-        &[Does::Answers, Does::Hangs],
-        &[Does::Answers],
-        &[Does::Answers],
+fn gpu_with_hung_call_is_skipped_for_a_while() {
+    let mut test = Harness::new(&[
+        &[Behaviour::Answers, Behaviour::Hangs],
+        &[Behaviour::Answers],
+        &[Behaviour::Answers, Behaviour::Hangs],
+        &[Behaviour::Answers],
+        &[Behaviour::Answers],
     ]);
-    test.world.hangs_about_gpu.set(Some(3));
-    let said = test.until(400);
-    assert!(said.contains(&"0 hung in nvmlDeviceGetName of GPU 3 after 5 s, stuck 1".to_owned()));
-    assert!(said.contains(&"11 Medium temperature_c=40".to_owned()), "the others go on");
-    let world = Rc::clone(&test.world);
-    let avoided = || world.avoided.borrow().clone();
-    assert_eq!(avoided(), [vec![], vec![3]], "as long as the child is stuck");
-    assert!(said.contains(&"1 back".to_owned()), "{said:?}");
-    // The stuck one goes, and the GPU is asked about again: it hangs again.
-    test.world.kill_works.set(true);
-    let said = test.until(410);
+    test.spawner.hangs_on_gpu.set(Some(3));
+    let events = test.run_until(400);
+    assert!(events.contains(&"0 hung in nvmlDeviceGetName of GPU 3 after 5 s, stuck 1".to_owned()));
+    assert!(
+        events.contains(&"11 Medium temperature_c=40".to_owned()),
+        "the other GPUs are still monitored"
+    );
+    let spawner = Rc::clone(&test.spawner);
+    let avoided = || spawner.avoided.borrow().clone();
+    assert_eq!(avoided(), [vec![], vec![3]], "skipped as long as the child is stuck");
+    assert!(events.contains(&"1 back".to_owned()), "{events:?}");
+    // The stuck child exits and the GPU is read again; it hangs again.
+    test.spawner.kill_works.set(true);
+    let events = test.run_until(410);
     assert_eq!(avoided(), [vec![], vec![3], vec![], vec![3]]);
-    let place = |what: &str| said.iter().position(|said| said.contains(what));
-    assert!(place("hung in") < place("back"), "{said:?}");
-    // Five minutes later it does not.
-    let said = test.until(720);
+    let position = |what: &str| events.iter().position(|event| event.contains(what));
+    assert!(position("hung in") < position("back"), "{events:?}");
+    // Five minutes later it answers.
+    let events = test.run_until(720);
     assert_eq!(avoided().len(), 5);
     assert_eq!(avoided()[4], [0; 0]);
-    // It was not ill since: that no call is stuck any more is all that there is to say.
-    assert!(said.contains(&"701 Fast nvml_answers=1 probes_stuck=0".to_owned()), "{said:?}");
-    assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
-    assert_eq!(test.world.alive.get(), 1);
+    // There was no failure since, so the only news is that no call is stuck any more.
+    assert!(events.contains(&"701 Fast nvml_answers=1 probes_stuck=0".to_owned()), "{events:?}");
+    assert!(!events.iter().any(|event| event.ends_with("back")), "{events:?}");
+    assert_eq!(test.spawner.alive.get(), 1);
 }
 
 #[test]
-fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
-    let mut test = Test::of(&[&[Does::Answers]]);
+fn no_stuck_call_is_reported_once_per_gpu() {
+    let mut test = Harness::new(&[&[Behaviour::Answers]]);
     let mut free = 0;
     while test.now <= Duration::from_secs(120) {
-        let turn = test.supervisor.turn(test.now, &AtomicBool::new(false));
-        for said in &turn.said {
-            let ProbeSaid::Report(report) = said else { continue };
+        let step = test.supervisor.step(test.now, &AtomicBool::new(false));
+        for event in &step.events {
+            let ProbeEvent::Report(report) = event else { continue };
             let is_free = |sample: &&Sample| {
                 let no = (sample.signal, &sample.reading);
                 sample.subject.gpu().is_some()
@@ -428,38 +444,38 @@ fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
             };
             free += report.samples.iter().filter(is_free).count();
         }
-        test.now = turn.again_at;
+        test.now = step.next_at;
     }
-    assert_eq!(free, 1, "an agent before this one may have said that one is");
+    assert_eq!(free, 1, "a previous agent may have reported a stuck call");
 }
 
 #[test]
-fn two_that_cannot_be_killed_are_a_wedged_driver_until_they_go() {
+fn two_unkillable_children_mean_a_wedged_driver() {
     use farrier_facts::FactSet;
     use farrier_facts::xid::XidFacts;
     use farrier_fleet::health::{Batch, Engine, Moment, Rules};
-    let mut test = Test::of(&[&[Does::Hangs], &[Does::Hangs], &[Does::Answers]]);
+    let mut test = Harness::new(&[&[Behaviour::Hangs], &[Behaviour::Hangs], &[Behaviour::Answers]]);
     let facts = XidFacts::clone(&FactSet::embedded().xids);
     let mut engine = Engine::new(Rules::embedded().unwrap(), facts);
-    let mut until = |test: &mut Test, seconds: u64| {
+    let mut until = |test: &mut Harness, seconds: u64| {
         while test.now <= Duration::from_secs(seconds) {
-            let turn = test.supervisor.turn(test.now, &AtomicBool::new(false));
-            let samples = turn.said.into_iter().filter_map(|said| match said {
-                ProbeSaid::Report(report) => Some(report.samples),
+            let step = test.supervisor.step(test.now, &AtomicBool::new(false));
+            let samples = step.events.into_iter().filter_map(|event| match event {
+                ProbeEvent::Report(report) => Some(report.samples),
                 _ => None,
             });
             let batch = Batch { samples: samples.flatten().collect(), ..Batch::default() };
             let steady_ms = i64::try_from(test.now.as_millis()).unwrap();
             let wall = jiff::Timestamp::from_millisecond(steady_ms).unwrap();
             engine.observe(Moment { steady_ms, wall }, &batch);
-            test.now = turn.again_at;
+            test.now = step.next_at;
         }
-        let found = engine.findings().find(|it| it.code == "driver.wedged").cloned();
-        found.map(|it| (it.action, serde_json::to_string(&it.evidence).unwrap()))
+        let found = engine.findings().find(|finding| finding.code == "driver.wedged").cloned();
+        found.map(|finding| (finding.action, serde_json::to_string(&finding.evidence).unwrap()))
     };
     let (action, evidence) = until(&mut test, 60).expect("two are stuck");
     assert_eq!(action.to_string(), "reboot-node");
     assert!(evidence.contains("nvmlInit_v2 has not returned for 30 s"), "{evidence}");
-    test.world.kill_works.set(true);
+    test.spawner.kill_works.set(true);
     assert_eq!(until(&mut test, 120), None);
 }

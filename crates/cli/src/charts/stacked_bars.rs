@@ -1,0 +1,168 @@
+//! Stacked bar chart with a limit line. Pure.
+
+use super::axis::{WIDTH, coordinate, plain, ticks};
+use super::{Colour, escape};
+
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 44.0;
+const RIGHT: f64 = WIDTH - 8.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = HEIGHT - 40.0;
+/// Maximum width of a bar, however few there are.
+const MAX_WIDTH: f64 = 64.0;
+/// Width needed by the label under a bar.
+const LABEL_WIDTH: f64 = 24.0;
+
+/// Stacked bars under a limit.
+pub(crate) struct StackedBars<'a> {
+    pub(crate) title: &'a str,
+    /// Unit of the y axis.
+    pub(crate) unit: &'a str,
+    /// Title of the x axis.
+    pub(crate) each: &'a str,
+    /// Colour of each segment, from the bottom.
+    pub(crate) colours: &'a [Colour],
+    /// From left to right.
+    pub(crate) bars: Vec<StackedBar>,
+    /// Height and label of the limit line.
+    pub(crate) limit: (f64, String),
+}
+
+pub(crate) struct StackedBar {
+    /// Label under the bar, if it fits.
+    pub(crate) label: String,
+    /// Segments from the bottom, one per colour.
+    pub(crate) segments: Vec<f64>,
+    /// Height of the mark above the bar.
+    pub(crate) mark: f64,
+    /// Tooltip.
+    pub(crate) text: String,
+}
+
+pub(crate) fn stacked_bars(chart: &StackedBars) -> String {
+    let max = chart
+        .bars
+        .iter()
+        .map(|bar| bar.mark.max(bar.segments.iter().sum()))
+        .fold(chart.limit.0, f64::max);
+    let max = if max > 0.0 { max * 1.08 } else { 1.0 };
+    let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / max;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\" class=\"plot\"><title>{label}</title>\
+         <text class=\"tick\" x=\"0\" y=\"13\">{unit}</text>",
+        label = escape(chart.title),
+        unit = escape(chart.unit)
+    );
+    for value in ticks(max) {
+        svg.push_str(&format!(
+            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\"/>\
+             <text class=\"tick label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            LEFT - 6.0,
+            y(value) + 4.0,
+            plain(value),
+            at = y(value)
+        ));
+    }
+    let slot = (RIGHT - LEFT) / coordinate(chart.bars.len().max(1));
+    let width = (slot * 0.78).min(MAX_WIDTH);
+    let every = std::iter::successors(Some(1_usize), |every| every.checked_mul(2))
+        .find(|every| coordinate(*every) * slot >= LABEL_WIDTH)
+        .unwrap_or(1);
+    for (index, bar) in chart.bars.iter().enumerate() {
+        let middle = LEFT + slot * (coordinate(index) + 0.5);
+        svg.push_str(&draw_bar(bar, chart.colours, middle, width, y));
+        if index % every == 0 {
+            svg.push_str(&format!(
+                "<text class=\"tick middle\" x=\"{middle:.1}\" y=\"{:.1}\">{}</text>",
+                BOTTOM + 16.0,
+                escape(&bar.label)
+            ));
+        }
+    }
+    let at = y(chart.limit.0);
+    svg.push_str(&format!(
+        "<text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+         <path class=\"limit\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
+         <text class=\"label over limit-text\" x=\"{RIGHT}\" y=\"{:.1}\">{}</text></svg>\n",
+        f64::midpoint(LEFT, RIGHT),
+        HEIGHT - 6.0,
+        escape(chart.each),
+        at - 6.0,
+        escape(&chart.limit.1)
+    ));
+    svg
+}
+
+fn draw_bar(
+    bar: &StackedBar,
+    colours: &[Colour],
+    middle: f64,
+    width: f64,
+    y: impl Fn(f64) -> f64,
+) -> String {
+    let (left, right) = (middle - width / 2.0, middle + width / 2.0);
+    let mut svg = format!("<g class=\"column\"><title>{}</title>", escape(&bar.text));
+    let mut below = 0.0;
+    for (segment, colour) in bar.segments.iter().zip(colours) {
+        let (low, high) = (y(below), y(below + segment));
+        below += segment;
+        if low - high > 0.05 {
+            svg.push_str(&format!(
+                "<rect class=\"part {}\" x=\"{left:.1}\" y=\"{high:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
+                colour.class(),
+                low - high
+            ));
+        }
+    }
+    svg.push_str(&format!(
+        "<path class=\"range\" d=\"M{left:.1} {mark:.1}H{right:.1}M{middle:.1} {mark:.1}V{:.1}\"/></g>",
+        y(below),
+        mark = y(bar.mark)
+    ));
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(bars: u32, limit: f64) -> String {
+        let bar = |number: u32| StackedBar {
+            label: number.to_string(),
+            segments: vec![f64::from(number), 0.0, 2.0],
+            mark: f64::from(number) + 3.0,
+            text: "<t>".to_owned(),
+        };
+        stacked_bars(&StackedBars {
+            title: "t",
+            unit: "GiB",
+            each: "stage",
+            colours: &[Colour::Indigo, Colour::Sand, Colour::Teal],
+            bars: (0..bars).map(bar).collect(),
+            limit: (limit, "all".to_owned()),
+        })
+    }
+
+    #[test]
+    fn every_bar_is_drawn_and_labels_do_not_overlap() {
+        let svg = draw(64, 80.0);
+        assert_eq!(svg.matches("class=\"column\"").count(), 64);
+        // 508 / 64 is 8: every fourth bar has a label, and the axis has its title.
+        assert_eq!(svg.matches("tick middle").count(), 16 + 1);
+        assert!(!svg.contains("<t>") && !svg.contains("NaN"));
+        assert_eq!(draw(4, 80.0).matches("tick middle").count(), 4 + 1);
+    }
+
+    #[test]
+    fn heights_are_in_proportion() {
+        // The axis ends 8 % above the limit of 100, over 254 units of height: 63, and 2 above it.
+        let svg = draw(64, 100.0);
+        assert!(svg.contains(&format!("height=\"{:.1}\"", 254.0 * 63.0 / 108.0)), "{svg}");
+    }
+
+    #[test]
+    fn an_empty_chart_contains_no_nan() {
+        let svg = draw(0, 0.0);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Prints coverage gaps, rules that are warming up, and signals that this node's hardware lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrier_agent::status::Status;
+
+use super::print::heading;
+use crate::printer::Printer;
+
+pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+    list("Coverage gaps", &gaps(status), printer)?;
+    list("Warming up", &warming_up(status), printer)?;
+    if status.not_supported.is_empty() {
+        return Ok(());
+    }
+    // The list is long and never changes: the JSON has it.
+    let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
+    let what = match signals.len() {
+        1..=3 => signals.join(", "),
+        count => format!("{count} signals (--output json lists them)"),
+    };
+    printer.line("")?;
+    Ok(printer.line(&format!("Not supported by this node's hardware: {what}"))?)
+}
+
+/// Number of coverage gaps.
+pub(super) fn gap_count(status: &Status) -> usize {
+    gaps(status).len()
+}
+
+fn list(title: &str, lines: &[String], printer: &mut Printer) -> anyhow::Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    heading(title, printer)?;
+    for line in lines {
+        printer.paragraph("  -", 4, line)?;
+    }
+    Ok(())
+}
+
+fn gaps(status: &Status) -> Vec<String> {
+    let mut lines: Vec<String> = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
+    for skipped in status.not_checked.iter().flatten() {
+        lines.push(format!("{} [{}]", skipped.why, skipped.code));
+    }
+    match status.journal.damaged_lines {
+        0 => {}
+        1 => lines.push("1 journal line is damaged and lost".to_owned()),
+        count => {
+            lines.push(format!("{count} journal lines are damaged and lost"));
+        }
+    }
+    // One cause can blind many rules: print it once.
+    let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
+    for (code, rule) in &status.rules_blind {
+        for (cause, on) in &rule.causes {
+            let (parts, codes) = causes.entry(cause).or_default();
+            parts.extend(on.iter().map(String::as_str));
+            codes.push(code);
+        }
+    }
+    for (cause, (on, codes)) in causes {
+        let plural = if codes.len() == 1 { "has" } else { "have" };
+        let (on, rules) = (parts(&on), named(&codes));
+        lines.push(format!("{on}: {cause}; {rules} {plural} no data there"));
+    }
+    lines
+}
+
+fn warming_up(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for collector in status.collectors.iter().filter(|collector| collector.age_s.is_none()) {
+        lines.push(format!("{} has not run yet", collector.name));
+    }
+    if status.agent.is_some() && status.not_checked.is_none() {
+        lines.push("the node check has not run yet".to_owned());
+    }
+    if !status.rules_early.is_empty() {
+        let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
+        let waiting = match codes.len() {
+            1 => "waits for its window to fill",
+            _ => "wait for their windows to fill",
+        };
+        lines.push(format!("{} {waiting}", named(&codes)));
+    }
+    lines
+}
+
+/// The first few names, and the number of others.
+fn named(codes: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    let first = codes[..codes.len().min(SHOWN)].join(", ");
+    match codes.len().saturating_sub(SHOWN) {
+        0 => first,
+        1 => format!("{first} and 1 more rule (--output json lists them)"),
+        more => format!("{first} and {more} more rules (--output json lists them)"),
+    }
+}
+
+fn parts(on: &BTreeSet<&str>) -> String {
+    const SHOWN: usize = 4;
+    let first = on.iter().copied().take(SHOWN).collect::<Vec<_>>().join(", ");
+    match on.len() {
+        0 => "this node".to_owned(),
+        1..=SHOWN => first,
+        count => format!("{first} and {} more parts", count - SHOWN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use farrier_agent::brain::Inventory;
+    use farrier_agent::journal::{Fold, Recovery};
+    use farrier_agent::status::RuleBlind;
+
+    use super::*;
+
+    fn status() -> Status {
+        let inventory = Inventory::last(Path::new("/nonexistent"));
+        let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
+        status.not_seen.clear();
+        status
+    }
+
+    const LOST: &str = "NVML_ERROR_GPU_IS_LOST";
+
+    fn blind_rule(causes: &[(&str, &str)]) -> RuleBlind {
+        let causes: BTreeMap<String, BTreeSet<String>> = causes
+            .iter()
+            .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
+            .collect();
+        RuleBlind { parts: causes.len(), causes, why: String::new() }
+    }
+
+    #[test]
+    fn warming_up_is_listed_apart_from_coverage_gaps() {
+        let mut status = status();
+        status.rules_early.insert("gpu.slow".to_owned(), 8);
+        assert!(gaps(&status).is_empty());
+        assert_eq!(warming_up(&status), ["gpu.slow waits for its window to fill"]);
+        status.rules_early.insert("link.slow".to_owned(), 1);
+        let both = "gpu.slow, link.slow wait for their windows to fill";
+        assert_eq!(warming_up(&status), [both]);
+    }
+
+    #[test]
+    fn long_lists_are_truncated_with_a_count() {
+        let gpus = ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5"];
+        assert_eq!(parts(&gpus[..2].iter().copied().collect()), "GPU 0, GPU 1");
+        let six = "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more parts";
+        assert_eq!(parts(&gpus.into_iter().collect()), six);
+    }
+
+    #[test]
+    fn each_cause_is_listed_once_with_its_parts() {
+        let mut status = status();
+        status.journal.damaged_lines = 1;
+        status.rules_blind.insert("gpu.power".to_owned(), blind_rule(&[(LOST, "GPU 3")]));
+        let damaged = "1 journal line is damaged and lost";
+        let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power has no data there";
+        assert_eq!(gaps(&status), [damaged, one]);
+        for code in ["gpu.a", "gpu.b", "gpu.c"] {
+            status
+                .rules_blind
+                .insert(code.to_owned(), blind_rule(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
+        }
+        let more = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.a, gpu.b, gpu.c and 1 more rule \
+                    (--output json lists them) have no data there";
+        let other = "GPU 0: it hangs; gpu.a, gpu.b, gpu.c have no data there";
+        assert_eq!(gaps(&status)[1..], [more, other]);
+    }
+}

@@ -1,0 +1,293 @@
+//! The sample that is shown, in the same form for every source.
+
+use std::collections::BTreeMap;
+
+use farrier_agent::status::Verdict;
+use farrier_facts::node::{ReadError, Reading};
+use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Signal};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::limit::{self, Limit};
+
+/// Version of the document printed by `--output json`. Added fields do not change it.
+pub(super) const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DataSource {
+    /// NVML, queried by a child of this process.
+    Nvml,
+    /// The agent of this node.
+    Agent,
+}
+
+/// The source does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct SourceOutage {
+    pub(super) since: Timestamp,
+    pub(super) why: String,
+    pub(super) hint: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct NodeSample {
+    pub(super) v: u32,
+    #[serde(rename = "teller")]
+    pub(super) source: DataSource,
+    pub(super) node: Option<String>,
+    /// Time of the last values.
+    pub(super) at: Timestamp,
+    /// The agent's verdict.
+    pub(super) verdict: Option<Verdict>,
+    pub(super) driver: Option<String>,
+    pub(super) cuda: Option<String>,
+    #[serde(rename = "silence")]
+    pub(super) outage: Option<SourceOutage>,
+    pub(super) host: HostSample,
+    pub(super) gpus: Vec<GpuSample>,
+    /// `None` if unknown.
+    pub(super) processes: Option<Vec<ProcessSample>>,
+    /// `None` if the source evaluates no rules.
+    pub(super) findings: Option<Vec<FindingSample>>,
+    pub(super) jobs: Vec<JobSample>,
+    /// Coverage gaps.
+    pub(super) not_seen: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct HostSample {
+    /// Share of the CPU time of all cores.
+    pub(super) cpu_ratio: Reading<f64>,
+    /// Load average over 1, 5 and 15 minutes.
+    pub(super) load: Reading<[f64; 3]>,
+    pub(super) memory_total_bytes: Reading<f64>,
+    pub(super) memory_used_bytes: Reading<f64>,
+    pub(super) swap_used_bytes: Reading<f64>,
+}
+
+impl Default for HostSample {
+    fn default() -> Self {
+        let unread = || Reading::Unreadable(ReadError::NotReadYet);
+        Self {
+            cpu_ratio: unread(),
+            load: Reading::Unreadable(ReadError::NotReadYet),
+            memory_total_bytes: unread(),
+            memory_used_bytes: unread(),
+            swap_used_bytes: unread(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct GpuSample {
+    pub(super) identity: GpuIdentity,
+    /// By signal; a signal that was never reported is missing.
+    pub(super) readings: BTreeMap<Signal, Reading<f64>>,
+    pub(super) links: NvlinkStatus,
+    pub(super) performance_state: Reading<u32>,
+    pub(super) fan_percent: Reading<u32>,
+    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
+    pub(super) compute_mode: Reading<u32>,
+    /// 1 if a display is attached.
+    pub(super) display: Reading<u32>,
+    /// Worst severity of its faults, from the agent.
+    pub(super) worst: Option<Severity>,
+    /// What limits its speed.
+    pub(super) limit: Limit,
+}
+
+/// NVLink links of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub(super) struct NvlinkStatus {
+    /// Whether the links were read.
+    pub(super) is_known: bool,
+    pub(super) up: u32,
+    pub(super) down: u32,
+    /// Total bandwidth of the active links per direction; `None` if a link does not report its
+    /// speed.
+    pub(super) bytes_per_s: Option<f64>,
+}
+
+/// A reading that was never reported.
+static NOT_REPORTED: std::sync::LazyLock<Reading<f64>> =
+    std::sync::LazyLock::new(|| Reading::Unreadable(ReadError::unavailable("not reported")));
+
+impl GpuSample {
+    pub(super) fn new(identity: GpuIdentity) -> Self {
+        let unread = || Reading::Unreadable(ReadError::unavailable("not reported"));
+        Self {
+            identity,
+            readings: BTreeMap::new(),
+            links: NvlinkStatus::default(),
+            performance_state: unread(),
+            fan_percent: unread(),
+            compute_mode: unread(),
+            display: unread(),
+            worst: None,
+            limit: Limit::unknown("not read yet"),
+        }
+    }
+
+    pub(super) fn reading(&self, signal: Signal) -> &Reading<f64> {
+        self.readings.get(&signal).unwrap_or(&NOT_REPORTED)
+    }
+
+    pub(super) fn value(&self, signal: Signal) -> Option<f64> {
+        self.reading(signal).value().copied()
+    }
+
+    /// SM activity if the GPU reports it, else utilisation (share of time with a kernel running).
+    pub(super) fn busy(&self) -> &Reading<f64> {
+        match self.reading(Signal::GpuSmActive) {
+            measured @ Reading::Value(_) => measured,
+            _ => self.reading(Signal::GpuUtilisation),
+        }
+    }
+
+    /// Marks slow readings unreadable if the GPU no longer answers.
+    fn invalidate_stale(&mut self) {
+        if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
+            let why = why.clone();
+            for reading in [
+                &mut self.performance_state,
+                &mut self.fan_percent,
+                &mut self.compute_mode,
+                &mut self.display,
+            ] {
+                *reading = Reading::Unreadable(why.clone());
+            }
+            self.links = NvlinkStatus::default();
+        }
+    }
+
+    /// Sum of both directions.
+    pub(super) fn sum(&self, one: Signal, other: Signal) -> Reading<f64> {
+        let (one, other) = (self.reading(one).clone(), self.reading(other).clone());
+        one.and_then(|one| other.map(|other| one + other))
+    }
+
+    pub(super) fn nvlink(&self) -> Reading<f64> {
+        self.sum(Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive)
+    }
+
+    pub(super) fn pcie(&self) -> Reading<f64> {
+        self.sum(Signal::GpuPcieTransmit, Signal::GpuPcieReceive)
+    }
+}
+
+/// Context type: `C` compute, `G` graphics, `M` MPS.
+pub(super) type ContextLetter = char;
+
+/// A process on a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct ProcessSample {
+    pub(super) gpu: GpuUuid,
+    pub(super) pid: u32,
+    pub(super) kind: Option<ContextLetter>,
+    /// MIG GPU instance.
+    pub(super) instance: Option<u32>,
+    pub(super) user: Option<String>,
+    /// Owning job, pod, container or unit.
+    pub(super) job: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) memory_bytes: Option<u64>,
+    /// Share of GPU time with one of its kernels running.
+    pub(super) sm_ratio: Option<f64>,
+    /// Share of GPU time with memory reads or writes.
+    pub(super) memory_ratio: Option<f64>,
+    /// In units of one core.
+    pub(super) cpu_ratio: Option<f64>,
+    pub(super) host_memory_bytes: Option<u64>,
+    pub(super) elapsed_s: Option<u64>,
+}
+
+/// An open finding.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct FindingSample {
+    /// The affected GPU, if any.
+    pub(super) gpu: Option<GpuUuid>,
+    /// The subject, for people.
+    pub(super) on: String,
+    pub(super) code: String,
+    pub(super) severity: Severity,
+    pub(super) text: String,
+    pub(super) action: Action,
+    pub(super) since: Timestamp,
+}
+
+impl FindingSample {
+    pub(super) fn new(finding: &Finding, on: String) -> Self {
+        Self {
+            gpu: finding.subject.gpu().cloned(),
+            on,
+            code: finding.code.clone(),
+            severity: finding.severity,
+            text: finding.text.clone(),
+            action: finding.action,
+            since: finding.first_seen,
+        }
+    }
+}
+
+/// A job that reports to the agent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct JobSample {
+    pub(super) job: String,
+    pub(super) user: Option<String>,
+    pub(super) ranks: u32,
+    pub(super) phase: Option<String>,
+    pub(super) step: Option<u64>,
+    pub(super) step_s: Option<f64>,
+    pub(super) tokens_per_s: Option<f64>,
+    pub(super) loss: Option<f64>,
+}
+
+impl NodeSample {
+    pub(super) fn new(source: DataSource, at: Timestamp) -> Self {
+        Self {
+            v: VERSION,
+            source,
+            node: None,
+            at,
+            verdict: None,
+            driver: None,
+            cuda: None,
+            outage: None,
+            host: HostSample::default(),
+            gpus: Vec::new(),
+            processes: None,
+            findings: None,
+            jobs: Vec::new(),
+            not_seen: Vec::new(),
+        }
+    }
+
+    /// Classifies what limits each GPU.
+    pub(super) fn with_limits(mut self) -> Self {
+        for gpu in &mut self.gpus {
+            let is_in_use = self
+                .processes
+                .as_ref()
+                .map(|all| all.iter().any(|process| process.gpu == gpu.identity.uuid));
+            gpu.limit = limit::classify(gpu, is_in_use);
+            gpu.invalidate_stale();
+        }
+        self
+    }
+
+    /// Number of GPUs, for the header.
+    pub(super) fn gpu_count(&self) -> String {
+        match self.gpus.len() {
+            0 if self.outage.is_some() => "GPUs unknown".to_owned(),
+            1 => "1 GPU".to_owned(),
+            count => format!("{count} GPUs"),
+        }
+    }
+
+    /// Index of a GPU, or its UUID if it is not listed.
+    pub(super) fn gpu_name(&self, uuid: &GpuUuid) -> String {
+        let found = self.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);
+        found.map_or_else(|| uuid.0.clone(), |gpu| gpu.identity.index.to_string())
+    }
+}

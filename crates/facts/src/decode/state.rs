@@ -1,0 +1,107 @@
+//! Per-device state from earlier lines of the log. Bounded.
+
+use super::pci::PciAddress;
+
+/// A node has at most some tens of GPUs and switches; the oldest entry is evicted beyond this.
+const DEVICES: usize = 128;
+/// A GPU has at most 18 links.
+const LINKS: usize = 32;
+
+/// State of one device.
+#[derive(Debug, Clone)]
+pub(super) struct DeviceState {
+    address: PciAddress,
+    /// The last Xid other than 45 and 154.
+    pub(super) cause: Option<u32>,
+    /// The last recovery action reported by the driver.
+    pub(super) recovery: Option<u32>,
+    /// Link number and its count of relevant failures.
+    links: Vec<(u32, u32)>,
+}
+
+impl DeviceState {
+    pub(super) fn new(address: PciAddress) -> Self {
+        Self { address, cause: None, recovery: None, links: Vec::new() }
+    }
+
+    /// Counts a link failure and returns the total.
+    pub(super) fn count_link_failure(&mut self, link: u32) -> u32 {
+        if let Some((_, count)) = self.links.iter_mut().find(|(known, _)| *known == link) {
+            *count = count.saturating_add(1);
+            return *count;
+        }
+        if self.links.len() == LINKS {
+            self.links.remove(0);
+        }
+        self.links.push((link, 1));
+        1
+    }
+}
+
+/// NVIDIA devices that occurred in the log.
+#[derive(Debug, Default)]
+pub(super) struct LogState {
+    devices: Vec<DeviceState>,
+    /// The last SXid, to recognise its continuation lines.
+    pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
+    /// Line of the last kernel oops; the location follows on later lines.
+    pub(super) oops: Option<u64>,
+    /// The GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a sentence that ends on a later line.
+    pub(super) named_gpu: Option<(u64, PciAddress)>,
+}
+
+impl LogState {
+    /// The state of the device at an address, created if missing.
+    pub(super) fn device(&mut self, address: PciAddress) -> &mut DeviceState {
+        let address = address.without_function();
+        let index = self.devices.iter().position(|device| device.address == address);
+        let index = index.unwrap_or_else(|| {
+            if self.devices.len() == DEVICES {
+                self.devices.remove(0);
+            }
+            self.devices.push(DeviceState::new(address));
+            self.devices.len() - 1
+        });
+        &mut self.devices[index]
+    }
+
+    /// Whether the log has identified this device as NVIDIA's.
+    pub(super) fn is_nvidia_device(&self, address: PciAddress) -> bool {
+        self.devices.iter().any(|device| device.address.is_same_device(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_bounded() {
+        let mut state = LogState::default();
+        for bus in 0..=255_u32 {
+            let address: PciAddress = format!("0000:{bus:02x}:00").parse().unwrap();
+            let device = state.device(address);
+            for link in 0..100 {
+                device.count_link_failure(link);
+            }
+            assert!(device.links.len() <= LINKS);
+        }
+        assert_eq!(state.devices.len(), DEVICES);
+        assert!(state.is_nvidia_device("0000:ff:00.0".parse().unwrap()));
+        assert!(!state.is_nvidia_device("0000:00:00.0".parse().unwrap()));
+    }
+
+    #[test]
+    fn counts_failures_per_link() {
+        let mut state = LogState::default();
+        let device = state.device("17:00".parse().unwrap());
+        assert_eq!(
+            [
+                device.count_link_failure(3),
+                device.count_link_failure(4),
+                device.count_link_failure(3)
+            ],
+            [1, 1, 2]
+        );
+    }
+}

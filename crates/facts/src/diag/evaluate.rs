@@ -1,0 +1,176 @@
+//! Evaluates test results.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::baseline::Baseline;
+use super::test::{Outcome, Test, Unit};
+
+/// Grade of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grade {
+    Pass,
+    /// Not tested, which does not mean healthy.
+    NotRun,
+    /// Correct, but too slow.
+    Degraded,
+    /// Wrong result or no result.
+    Fail,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Pass => "pass",
+            Self::NotRun => "not run",
+            Self::Degraded => "degraded",
+            Self::Fail => "fail",
+        })
+    }
+}
+
+/// Values of passed runs of this GPU with the same driver, oldest first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct History<'a>(pub &'a [f64]);
+
+/// Minimum number of runs for a typical value.
+pub const HISTORY_MIN_RUNS: usize = 3;
+
+/// Number of first and of newest runs considered.
+const HISTORY_WINDOW: usize = 10;
+
+/// Relative loss against the typical value that counts as a regression: `SuperBench`'s margin for
+/// baselines.
+pub const REGRESSION_MARGIN: f64 = 0.05;
+
+/// Wider margin for launch times, which depend on the host and vary with its load.
+const LAUNCH_REGRESSION_MARGIN: f64 = 0.5;
+
+impl History<'_> {
+    /// The better of the medians of the first and of the newest runs, so that a slow decay does not
+    /// lower the reference. `None` with too few runs.
+    pub fn typical(self, unit: Unit) -> Option<f64> {
+        if self.0.len() < HISTORY_MIN_RUNS {
+            return None;
+        }
+        let part = HISTORY_WINDOW.min(self.0.len());
+        let first = median(&self.0[..part])?;
+        let newest = median(&self.0[self.0.len() - part..])?;
+        Some(if unit == Unit::Us { first.min(newest) } else { first.max(newest) })
+    }
+}
+
+/// Grade of a result, with the reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TestVerdict {
+    pub grade: Grade,
+    /// The reason, also for a pass.
+    pub why: String,
+    /// Minimum of the part; `None` if unknown.
+    pub least: Option<Baseline>,
+    /// Typical value of this GPU; `None` with too few runs.
+    pub usual: Option<f64>,
+}
+
+/// Evaluates one result.
+pub fn evaluate(
+    test: Test,
+    outcome: &Outcome,
+    least: Option<Baseline>,
+    history: History<'_>,
+) -> TestVerdict {
+    let usual = history.typical(test.unit());
+    let (grade, why) = match outcome {
+        Outcome::NotRun { why } | Outcome::Unsupported { why } => (Grade::NotRun, why.clone()),
+        Outcome::Failed { why } => (Grade::Fail, why.clone()),
+        Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
+        Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
+        Outcome::Done { value: Some(value), .. } if !value.is_finite() || *value <= 0.0 => {
+            (Grade::Fail, format!("measured {value} {}, which is impossible", test.unit()))
+        }
+        Outcome::Done { value: Some(value), samples, .. } => {
+            let decay = if test == Test::Soak { throughput_decay(samples) } else { None };
+            decay.unwrap_or_else(|| compare(test, *value, least.as_ref(), usual))
+        }
+    };
+    TestVerdict { grade, why, least, usual }
+}
+
+/// Detects throughput that decays under load. Skips the first eighth, when the GPU is cool and
+/// clocks are high.
+fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
+    let part = (samples.len() / 8).max(1);
+    let first = median(samples.get(part..part * 3)?)?;
+    let last = median(samples.get(samples.len().checked_sub(part * 2)?..)?)?;
+    let ratio = last / first;
+    let why = format!("throughput fell to {:.1} % of its initial value", ratio * 100.0);
+    (samples.len() >= 8 && ratio < 1.0 - REGRESSION_MARGIN).then_some((Grade::Degraded, why))
+}
+
+/// The median; `None` of an empty slice.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
+    Some(f64::midpoint(sorted[low], sorted[high]))
+}
+
+fn compare(
+    test: Test,
+    value: f64,
+    least: Option<&Baseline>,
+    usual: Option<f64>,
+) -> (Grade, String) {
+    let unit = test.unit();
+    if unit == Unit::Gb {
+        return (Grade::Pass, "all bytes read back as written".to_owned());
+    }
+    let is_time = unit == Unit::Us;
+    // Ratio to the reference. For times, lower is better.
+    let reached = |reference: f64| if is_time { reference / value } else { value / reference };
+    let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
+    let loss = if is_time { LAUNCH_REGRESSION_MARGIN } else { REGRESSION_MARGIN };
+    let mut below = Vec::new();
+    let mut sufficient = Vec::new();
+    match least {
+        Some(least) => {
+            let share = reached(least.value);
+            let figure = three_digits(least.value);
+            let comparison =
+                format!("{} of the minimum for this part, {figure} {unit}", percent(share));
+            if share < 1.0 { below.push(comparison) } else { sufficient.push(comparison) }
+        }
+        None => sufficient.push("no baseline to compare with".to_owned()),
+    }
+    if let Some(usual) = usual {
+        let ratio = reached(usual);
+        let comparison = format!(
+            "{} of the typical value of this GPU, {} {unit}",
+            percent(ratio),
+            three_digits(usual)
+        );
+        if ratio < 1.0 - loss {
+            below.push(format!("{comparison} (after a hardware change: --forget-history)"));
+        } else {
+            sufficient.push(comparison);
+        }
+    }
+    if below.is_empty() {
+        (Grade::Pass, sufficient.join("; "))
+    } else {
+        (Grade::Degraded, below.join("; "))
+    }
+}
+
+/// Three significant digits, the precision of such a measurement.
+fn three_digits(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}

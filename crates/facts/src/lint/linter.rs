@@ -1,0 +1,345 @@
+//! Applies the rules to what the language scanners find.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::allow::{Directive, directive};
+use super::finding::Finding;
+use super::{power_claim, step_count, typo};
+use crate::setting::{
+    CodePattern, KeyList, KeyRule, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
+    ValueTest, VariableRule,
+};
+
+/// Maximum nesting of languages, such as Python in a here-document in a manifest.
+const MAX_NESTING: u32 = 6;
+
+/// How a text accesses a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Set,
+    Read,
+}
+
+/// Applies rules and collects findings.
+pub(super) struct Linter<'a> {
+    pub(super) facts: &'a SettingFacts,
+    codes: BTreeSet<&'a str>,
+    findings: Vec<Finding>,
+    allowed: BTreeSet<(u32, String)>,
+    /// Comments by line, for rules on claims.
+    comments: BTreeMap<u32, String>,
+    /// Power limits set, by line.
+    power_limits: BTreeMap<u32, Vec<String>>,
+    /// Cache of spelling corrections.
+    corrections: HashMap<(&'a str, String), Option<&'a str>>,
+    depth: u32,
+    /// Whether the current place is conditional.
+    pub(super) guarded: bool,
+}
+
+/// Values for the placeholders of a verdict.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MessageArgs<'t> {
+    pub(super) name: &'t str,
+    pub(super) value: &'t str,
+    pub(super) near: &'t str,
+}
+
+impl<'a> Linter<'a> {
+    pub(super) fn new(facts: &'a SettingFacts) -> Self {
+        Self {
+            facts,
+            codes: facts.codes(),
+            findings: Vec::new(),
+            allowed: BTreeSet::new(),
+            comments: BTreeMap::new(),
+            power_limits: BTreeMap::new(),
+            corrections: HashMap::new(),
+            depth: 0,
+            guarded: false,
+        }
+    }
+
+    /// Enters a nested language; false at the nesting limit.
+    pub(super) fn enter(&mut self) -> bool {
+        if self.depth == MAX_NESTING {
+            return false;
+        }
+        self.depth += 1;
+        true
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Processes a comment, which may suppress findings on its line and the next.
+    pub(super) fn comment(&mut self, line: u32, text: &str) {
+        match directive(text, &self.codes) {
+            Some(Directive::Allow(code)) => {
+                self.allowed.insert((line, code.clone()));
+                self.allowed.insert((line.saturating_add(1), code));
+            }
+            Some(Directive::Malformed(why)) => {
+                self.report_pattern_with(
+                    CodePattern::AllowMalformed,
+                    line,
+                    MessageArgs { name: &why, ..MessageArgs::default() },
+                );
+            }
+            None => {
+                self.comments.insert(line, text.to_ascii_lowercase());
+            }
+        }
+    }
+
+    /// Reports a pattern found by code.
+    pub(super) fn report_pattern(&mut self, shape: CodePattern, line: u32) {
+        self.report_pattern_with(shape, line, MessageArgs::default());
+    }
+
+    fn report_pattern_with(&mut self, shape: CodePattern, line: u32, args: MessageArgs<'_>) {
+        if let Some(verdict) = self.facts.pattern(shape) {
+            self.report(verdict, line, args);
+        }
+    }
+
+    /// Checks a variable that is set or read.
+    pub(super) fn variable(
+        &mut self,
+        place: SettingSource,
+        line: u32,
+        name: &str,
+        value: Option<&str>,
+        access: Access,
+    ) {
+        step_count::step();
+        let facts = self.facts;
+        let guarded = self.guarded;
+        let applies = |rule: &&VariableRule| {
+            rule_applies(rule, place, name, value, access) && !(rule.unless_guarded && guarded)
+        };
+        for rule in facts.variable.iter().filter(applies) {
+            let value = value.unwrap_or_default();
+            self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
+        }
+        for space in &facts.namespace {
+            self.check_namespace(space, line, name);
+        }
+        if access == Access::Set
+            && let Some(value) = value
+        {
+            for list in
+                facts.key_list.iter().filter(|list| list.variables.iter().any(|v| v == name))
+            {
+                self.key_list(list, line, value);
+            }
+        }
+    }
+
+    fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
+        let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
+        let is_listed = |names: &[String]| names.iter().any(|real| real == name);
+        if !name.starts_with(&space.prefix)
+            || has_rule
+            || is_listed(&space.names)
+            || is_listed(&space.others)
+        {
+            return;
+        }
+        let names = space.names.iter().map(String::as_str);
+        let find = || typo::correction(name, &space.prefix, names);
+        let correction =
+            *self.corrections.entry((&space.prefix, name.to_owned())).or_insert_with(find);
+        if correction.is_some() || space.complete {
+            let near = correction.unwrap_or("a name of the documentation");
+            self.report(&space.verdict, line, MessageArgs { name, value: "", near });
+        }
+    }
+
+    /// Checks the value of an allocator variable: `key:value,key:[value,value]`.
+    fn key_list(&mut self, list: &'a KeyList, line: u32, text: &str) {
+        let key_named = |name: &str| list.keys.iter().find(|known| known.name == name);
+        for item in items(text) {
+            let Some((key, value)) = item.split_once(':').map(trimmed) else {
+                // PyTorch takes the whole item for a key, which does not exist.
+                if let Some((key, value)) = item.split_once('=').map(trimmed)
+                    && key_named(key).is_some()
+                {
+                    let near = format!("{key}:{value}");
+                    self.report(
+                        &list.malformed,
+                        line,
+                        MessageArgs { name: item, value, near: &near },
+                    );
+                }
+                continue;
+            };
+            let Some(rule) = key_named(key) else {
+                if list.open_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
+                    continue;
+                }
+                let names = || list.keys.iter().map(|key| key.name.as_str());
+                let all = names().collect::<Vec<_>>().join("`, `");
+                let near = typo::correction(key, "", names()).unwrap_or(&all);
+                self.report(&list.unknown, line, MessageArgs { name: key, value, near });
+                continue;
+            };
+            if !rule.values.is_empty() && !rule.values.iter().any(|real| real == value) {
+                let ignoring_case =
+                    rule.values.iter().find(|real| real.eq_ignore_ascii_case(value));
+                let near = ignoring_case.or(rule.values.first()).map_or("", String::as_str);
+                self.report(&list.bad_value, line, MessageArgs { name: key, value, near });
+            }
+            if is_too_small(rule, value, text) {
+                self.report(&list.too_small, line, MessageArgs { name: key, value, near: "" });
+            }
+        }
+    }
+
+    /// Checks a command.
+    pub(super) fn command(&mut self, line: u32, words: &[&str]) {
+        let Some((program, arguments)) = words.split_first() else { return };
+        step_count::steps(words.len());
+        let program = program.rsplit('/').next().unwrap_or(program);
+        let facts = self.facts;
+        for rule in facts.command.iter().filter(|rule| rule.program == program) {
+            for value in values_of(&rule.option, arguments) {
+                let is_accepted = |word: &str| rule.words.iter().any(|accepted| accepted == word);
+                let unknown = value.split(',').map(str::trim).find(|word| {
+                    !word.is_empty() && !word.contains(['$', '{', '}']) && !is_accepted(word)
+                });
+                if let Some(name) = unknown {
+                    self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
+                }
+            }
+        }
+        if program == "nvidia-smi" {
+            for option in ["-pl", "--power-limit"] {
+                for value in values_of(option, arguments) {
+                    self.power_limits.entry(line).or_default().push(value.to_owned());
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, verdict: &LintVerdict, line: u32, args: MessageArgs<'_>) {
+        step_count::step();
+        let fill = |text: &str| {
+            text.replace("{name}", args.name)
+                .replace("{value}", args.value)
+                .replace("{near}", args.near)
+        };
+        self.findings.push(Finding {
+            cell: None,
+            line: Some(line),
+            code: verdict.code.clone(),
+            class: verdict.class,
+            level: verdict.level(),
+            text: fill(&verdict.truth),
+            replacement: verdict.replacement.as_deref().map(fill),
+            source: verdict.origin.line(),
+            unverified: verdict.unverified.clone(),
+        });
+    }
+
+    /// All findings that no comment suppresses, sorted by line.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        let claims = power_claim::wrong_claims(self.facts, &self.power_limits, &self.comments);
+        for (line, value, verdict) in claims {
+            self.report(verdict, line, MessageArgs { value: &value, ..MessageArgs::default() });
+        }
+        let allowed = &self.allowed;
+        self.findings.retain(|finding| {
+            finding.line.is_none_or(|line| !allowed.contains(&(line, finding.code.clone())))
+        });
+        self.findings.sort_by(|a, b| (a.line, &a.code, &a.text).cmp(&(b.line, &b.code, &b.text)));
+        self.findings.dedup();
+        self.findings
+    }
+}
+
+fn rule_applies(
+    rule: &VariableRule,
+    place: SettingSource,
+    name: &str,
+    value: Option<&str>,
+    access: Access,
+) -> bool {
+    if !rule.names.iter().any(|known| known == name)
+        || !(rule.places.is_empty() || rule.places.contains(&place))
+    {
+        return false;
+    }
+    match (&rule.value, access) {
+        (None, Access::Set) => true,
+        // Reading an old name may be for compatibility; reading a fake one is not.
+        (None, Access::Read) => rule.verdict.class == LintClass::Fake,
+        (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
+        (Some(_), Access::Read) => false,
+    }
+}
+
+fn value_matches(test: &ValueTest, value: &str) -> bool {
+    if value.is_empty() {
+        return false;
+    }
+    match test {
+        ValueTest::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
+        ValueTest::NotOneOf(words) => !words.iter().any(|word| word == value),
+        ValueTest::BeginsWithout(beginning) => !value.starts_with(beginning.as_str()),
+        ValueTest::Below(least) => value.parse::<f64>().is_ok_and(|number| number < *least),
+        ValueTest::Outside(from, to) => {
+            value.parse::<f64>().is_ok_and(|number| number < *from || number > *to)
+        }
+    }
+}
+
+/// Whether a number is below the key's minimum and no other key changes that minimum.
+fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
+    let changed = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
+    let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
+    !changed && key.least.is_some_and(below)
+}
+
+fn trimmed<'t>((key, value): (&'t str, &'t str)) -> (&'t str, &'t str) {
+    (key.trim(), value.trim())
+}
+
+/// The items of `key:value,key:[value,value]`.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    let parts = text.split(move |c: char| {
+        inside = (inside || c == '[') && c != ']';
+        c == ',' && !inside
+    });
+    parts.map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// The values of `option`, as `--option=value` or `--option value`.
+fn values_of<'t>(option: &str, arguments: &[&'t str]) -> impl Iterator<Item = &'t str> {
+    arguments.iter().enumerate().filter_map(move |(at, word)| {
+        if *word == option {
+            return arguments.get(at + 1).copied();
+        }
+        word.strip_prefix(option)?.strip_prefix('=')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bracketed_lists_are_one_value() {
+        let found: Vec<_> = items("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
+        assert_eq!(found, ["a:1", "roundup:[64:8,256:4,>:1]", "b:x", "nonsense", "c:"]);
+    }
+
+    #[test]
+    fn finds_both_forms_of_option_values() {
+        let found: Vec<_> =
+            values_of("--format", &["--format=csv", "--format", "json", "--formatted=x"]).collect();
+        assert_eq!(found, ["csv", "json"]);
+    }
+}

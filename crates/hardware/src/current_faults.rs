@@ -1,0 +1,22 @@
+//! One-shot view of faults around the GPUs: ports that are down, Xids of this boot.
+
+use farrier_facts::node::{HostHealth, PortHealth, Reading};
+
+use crate::host::nics;
+use crate::kmsg;
+use crate::root::Root;
+
+pub(crate) fn read(root: &Root) -> HostHealth {
+    HostHealth { ports: ports(root), xid_lines: xid_lines(root) }
+}
+
+fn ports(root: &Root) -> Reading<Vec<PortHealth>> {
+    nics::read_once(root)
+}
+
+/// Lines that name an Xid. Other kernel messages may be private and are not captured.
+fn xid_lines(root: &Root) -> Reading<Vec<String>> {
+    root.extract_log("/dev/kmsg", |log| {
+        kmsg::lines(&log, |line| memchr::memmem::find(line, b"Xid").is_some())
+    })
+}

@@ -1,0 +1,102 @@
+//! Reads everything that a plan needs.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::{ReadError, Reading};
+use farrier_facts::tune::{
+    Choice, ENVIRONMENTS, HUGEPAGES_FILE, PERSISTENCED, Profile, Readings, SettingKind,
+};
+
+use super::{files, service};
+use crate::nvml::GpuControls;
+use crate::root::Root;
+use crate::{containers, driver, packages};
+
+const CPUS: &str = "/sys/devices/system/cpu";
+const APT: &str = "/etc/apt/apt.conf.d";
+
+/// Reads what the settings of a profile need. `is_machine`: services can be started.
+pub fn read_settings(
+    root: &Root,
+    controls: &mut GpuControls,
+    profile: &Profile,
+    is_machine: bool,
+) -> Readings {
+    let hidden = host_hidden_reason(root);
+    let kinds =
+        profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
+    let paths = kinds.filter_map(|kind| kind.file());
+    let file = |path: String| {
+        // Job environment files may well be the container's own.
+        let read = if path.starts_with(ENVIRONMENTS) || hidden.is_none() {
+            files::read(root, &path)
+        } else {
+            hidden_from_container(hidden)
+        };
+        (path, read)
+    };
+    let files = paths.map(file).collect();
+    Readings {
+        gpus: controls.list(),
+        governors: governors(root),
+        hugepages: files::read_choice(root, HUGEPAGES_FILE, None),
+        files,
+        packages: hidden
+            .map_or_else(|| packages::with_architectures(root), |_| hidden_from_container(hidden)),
+        has_apt: hidden.map_or_else(|| root.exists(APT), |_| hidden_from_container(hidden)),
+        persistenced: hidden.map_or_else(
+            || service::read(root, PERSISTENCED, is_machine),
+            |_| hidden_from_container(hidden),
+        ),
+        can_start_services: is_machine,
+        module_parameters: driver::read(root).parameters,
+    }
+}
+
+/// Why the host's files are not visible: a container has its own.
+fn host_hidden_reason(root: &Root) -> Option<&'static str> {
+    (containers::inside(root) == Reading::Value(true)).then_some(
+        "this is a container, the host's files are not visible; pass the host's root with --root",
+    )
+}
+
+fn hidden_from_container<T>(why: Option<&'static str>) -> Reading<T> {
+    Reading::Unreadable(ReadError::unavailable(why.unwrap_or_default()))
+}
+
+/// A cpufreq policy covers one CPU or several; a host without policies has one file per CPU.
+fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
+    let policies = dirs(root, &format!("{CPUS}/cpufreq"), "policy");
+    let dirs = match policies {
+        Reading::Value(dirs) if !dirs.is_empty() => Reading::Value(dirs),
+        Reading::Unreadable(why) => Reading::Unreadable(why),
+        _ => dirs(root, CPUS, "cpu")
+            .map(|cpus| cpus.into_iter().map(|cpu| format!("{cpu}/cpufreq")).collect()),
+    };
+    dirs.map(|dirs| {
+        let read = |dir: String| {
+            let path = format!("{dir}/scaling_governor");
+            let list = format!("{dir}/scaling_available_governors");
+            match files::read_choice(root, &path, Some(&list)) {
+                Reading::Value(choice) => Some((path, choice)),
+                // A CPU without a governor has nothing to set.
+                Reading::Absent => None,
+                Reading::Unreadable(why) => {
+                    let current = Reading::Unreadable(why);
+                    Some((path, Choice { current, available: Reading::Absent }))
+                }
+            }
+        };
+        dirs.into_iter().filter_map(read).collect()
+    })
+}
+
+/// Directories named by a prefix and a number.
+fn dirs(root: &Root, parent: &str, name: &str) -> Reading<Vec<String>> {
+    root.list(parent).map(|names| {
+        let numbered = |entry: &&String| {
+            entry.strip_prefix(name).is_some_and(|rest| rest.parse::<u32>().is_ok())
+        };
+        names.iter().filter(numbered).map(|entry| format!("{parent}/{entry}")).collect()
+    })
+}

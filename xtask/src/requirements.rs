@@ -1,0 +1,91 @@
+//! Test requirements besides Rust and a C compiler.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::bail;
+
+use crate::shell::{command, print_status};
+
+/// Python with venv, for real NVML clients on the simulated library.
+pub(crate) fn ensure_python() -> anyhow::Result<()> {
+    if has_python() {
+        return Ok(());
+    }
+    print_status("--- Python with venv is missing: installing python3-venv");
+    if install(&["python3-venv"]) && has_python() {
+        return Ok(());
+    }
+    let advice =
+        "Python with venv could not be installed; run `apt-get install python3-venv` as root";
+    continue_without(advice, "tests with Python clients will be skipped")
+}
+
+/// Slurm, for orders on nodes of a real cluster.
+pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
+    if has_slurm() {
+        return Ok(());
+    }
+    print_status("--- Slurm is missing: installing slurm-wlm and munge");
+    if install(&["--no-install-recommends", "slurm-wlm", "munge"]) && has_slurm() {
+        return Ok(());
+    }
+    let advice = "Slurm could not be installed; run `apt-get install slurm-wlm munge` as root";
+    continue_without(advice, "tests with Slurm will be skipped")
+}
+
+/// tmux, for terminals in `cargo xtask bench top`.
+pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
+    let has_tmux = || {
+        let mut tmux = command("tmux");
+        tmux.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
+        tmux.status().is_ok_and(|status| status.success())
+    };
+    if has_tmux() {
+        return Ok(());
+    }
+    print_status("--- tmux is missing: installing it");
+    if install(&["tmux"]) && has_tmux() {
+        return Ok(());
+    }
+    bail!("tmux could not be installed; run `apt-get install tmux` as root")
+}
+
+/// Installs Debian packages, as root or with sudo.
+fn install(packages: &[&str]) -> bool {
+    for (program, args) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
+        let run = |step: &[&str]| {
+            let mut apt = command(program);
+            apt.args(args).args(step).env("DEBIAN_FRONTEND", "noninteractive");
+            apt.stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+        };
+        if run(&["update"]) && run(&[&["install", "--yes"], packages].concat()) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Warns, or fails on CI.
+fn continue_without(advice: &str, what: &str) -> anyhow::Result<()> {
+    if std::env::var_os("CI").is_some() {
+        bail!("{advice}");
+    }
+    print_status(&format!("warning: {advice}; {what}"));
+    Ok(())
+}
+
+fn has_slurm() -> bool {
+    let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let has = |program: &str| folders.iter().any(|folder| Path::new(folder).join(program).exists());
+    ["slurmctld", "slurmd", "scontrol", "munged"].into_iter().all(has)
+}
+
+fn has_python() -> bool {
+    let mut python = command("python3");
+    python.args(["-c", "import ensurepip, venv"]).stdout(Stdio::null()).stderr(Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}
