@@ -63,7 +63,7 @@ fn strict_lets_notices_decide() {
 fn invalid_input_is_refused_with_the_field_and_a_valid_value() {
     let cases: [(&[&str], &str, &str); 10] = [
         (&["--gpu", "H100", "--driver", "550.abc"], "--driver: `550.abc`", "580.65.06"),
-        (&["--gpu", "H100", "--driver", ""], "--driver: missing version", "580.65.06"),
+        (&["--gpu", "H100", "--driver", ""], "--driver: no version given", "580.65.06"),
         (&["--gpu", "Z9000", "--driver", "580"], "--gpu: `Z9000`", "farrier facts gpu"),
         (&["--gpu", "H100", "--driver", "580", "--cuda", "12.7"], "no CUDA 12.7", "12.6, 12.8"),
         (&["--gpu", "H100", "--driver", "12.8", "--cuda", "550.54.15"], "swapped", "12.8"),

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import random
 import re
 
@@ -234,6 +235,25 @@ def test_a_step_that_does_not_fit_leaves_no_side_effects(net, batch, memory, acc
     assert "micro-batches of 1 row, recompute, offload" in str(caught.value)
     assert run.report.lost == 1
     assert memory.live == 0, "nothing references the failed attempts"
+
+
+def test_errors_that_the_caller_keeps_reference_no_copies(net, batch, memory):
+    model, given = net(batchnorm=True), batch()
+    squares(model, batch(seed=5)).backward()
+    memory.limit = 19
+    run = guard(model, memory, split_batchnorm=True)
+
+    def count_tensors():
+        gc.collect()
+        return sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
+
+    errors, counts = [], []
+    for _ in range(4):
+        with pytest.raises(farrier.torch.DoesNotFit) as caught:
+            run(given)
+        errors.append(caught.value)
+        counts.append(count_tensors())
+    assert counts[1] == counts[3], "each error adds none"
 
 
 def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):

@@ -53,7 +53,7 @@ fn missing_cuda_library_is_an_error() {
         output.stdout
     );
     assert!(
-        output.stderr.contains("nothing was tested: CUDA's driver library"),
+        output.stderr.contains("nothing was tested: failed to load CUDA's driver library"),
         "{}",
         output.stderr
     );

@@ -216,6 +216,7 @@ class Guard:
                 return self._run_with_retries(batch, shape, options, snapshot, meter)
             except BaseException:
                 snapshot.restore_gradients()
+                snapshot.release()
                 # Whatever the error: after an out-of-memory the batch counts as lost.
                 self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
                 raise

@@ -95,6 +95,11 @@ class StateSnapshot:
         for leaf, gradient in self.gradients:
             leaf.grad = gradient
 
+    def release(self) -> None:
+        """Drops the copies. The frames of an error that the caller keeps still reference the snapshot."""
+        self._buffers = []
+        self.gradients = []
+
     def accumulate_gradients(self) -> None:
         """Adds this call's gradients to the previous ones in place, as backward would."""
         previous: list[Tensor] = []

@@ -9,7 +9,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
     const EXPECTED: &str = "a release such as `580.65.06`, or a branch such as `580`";
     let error = |problem: String| InputError::new(Field::Driver, problem, EXPECTED);
     if text.is_empty() {
-        return Err(error("missing version".to_owned()));
+        return Err(error("no version given".to_owned()));
     }
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
     let (version, precision) = if let Some(number) = number(bare) {
