@@ -266,7 +266,10 @@ fn a_gpu_that_stays_lost_is_reopened_only_once() {
     assert_eq!(of("fail"), 2, "{report:#}");
     let (last, why) = grade(&report, 0, "memory-patterns");
     assert_eq!(last, "not-run");
-    assert!(why.starts_with("the GPU could not be opened again: failed to create a CUDA context"), "{why}");
+    assert!(
+        why.starts_with("the GPU could not be opened again: failed to create a CUDA context"),
+        "{why}"
+    );
 }
 
 #[test]

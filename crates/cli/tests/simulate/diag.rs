@@ -48,7 +48,11 @@ fn missing_cuda_library_is_an_error() {
     let ran = diag(&node, &["real"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
     assert!(ran.stdout.contains("not run") && !ran.stdout.contains("pass"), "{}", ran.stdout);
-    assert!(ran.stderr.contains("nothing was tested: failed to load CUDA's driver library"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("nothing was tested: failed to load CUDA's driver library"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
