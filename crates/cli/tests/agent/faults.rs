@@ -472,8 +472,9 @@ fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
     let agent = world.agent();
     agent.until(|status| {
         let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
-        let no_library =
-            |gap: &Value| gap["why"].as_str().is_some_and(|why| why.contains("failed to load the library"));
+        let no_library = |gap: &Value| {
+            gap["why"].as_str().is_some_and(|why| why.contains("failed to load the library"))
+        };
         let host = status["collectors"].as_array().cloned().unwrap_or_default().into_iter();
         let mut host = host.filter(|collector| collector["name"] == "host-medium");
         gaps.len() == 1

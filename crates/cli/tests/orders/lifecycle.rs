@@ -192,7 +192,8 @@ fn a_drained_node_is_tuned() {
     let finding = agent.until_found("check");
     assert_eq!(finding["detail"], "tune-drift");
     let text = finding["text"].as_str().unwrap();
-    let expected = "drift from the profile `training`: host.transparent-hugepages is always, expected madvise";
+    let expected =
+        "drift from the profile `training`: host.transparent-hugepages is always, expected madvise";
     assert!(text.contains(expected), "{text}");
     assert_eq!(finding["severity"], "warning");
     agent.stop();

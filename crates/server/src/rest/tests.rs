@@ -293,7 +293,8 @@ async fn repeating_a_failed_retirement_frees_the_name() {
 #[tokio::test]
 async fn a_retired_node_leaves_no_artifact() {
     let fixture = Fixture::new().await;
-    let first_seq = fixture.read(|state| state.nodes[&node()].first_seq).await;
+    let first_seq =
+        fixture.app().controller.read(|state| state.nodes[&node()].first_seq).await.unwrap();
     let (store, now) = (&fixture.app().artifacts, Timestamp::now());
     let finish = |generation| {
         let location = Location::in_pool("train".parse().unwrap());

@@ -157,7 +157,7 @@ impl SimulatedFleet {
             }
         }
         let arrived: Vec<NodeId> = self
-            .called
+            .technician_due
             .iter()
             .filter(|(_, at)| **at <= self.now)
             .map(|(id, _)| id.clone())

@@ -63,17 +63,17 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let logs = logs(args)?;
     let store = Store::open(dir)?;
     if let Some(first) = logs.first() {
-        let (begin, last) = (first.beginning()?, store.last_change()?);
+        let (base, last) = (first.base_state()?, store.last_change()?);
         // Without the CA key, no issued certificate is valid any more, so a missing revocation does
         // no harm.
         let has_authority = ["ca.key", "ca.pem"].iter().any(|name| dir.join(name).exists());
-        if begin.access > last && has_authority {
+        if base.access > last && has_authority {
             return Err(Hinted::error(
                 format!(
                     "log entries 1 to {} are in an archive, with the access changes {} to {}",
-                    begin.seq,
+                    base.seq,
                     last + 1,
-                    begin.access
+                    base.access
                 ),
                 "pass each archive with --archive FILE; if one is lost, move `ca.key` and `ca.pem` away and run this again: every node then has to enrol again",
             ));
