@@ -82,7 +82,7 @@ def check(name: str) -> dict[str, Any]:
     """A right graph that is compared often, and two wrong ones."""
     import torch
 
-    from farrier.torch.policy import Policy
+    from farrier.torch.graph_policy import Policy
 
     found: dict[str, Any] = {"model": name}
     often = Policy(min_speedup=0.0, profile=False, verify_every=CHECK_EVERY)

@@ -1,6 +1,6 @@
 import pytest
 
-from farrier.torch.policy import (
+from farrier.torch.graph_policy import (
     CallAction,
     Policy,
     StepTiming,

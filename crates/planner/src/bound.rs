@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::coefficients::Coefficients;
 use crate::run::TrainingRun;
-use crate::time::{self, StepPhase, StepTime};
+use crate::step_time::{self, StepPhase, StepTime};
 
 /// A resource that limits a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -95,7 +95,7 @@ pub fn shares(run: &TrainingRun, step: &StepTime, coefficients: &Coefficients) -
     let share = |bound| StepPhase::ALL.iter().map(|phase| part(bound, *phase)).sum::<f64>() / total;
     let relaxed_s = |bound: Bound| {
         let (run, coefficients) = with_tenth_more(run, coefficients, bound);
-        time::step(run.as_ref(), &coefficients).total_s()
+        step_time::step(run.as_ref(), &coefficients).total_s()
     };
     Bound::ALL
         .into_iter()

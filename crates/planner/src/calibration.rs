@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::coefficients::Coefficients;
 use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
-use crate::time::rates;
+use crate::step_time::rates;
 
 /// `farrier diag` results of a GPU. `None` keeps the reference value.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -11,7 +11,7 @@ use crate::fit::PredictionError;
 use crate::flops::FlopsPerToken;
 use crate::published::{self, PublishedRun};
 use crate::run::{TrainingRun, TrainingTask};
-use crate::time::{self, StepPhase, StepTime};
+use crate::step_time::{self, StepPhase, StepTime};
 use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
 /// z-score of P90; that of P10 is its negative.
@@ -64,7 +64,7 @@ impl Planner {
 
     /// Step time by the model alone, without the residual correction.
     pub fn step_s(&self, run: &TrainingRun) -> f64 {
-        time::step(run, &self.coefficients).total_s()
+        step_time::step(run, &self.coefficients).total_s()
     }
 
     /// Step time with the residual correction.
@@ -74,7 +74,7 @@ impl Planner {
 
     /// Full estimate of a run.
     pub fn estimate(&self, run: &TrainingRun) -> Estimate {
-        let step = time::step(run, &self.coefficients);
+        let step = step_time::step(run, &self.coefficients);
         let correction = self.residual_gp.correction(run);
         let step_s = step.total_s() * correction.shift.exp();
         let gpus = f64::from(run.parallelism.gpus());

@@ -36,7 +36,7 @@ pub mod roofline;
 pub mod run;
 pub mod score;
 pub mod search;
-pub mod time;
+pub mod step_time;
 pub mod uncertainty;
 
 pub use estimate::{Estimate, Planner};

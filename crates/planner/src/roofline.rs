@@ -1,15 +1,15 @@
 //! Roofline: the operations of a GPU against its compute and memory peaks.
 //!
-//! Times are those of [`crate::time`]. Bytes are the minimum traffic of each kernel, or the
+//! Times are those of [`crate::step_time`]. Bytes are the minimum traffic of each kernel, or the
 //! estimated traffic of memory-bound ones.
 
 use serde::Serialize;
 
 use crate::coefficients::Coefficients;
 use crate::run::TrainingRun;
-pub use crate::time::OpKind;
-use crate::time::cost::CostByKind;
-use crate::time::{AchievedRates, block};
+pub use crate::step_time::OpKind;
+use crate::step_time::cost::CostByKind;
+use crate::step_time::{AchievedRates, block};
 
 /// The peaks of a GPU, and the operations of a run under them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -94,7 +94,7 @@ mod tests {
     use crate::estimate::Planner;
     use crate::published::{self, PublishedRun};
     use crate::run::TrainingTask;
-    use crate::time::{self, StepPhase};
+    use crate::step_time::{self, StepPhase};
     use farrier_facts::FactSet;
 
     fn rows() -> Vec<PublishedRun> {
@@ -124,7 +124,7 @@ mod tests {
                 seconds(OpKind::Optimizer),
             ];
             let ends = seconds(OpKind::Logits);
-            let time = time::step(run, coefficients);
+            let time = step_time::step(run, coefficients);
             let step_s =
                 [StepPhase::Gemm, StepPhase::Attention, StepPhase::Pointwise, StepPhase::Optimizer]
                     .map(|phase| time.phase_s(phase));

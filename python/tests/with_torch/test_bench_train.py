@@ -9,7 +9,7 @@ import torch
 import farrier.torch
 from farrier.bench import process, train
 from farrier.torch import Policy
-from farrier.torch.policy import StepTiming
+from farrier.torch.graph_policy import StepTiming
 
 
 def test_the_profiled_step_had_no_comparison(monkeypatch):

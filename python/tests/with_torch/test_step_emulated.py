@@ -19,7 +19,7 @@ from farrier.torch import Lengths, Policy, graph_runner
 from farrier.torch.capture_key import CaptureKey
 from farrier.torch.comparison import Comparison
 from farrier.torch.pinned_reuse import PinnedReuseDetector
-from farrier.torch.policy import StepTiming
+from farrier.torch.graph_policy import StepTiming
 
 
 @pytest.fixture(autouse=True)

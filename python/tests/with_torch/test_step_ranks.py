@@ -59,7 +59,7 @@ def run_case(case, rank, graph):
     import emulation
 
     from farrier.torch import graph_runner
-    from farrier.torch.policy import Policy, StepTiming
+    from farrier.torch.graph_policy import Policy, StepTiming
 
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)

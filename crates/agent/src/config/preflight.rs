@@ -16,8 +16,8 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
-use crate::orders::host::MARK;
 use crate::orders::journal;
+use crate::orders::scheduler::host::MARK;
 use crate::orders::task::ALIVE;
 use crate::uplink::Keep;
 

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 
 use super::actuator::{Actuator, Inspector};
 use super::executor::{ExecutorParts, NodePaths, OrderExecutor};
-use super::host::HostScheduler;
 use super::journal::OrdersError;
 use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
-use super::slurm::Slurm;
+use super::scheduler::host::HostScheduler;
+use super::scheduler::slurm::Slurm;
 use super::submit::Limits;
 use super::tuner::Tuner;
 use crate::artifact::Outbox;

@@ -1,10 +1,10 @@
 //! Assesses Xid and SXid lines: the catalogue entry, refined by the line and earlier log state.
 
 use super::nvlink;
-use super::parse::{self, SxidLine, XidLine};
 use super::pci::PciAddress;
 use super::sanitize::excerpt;
 use super::state::{DeviceState, LogState};
+use super::xid_line::{self, SxidLine, XidLine};
 use crate::xid::{Action, Severity, SxidClass, SxidVerdict, XidFacts};
 
 /// Severity, action and text for a line.
@@ -72,7 +72,7 @@ fn unknown_xid(code: u32) -> Assessment {
 
 /// Xid 45 follows another Xid, which newer drivers name.
 fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>) -> Assessment {
-    let previous = parse::number_after(line.detail, "previous Xid ");
+    let previous = xid_line::number_after(line.detail, "previous Xid ");
     let cause = previous.or(device.cause);
     assessment.text = match cause {
         Some(cause) => format!(

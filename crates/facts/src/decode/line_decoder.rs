@@ -8,12 +8,12 @@ use super::assessment::{self, Assessment};
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::{Event, Kind};
 use super::message::{self, Messages};
-use super::parse::{self, Process, SxidLine, XidLine};
 use super::pci::PciAddress;
 use super::pending::{Continuation, Pending};
 use super::sanitize::sanitize;
 use super::state::LogState;
 use super::unit;
+use super::xid_line::{self, Process, SxidLine, XidLine};
 use crate::xid::{BusDevice, Message, XidFacts};
 
 /// Maximum distance in lines between a GPU's address and the rest of the sentence.
@@ -105,13 +105,13 @@ impl<'f> LineDecoder<'f> {
 
     fn read(&mut self, number: u64, line: &str) -> Option<Continuation> {
         if memmem::find(line.as_bytes(), b"NVRM:").is_some() {
-            let message = parse::driver_message(line)?;
-            if let Some(xid) = parse::xid_line(message) {
+            let message = xid_line::driver_message(line)?;
+            if let Some(xid) = xid_line::xid_line(message) {
                 return Some(Continuation::Complete(self.xid(number, &xid)));
             }
             self.note_device(number, line);
         }
-        if let Some(sxid) = parse::sxid_line(line) {
+        if let Some(sxid) = xid_line::sxid_line(line) {
             return self.sxid(number, &sxid).map(Continuation::Complete);
         }
         let bus = line.contains("AER: ") || line.contains("PCIe Bus Error");
@@ -213,7 +213,7 @@ impl<'f> LineDecoder<'f> {
         let unit = message.unit.as_deref().and_then(|before| unit::word_after(line, before));
         let labels = EventLabels { code: message.id.clone(), unit };
         let event = event(number, message.kind, None, pci, process, assessment, labels);
-        match (message.kind, parse::driver_message(line)) {
+        match (message.kind, xid_line::driver_message(line)) {
             (Kind::VersionMismatch, Some(rest)) => Pending::versions(event, rest),
             (Kind::VersionMismatch, None) => Pending::library_version(event),
             (Kind::Host, Some(rest)) if rest.ends_with(':') => Pending::address(event),

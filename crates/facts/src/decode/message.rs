@@ -2,7 +2,7 @@
 
 use memchr::memmem::Finder;
 
-use super::parse::{self, Process};
+use super::xid_line::{self, Process};
 use crate::xid::{Message, ProcessFormat, XidFacts};
 
 /// The table with compiled substring searches.
@@ -61,19 +61,19 @@ pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
             .and_then(|(_, rest)| rest.split_once(" blocked"))
             .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
         ProcessFormat::Killed => Process {
-            pid: parse::number_after(line, "Killed process "),
+            pid: xid_line::number_after(line, "Killed process "),
             name: line
                 .split_once("Killed process ")
                 .and_then(|(_, rest)| rest.split_once('('))
                 .and_then(|(_, rest)| rest.split_once(')'))
-                .and_then(|(name, _)| parse::process_name(name)),
+                .and_then(|(name, _)| xid_line::process_name(name)),
         },
         ProcessFormat::Segfault => line
             .split_once("]: segfault")
             .and_then(|(before, _)| before.rsplit_once('['))
             .map_or_else(Process::default, |(before, pid)| Process {
                 pid: pid.parse().ok(),
-                name: before.rsplit([' ', ';', ']']).next().and_then(parse::process_name),
+                name: before.rsplit([' ', ';', ']']).next().and_then(xid_line::process_name),
             }),
     }
 }
@@ -82,7 +82,7 @@ pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
 fn name_and_pid(text: &str) -> Process {
     match text.rsplit_once(':') {
         Some((name, pid)) => {
-            Process { pid: pid.trim().parse().ok(), name: parse::process_name(name) }
+            Process { pid: pid.trim().parse().ok(), name: xid_line::process_name(name) }
         }
         None => Process::default(),
     }

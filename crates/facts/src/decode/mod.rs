@@ -18,7 +18,6 @@ mod line_decoder;
 mod line_splitter;
 mod message;
 mod nvlink;
-mod parse;
 mod pci;
 mod pending;
 mod prefilter;
@@ -27,6 +26,7 @@ mod sniff;
 mod state;
 mod summary;
 mod unit;
+mod xid_line;
 
 pub use event::{Event, Kind};
 pub use pci::{PciAddress, PciAddressError};

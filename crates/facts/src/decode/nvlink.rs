@@ -1,9 +1,9 @@
 //! NVLink errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
 
 use super::assessment::Assessment;
-use super::parse::{self, XidLine};
 use super::sanitize::excerpt;
 use super::state::DeviceState;
+use super::xid_line::{self, XidLine};
 use crate::xid::{Action, Nvlink5Class, Nvlink5Rule, NvlinkBits, Severity, XidFacts};
 
 /// An Xid 74: `NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`.
@@ -13,8 +13,8 @@ pub(super) fn assess_registers(
     xid: &XidLine<'_>,
     mut assessment: Assessment,
 ) -> Assessment {
-    let words = parse::hex_words(xid.detail);
-    let link = parse::number_after(xid.detail, "link ");
+    let words = xid_line::hex_words(xid.detail);
+    let link = xid_line::number_after(xid.detail, "link ");
     let matched: Vec<&NvlinkBits> = facts
         .nvlink_bits
         .iter()
@@ -75,7 +75,7 @@ pub(super) fn assess_sub_code(
     let is_unit = |word: &&str| !word.contains(|letter: char| letter.is_ascii_lowercase());
     let unit = words.next().filter(is_unit).unwrap_or("");
     let fatal = words.next() == Some("Fatal");
-    let hex = parse::hex_words(xid.detail);
+    let hex = xid_line::hex_words(xid.detail);
     let rule = match hex[..] {
         [intrinfo, status, ..] => matching_rule(facts, xid.code, unit, intrinfo, status),
         _ => None,

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::Event;
-use super::parse;
 use super::pci::PciAddress;
+use super::xid_line;
 
 /// Maximum distance of continuation lines: other CPUs may print in between.
 const LINES: u64 = 8;
@@ -87,12 +87,12 @@ impl Pending {
         match &mut self.waits_for {
             WaitsFor::Versions(sentence) => {
                 let message =
-                    parse::driver_message(line).filter(|rest| !rest.contains("API mismatch"));
+                    xid_line::driver_message(line).filter(|rest| !rest.contains("API mismatch"));
                 let Some(message) = message else { return Continuation::Unrelated(self.event) };
                 append(sentence, message);
                 self.complete_or_wait()
             }
-            WaitsFor::LibraryVersion => match parse::version_after(line, "ibrary version: ") {
+            WaitsFor::LibraryVersion => match xid_line::version_after(line, "ibrary version: ") {
                 Some(version) => {
                     let _ = write!(self.event.text, " The library is of version {version}.");
                     Continuation::Complete(self.event)
@@ -100,7 +100,7 @@ impl Pending {
                 None => Continuation::Unrelated(self.event),
             },
             WaitsFor::Address => {
-                let address = parse::driver_message(line).and_then(PciAddress::find);
+                let address = xid_line::driver_message(line).and_then(PciAddress::find);
                 match address.filter(|_| line.contains(" is ")) {
                     Some(address) => {
                         self.event.pci = Some(address.without_function().to_string());
@@ -116,7 +116,7 @@ impl Pending {
                         && error.address.is_same_device(waiting.address)
                 });
                 let names_device = || {
-                    parse::driver_message(line)
+                    xid_line::driver_message(line)
                         .and_then(PciAddress::find)
                         .is_some_and(|address| address.is_same_device(waiting.address))
                 };
@@ -134,8 +134,8 @@ impl Pending {
         let WaitsFor::Versions(sentence) = &self.waits_for else {
             return Continuation::Incomplete(self);
         };
-        let module = parse::version_after(sentence, "module has the version ");
-        let client = parse::version_after(sentence, "has the version ");
+        let module = xid_line::version_after(sentence, "module has the version ");
+        let client = xid_line::version_after(sentence, "has the version ");
         let Some((client, module)) = client.zip(module) else {
             return Continuation::Incomplete(self);
         };
@@ -146,8 +146,8 @@ impl Pending {
         if let Some((name, rest)) =
             sentence.split_once("client '").and_then(|(_, rest)| rest.split_once('\''))
         {
-            self.event.process = parse::process_name(name);
-            self.event.pid = parse::number_after(rest, "(pid ");
+            self.event.process = xid_line::process_name(name);
+            self.event.pid = xid_line::number_after(rest, "(pid ");
         }
         Continuation::Complete(self.event)
     }

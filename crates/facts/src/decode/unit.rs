@@ -1,15 +1,17 @@
 //! The affected part named by a line. On a GPU, repeated errors of the same part indicate a
 //! hardware fault, errors of different parts a software fault.
 
-use super::parse::{self, XidLine};
 use super::sanitize::excerpt;
+use super::xid_line::{self, XidLine};
 
 /// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; `None` if the line names no part.
 pub(super) fn xid_unit(xid: &XidLine<'_>) -> Option<String> {
     match xid.code {
         13 | 31 => cluster(xid.detail),
-        74 => parse::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
-        144..=150 => parse::number_after(xid.detail, " Link ").map(|link| format!("link {link}")),
+        74 => xid_line::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
+        144..=150 => {
+            xid_line::number_after(xid.detail, " Link ").map(|link| format!("link {link}"))
+        }
         _ => None,
     }
 }
@@ -23,7 +25,7 @@ fn cluster(detail: &str) -> Option<String> {
         let number: u32 = rest[..end].parse().ok()?;
         Some((number, &rest[end..]))
     })?;
-    if let Some(tpc) = parse::number_after(rest, "TPC ") {
+    if let Some(tpc) = xid_line::number_after(rest, "TPC ") {
         return Some(format!("GPC{gpc} TPC{tpc}"));
     }
     let client = rest.trim_start().strip_prefix("GPCCLIENT_").map(|client| {
@@ -92,7 +94,7 @@ mod tests {
             ("79, GPU has fallen off the bus (GPC 7, TPC 5)", None),
         ] {
             let line = format!("NVRM: Xid (PCI:0000:17:00): {line}");
-            assert_eq!(xid_unit(&parse::xid_line(&line).unwrap()), expected, "{line}");
+            assert_eq!(xid_unit(&xid_line::xid_line(&line).unwrap()), expected, "{line}");
         }
     }
 }

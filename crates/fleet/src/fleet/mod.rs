@@ -13,7 +13,7 @@
 
 pub mod access;
 pub mod decide;
-pub mod describe;
+pub mod describe_event;
 pub mod event;
 pub mod explain;
 pub mod identity;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use farrier_fleet::fleet::describe::KINDS;
+use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::event::{
     Cordon, DecodeError, GpuInventory, NodeInventory, OperatorRequest, Record,
 };

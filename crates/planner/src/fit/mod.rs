@@ -11,7 +11,7 @@ use std::thread;
 
 use crate::coefficients::Coefficients;
 use crate::published::PublishedRun;
-use crate::time;
+use crate::step_time;
 use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
 /// Standard deviation of a row that states its whole configuration, and of one that does not or
@@ -25,7 +25,7 @@ const ROBUST_LIMIT: f64 = 2.0;
 
 /// Logarithm of estimated over measured step time.
 pub fn error(row: &PublishedRun, coefficients: &Coefficients) -> f64 {
-    (time::step(&row.run, coefficients).total_s() / row.step_s).ln()
+    (step_time::step(&row.run, coefficients).total_s() / row.step_s).ln()
 }
 
 pub fn fit(rows: &[&PublishedRun]) -> Coefficients {

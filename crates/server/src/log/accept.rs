@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use super::snapshot_file::SnapshotFile;
 use super::sqlite::SqliteLog;
-use super::state_file::StateFile;
 use super::{
     Head, IntegrityError, Log, LogError, RecordedHead, recorded_head, replace_head, verify_entries,
 };
@@ -32,7 +32,7 @@ pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError>
         Err(LogError::HeadUnreadable(_)) => None,
         recorded => recorded?,
     };
-    StateFile::beside(path).remove()?;
+    SnapshotFile::beside(path).remove()?;
     let end = RecordedHead { seq, hash, access: state_at(path)?.access };
     replace_head(path, &end)?;
     Ok(Ok(Accepted { before, end }))

@@ -7,8 +7,8 @@ mod chain;
 mod damage;
 mod head_file;
 mod integrity;
+mod snapshot_file;
 pub mod sqlite;
-mod state_file;
 mod verify;
 
 use std::path::PathBuf;

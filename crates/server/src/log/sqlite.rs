@@ -15,7 +15,7 @@ use rusqlite::{
 
 use super::base_snapshot::{BaseSnapshot, SnapshotReadError, decode_state};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
-use super::state_file::StateFile;
+use super::snapshot_file::SnapshotFile;
 use super::{
     Anchor, Appended, FormatMismatch, Hash, Head, Integrity, Log, LogError, Snapshot,
     SnapshotWriter, Stored, integrity,
@@ -347,11 +347,11 @@ impl Log for SqliteLog {
     }
 
     fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
-        Box::new(StateFile::beside(&self.path))
+        Box::new(SnapshotFile::beside(&self.path))
     }
 
     fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
-        StateFile::beside(&self.path).latest_snapshot()
+        SnapshotFile::beside(&self.path).latest_snapshot()
     }
 
     fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError> {

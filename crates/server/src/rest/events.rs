@@ -1,6 +1,6 @@
 //! The log, page by page.
 
-use farrier_fleet::fleet::describe::KINDS;
+use farrier_fleet::fleet::describe_event::KINDS;
 use farrier_fleet::fleet::{Entry, NodeId};
 use farrier_wire::rest::{EventPage, EventRow};
 

@@ -5,7 +5,7 @@ mod activity;
 mod handshake_gate;
 mod slot_pool;
 mod tls;
-mod unauthenticated;
+mod unauthenticated_requests;
 
 use std::convert::Infallible;
 use std::io;
@@ -122,7 +122,7 @@ struct Services {
     agents: AgentsServer<Agents>,
     /// For peers without an admitted certificate.
     unauthenticated: AgentsServer<Agents>,
-    requests: Arc<unauthenticated::Requests>,
+    requests: Arc<unauthenticated_requests::Requests>,
     counters: Arc<Counters>,
     rest: Rest,
 }
@@ -136,8 +136,8 @@ impl Services {
         };
         Self {
             agents: server(MESSAGE_BYTES_MAX),
-            unauthenticated: server(unauthenticated::MESSAGE_BYTES_MAX),
-            requests: Arc::new(unauthenticated::Requests::new()),
+            unauthenticated: server(unauthenticated_requests::MESSAGE_BYTES_MAX),
+            requests: Arc::new(unauthenticated_requests::Requests::new()),
             counters: Arc::clone(&agents.context.counters),
             rest,
         }

@@ -20,7 +20,7 @@ from torch import Tensor
 import farrier.torch
 from farrier.bench import process
 from farrier.bench.model import Decoder, build
-from farrier.torch.policy import Policy, StepTiming
+from farrier.torch.graph_policy import Policy, StepTiming
 from farrier.torch.step_timing import profile_step
 
 #: The compared step variants.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from farrier.torch.lengths import Lengths
     from farrier.torch.memory_guard import Guard, guard
     from farrier.torch.memory_reserve import MemoryReserve
-    from farrier.torch.policy import Policy
+    from farrier.torch.graph_policy import Policy
     from farrier.torch.training_step import Step, step
 
 __all__ = [

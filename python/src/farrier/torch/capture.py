@@ -15,7 +15,7 @@ from torch import Tensor
 
 from farrier.torch.batch import rebuild, tensors
 from farrier.torch.comparison import NoiseHistory
-from farrier.torch.policy import VerifySchedule
+from farrier.torch.graph_policy import VerifySchedule
 
 #: CUDA array interface type of an element of that size; the tensor is then viewed as its own dtype.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}

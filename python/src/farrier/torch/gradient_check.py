@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farrier.torch.comparison import Comparison, Evidence, losses_match
 from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
-from farrier.torch.policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
+from farrier.torch.graph_policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
 
 #: Elements compared at a time: 4 Mi in 32 bits are 16 MiB, which no step will miss.
 CHUNK_ELEMENTS = 1 << 22

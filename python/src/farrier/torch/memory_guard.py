@@ -24,7 +24,7 @@ from farrier.torch.memory_meter import MemoryMeter, meter_for
 from farrier.torch.memory_reserve import MemoryReserve
 from farrier.torch.module_cache import ModuleCache
 from farrier.torch.oom import OomFailure
-from farrier.torch.policy import verification_due
+from farrier.torch.graph_policy import verification_due
 from farrier.torch.recompute import find_blocks
 from farrier.torch.retry_policy import (
     ActivationMode,

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from farrier.torch.policy import FRACTION_BITS, tolerance_for
+from farrier.torch.graph_policy import FRACTION_BITS, tolerance_for
 
 #: Half of the smallest scale error that must be found (1 %): midway between a correct and a wrong
 #: graph.

@@ -18,7 +18,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from farrier.torch.explain import Reason
-from farrier.torch.policy import CallAction, joint_action
+from farrier.torch.graph_policy import CallAction, joint_action
 
 #: Reason reported by a rank that itself had no objection.
 OTHER_RANK_EAGER = Reason(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from farrier.formatting import count_of, format_percent
 from farrier.torch.comparison import Comparison
 from farrier.torch.explain import Reason
-from farrier.torch.policy import StepTiming, VerifySchedule
+from farrier.torch.graph_policy import StepTiming, VerifySchedule
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch._C._autograd import DeviceType
 
-from farrier.torch.policy import StepTiming
+from farrier.torch.graph_policy import StepTiming
 
 Result = TypeVar("Result")
 

@@ -27,7 +27,7 @@ from farrier.torch.graph_runner import GraphRunner
 from farrier.torch.lengths import Lengths
 from farrier.torch.oom import add_guard_hint
 from farrier.torch.optimizer import UnsupportedOptimizer
-from farrier.torch.policy import Policy
+from farrier.torch.graph_policy import Policy
 from farrier.torch.report import StepReport
 from farrier.torch.reporter import StepReporter
 from farrier.torch.training_snapshot import ExtraState

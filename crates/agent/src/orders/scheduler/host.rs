@@ -15,8 +15,8 @@ use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::actuator::Inspector;
-use super::scheduler::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_cordon};
+use super::super::actuator::Inspector;
+use super::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_cordon};
 
 /// File name of the cordon in the state directory.
 pub(crate) const MARK: &str = "cordon.json";

@@ -1,6 +1,6 @@
 //! Slurm, through its own commands, in the output format that all versions share.
 //!
-//! The node is drained with `Reason="farrier: ..."`. Slurm stores who set the reason. The user and
+//! Slurm's drain is our cordon: the drain order is in `execute/drain.rs`. The node is drained with `Reason="farrier: ..."`. Slurm stores who set the reason. The user and
 //! the reason identify our drain, and only then is the node resumed.
 
 use std::ffi::OsStr;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 
-use super::process::{self, ProcessError};
-use super::scheduler::{Job, Scheduler, SchedulerError, classify_cordon};
+use super::super::process::{self, ProcessError};
+use super::{Job, Scheduler, SchedulerError, classify_cordon};
 
 /// Slurm's commands wait for an unresponsive controller (`MessageTimeout`, 10 s, and again for its
 /// backup).

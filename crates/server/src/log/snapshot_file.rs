@@ -20,7 +20,7 @@ const HEADER_V3: &[u8] = b"farrier state 3 ";
 const DIGEST_BYTES: usize = 65;
 
 #[derive(Debug)]
-pub(super) struct StateFile {
+pub(super) struct SnapshotFile {
     newest: PathBuf,
     /// The previous snapshot, in case the newest is damaged.
     before: PathBuf,
@@ -45,7 +45,7 @@ impl<W: Write> Write for HashingWriter<W> {
     }
 }
 
-impl StateFile {
+impl SnapshotFile {
     pub(super) fn beside(log: &Path) -> Self {
         let named = |suffix: &str| {
             let mut name = log.as_os_str().to_owned();
@@ -107,7 +107,7 @@ impl StateFile {
     }
 }
 
-impl SnapshotWriter for StateFile {
+impl SnapshotWriter for SnapshotFile {
     fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         self.replace(snapshot)
             .map_err(|err| LogError::SnapshotFile { path: self.newest.clone(), err })

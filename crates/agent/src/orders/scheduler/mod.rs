@@ -1,5 +1,8 @@
 //! The scheduler of the node: cordon state, cordon owner, and running jobs.
 
+pub(crate) mod host;
+pub(crate) mod slurm;
+
 use std::path::PathBuf;
 use std::{fmt, io};
 
@@ -10,10 +13,10 @@ use super::node_error::InspectorError;
 use super::process::ProcessError;
 
 /// Prefix of every reason that farrier sets.
-pub(super) const PREFIX: &str = "farrier: ";
+pub(in crate::orders) const PREFIX: &str = "farrier: ";
 
 /// Owner name in our cordons, if the scheduler stores one.
-pub(super) const OWNER: &str = "farrier";
+pub(in crate::orders) const OWNER: &str = "farrier";
 
 /// Maximum length of a reason: Slurm shows it on one line.
 const REASON_CHARS_MAX: usize = 200;
