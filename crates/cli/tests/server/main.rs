@@ -207,7 +207,7 @@ fn join_tokens_are_listed_and_revoked_and_plain_http_needs_loopback() {
     let listed = run(&["server", "token", "list", "--dir", &dir, "--output", "json"]);
     assert!(listed.stdout.contains("\"state\":\"revoked\""), "{}", listed.stdout);
     assert_eq!(run(&["server", "token", "revoke", "9", "--dir", &dir]).code, 2);
-    assert_eq!(run(&["server", "revoke", "nobody", "--dir", &dir]).code, 2);
+    assert_eq!(run(&["server", "revoke", "unknown", "--dir", &dir]).code, 2);
     let refused =
         run(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", "0.0.0.0:0"]);
     assert_eq!(refused.code, 2);

@@ -58,7 +58,7 @@ pub(crate) fn finding(
         opened_in: None,
         last_in: None,
         count: 1,
-        clears: "it is mended".to_owned(),
+        clears: "it is repaired".to_owned(),
         cleared: None,
     }
 }
@@ -278,7 +278,7 @@ impl TestFleet {
                 else {
                     return;
                 };
-                finding.cleared = Some(Cleared { at: self.now, why: "mended".to_owned() });
+                finding.cleared = Some(Cleared { at: self.now, why: "repaired".to_owned() });
                 push(Actor::Node(id.clone()), self.finding_report(&id, Change::Cleared(finding)));
             }
             Act::HeartbeatLost(index) => {
