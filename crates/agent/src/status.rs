@@ -219,7 +219,7 @@ impl Status {
             not_checked: state.skipped_checks.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state, identities),
-            rules_early: state.coverage.early.clone(),
+            rules_early: state.coverage.warming_up.clone(),
             collectors: state.collectors.clone(),
             jobs,
             journal: JournalStatus {
@@ -283,7 +283,7 @@ fn has_full_coverage(state: &State) -> bool {
     // A collector that has not reported yet is a gap too.
     let reported = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.skipped_checks.as_ref().is_some_and(|skipped| skipped.is_empty());
-    reported && checked && state.coverage.blind.is_empty()
+    reported && checked && state.coverage.gaps.is_empty()
 }
 
 /// The current coverage losses.
@@ -400,7 +400,7 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
 
 fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, RuleBlind> {
     let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
-    for (code, subject, gap) in &state.coverage.blind {
+    for (code, subject, gap) in &state.coverage.gaps {
         let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
             parts: 0,
             causes: BTreeMap::new(),

@@ -259,7 +259,7 @@ fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
                 format!("expected the code in quotes: `rules.\"{full_code}\"`"),
             );
         }
-        let Some(rule) = embedded.meant(code) else {
+        let Some(rule) = embedded.resolve(code) else {
             let near = near(code, embedded.iter().map(|rule| rule.code.as_str()));
             let near = if near.is_empty() { "; docs/rules.md lists all" } else { &near };
             return section.problem("", line, format!("unknown rule{near}"));

@@ -104,7 +104,7 @@ fn findings(state: &State, text: &mut Text) {
     let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
     // A GPU that was never listed gets no label: a log line may have invented it.
     let find_gpu = |subject: &Subject| match subject {
-        Subject::Pci(address) => gpus().find(|gpu| gpu.stands_at(address)),
+        Subject::Pci(address) => gpus().find(|gpu| gpu.has_pci_address(address)),
         subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
     };
     let mut open: BTreeMap<[String; 7], u32> = BTreeMap::new();
@@ -159,7 +159,7 @@ fn verdict(state: &State, now_ms: i64, text: &mut Text) {
         family.value(&[("verdict", candidate.name())], f64::from(u8::from(is_current)));
     }
     let rules: BTreeSet<&str> =
-        state.coverage.blind.iter().map(|(code, ..)| code.as_str()).collect();
+        state.coverage.gaps.iter().map(|(code, ..)| code.as_str()).collect();
     let help = "Rules that cannot run on some component because a signal is unreadable.";
     text.gauge("farrier_agent_rules_blind", help, lossy(rules.len() as u64));
     let indices = indices(state);

@@ -106,10 +106,10 @@ fn finding(id: u64, code: &str, subject: Subject) -> Shown {
         first_seen: Timestamp::now(),
         last_seen: Timestamp::now(),
         opened_in: None,
-        own_severity: None,
+        default_severity: None,
         last_in: None,
         count: 1,
-        clears: String::new(),
+        clears_when: String::new(),
         cleared: None,
     };
     Shown { finding, durable: true }

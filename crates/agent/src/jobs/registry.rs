@@ -214,7 +214,7 @@ impl JobRegistry {
     pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
         // An override that lowers the severity avoids a page. It does not mean that work may be
         // lost.
-        let severity = finding.own_severity.unwrap_or(finding.severity).max(finding.severity);
+        let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
             && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu

@@ -34,7 +34,7 @@ pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::failpoint::{Failpoint, Point};
-use farrier_fleet::health::{LastTold, Remembered};
+use farrier_fleet::health::{RecoverySignal, StoredEvent};
 use reader::{JournalContent, read};
 use segment::Segment;
 use state_dir::acquire;
@@ -200,8 +200,8 @@ impl Journal {
         boot: &str,
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
-        remembered: Vec<Remembered>,
-        recovery_reports: Vec<LastTold>,
+        stored_events: Vec<StoredEvent>,
+        recovery_signals: Vec<RecoverySignal>,
     ) {
         let record = Record {
             v: VERSION,
@@ -211,8 +211,8 @@ impl Journal {
             kernel_seq,
             snapshot: None,
             changes,
-            remembered,
-            told: recovery_reports,
+            stored_events,
+            recovery_signals,
         };
         self.seq = record.seq;
         self.waiting.push(record);
@@ -317,8 +317,8 @@ impl Journal {
             kernel_seq: self.durable.kernel_seq,
             snapshot: Some(self.durable.snapshot()),
             changes: Vec::new(),
-            remembered: Vec::new(),
-            told: Vec::new(),
+            stored_events: Vec::new(),
+            recovery_signals: Vec::new(),
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');

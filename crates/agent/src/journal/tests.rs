@@ -33,10 +33,10 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
         first_seen: at(0),
         last_seen: at(0),
         opened_in: None,
-        own_severity: None,
+        default_severity: None,
         last_in: None,
         count,
-        clears: "nothing".to_owned(),
+        clears_when: "nothing".to_owned(),
         cleared: None,
     }
 }
@@ -77,7 +77,7 @@ fn flushed_records_are_restored() {
 fn recovery_reports_are_restored_in_the_same_boot() {
     let reports = |value| {
         let (subject, signal) = (Subject::Node, farrier_fleet::health::Signal::NodeDriverLoaded);
-        vec![LastTold { subject, signal, value }]
+        vec![RecoverySignal { subject, signal, value }]
     };
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
@@ -93,18 +93,18 @@ fn recovery_reports_are_restored_in_the_same_boot() {
     assert!(journal.flush(at(2), &Failpoint::default()).is_err());
     journal.file = good;
     journal.flush(at(3), &Failpoint::default()).unwrap();
-    assert_eq!(journal.durable().saved().told, reports(0.0));
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, reports(0.0));
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
     journal.rotate(at(4)).unwrap();
     write(&mut journal, 4, 2, Vec::new());
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, reports(0.0));
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
     journal.note(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
     journal.flush(at(5), &Failpoint::default()).unwrap();
-    assert_eq!(journal.durable().saved().told, []);
+    assert_eq!(journal.durable().saved().recovery_signals, []);
 }
 
 #[test]

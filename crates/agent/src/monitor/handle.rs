@@ -114,7 +114,7 @@ impl HealthMonitor {
         // Use the inventory of this batch: the engine applies it before it evaluates the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();
         let at = |address: &str| {
-            let listed = listed.iter().find(|gpu| gpu.stands_at(address));
+            let listed = listed.iter().find(|gpu| gpu.has_pci_address(address));
             listed.map(|gpu| gpu.uuid.clone()).or_else(|| self.engine.gpu_at(address))
         };
         for event in &batch.kernel[from..] {
@@ -150,7 +150,7 @@ impl HealthMonitor {
             return;
         }
         tracing::info!(what = %note.what, at = %note.at, "a manual repair was reported");
-        let changes = self.engine.repaired(note.at, &note.what, now);
+        let changes = self.engine.apply_manual_repair(note.at, &note.what, now);
         self.pending.add(changes, Vec::new());
     }
 }

@@ -532,7 +532,7 @@ fn healthy_requires_complete_coverage() {
     assert_eq!(stale.not_seen[0].why, "the health monitor has not published for 10 s");
     let gap = CoverageGap::NeverRead(Signal::NicReceiveErrors);
     let why = (String::from("nic.errors"), Subject::Node, gap);
-    let coverage = Coverage { blind: vec![why], ..Coverage::default() };
+    let coverage = Coverage { gaps: vec![why], ..Coverage::default() };
     let with_gap = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
     assert_eq!(verdict(&with_gap), Verdict::Unknown, "a rule has a coverage gap");
 }

@@ -161,22 +161,22 @@ fn derived_readings() {
         ("gpu.ecc_uncorrected", "2"),
         ("gpu.ecc_corrected_lifetime", "17"),
         ("gpu.ecc_uncorrected_lifetime", "2"),
-        ("gpu.held_sync_boost_s", "2.5"),
-        ("gpu.held_power_brake_s", "7"),
-        ("gpu.held_sw_thermal_s", "9"),
+        ("gpu.throttle_sync_boost_s", "2.5"),
+        ("gpu.throttle_power_brake_s", "7"),
+        ("gpu.throttle_sw_thermal_s", "9"),
         ("gpu.processes", "0"),
     ] {
         assert_eq!(one[name], expected, "{name}");
     }
-    for signal in ["gpu.held_hw_thermal_s", "gpu.held_power_cap_s"] {
+    for signal in ["gpu.throttle_hw_thermal_s", "gpu.throttle_power_cap_s"] {
         assert!(one[signal].parse::<f64>().unwrap() > 0.0, "{signal}");
     }
     // Expensive readings come with every third answer.
     let again = child.ask("medium");
-    assert!(!again.gpus[1].contains_key("gpu.held_hw_thermal_s"));
-    assert!(again.gpus[1].contains_key("gpu.held_sw_thermal_s"));
+    assert!(!again.gpus[1].contains_key("gpu.throttle_hw_thermal_s"));
+    assert!(again.gpus[1].contains_key("gpu.throttle_sw_thermal_s"));
     child.ask("medium");
-    assert!(child.ask("medium").gpus[1].contains_key("gpu.held_hw_thermal_s"));
+    assert!(child.ask("medium").gpus[1].contains_key("gpu.throttle_hw_thermal_s"));
     assert_eq!(medium.gpus[5]["gpu.processes"], "1");
     let process = &medium.json["processes"][0];
     assert_eq!(process["pid"], 4242);
@@ -237,9 +237,9 @@ fn an_older_driver_has_other_field_numbers() {
     let mut child = ProbeChild::spawn(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
-    assert_eq!(medium.gpus[0]["gpu.held_sw_thermal_s"], "9");
-    assert_eq!(medium.gpus[0]["gpu.held_hw_thermal_s"], "4");
-    assert_eq!(medium.gpus[0]["gpu.held_power_brake_s"], "7");
+    assert_eq!(medium.gpus[0]["gpu.throttle_sw_thermal_s"], "9");
+    assert_eq!(medium.gpus[0]["gpu.throttle_hw_thermal_s"], "4");
+    assert_eq!(medium.gpus[0]["gpu.throttle_power_brake_s"], "7");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn interactive_use_reads_more_and_skips_expensive_calls() {
     assert_eq!(details["display_active"], json!({"value": 0}));
     let share = json!([{"pid": 4242, "sm_percent": 37, "memory_percent": 0}]);
     assert_eq!(details["shares"]["value"], share);
-    assert!(!first.gpus[0].contains_key(Signal::GpuHeldHwThermal.name()), "700 us");
+    assert!(!first.gpus[0].contains_key(Signal::GpuThrottleHwThermal.name()), "700 us");
     // Activity needs two samples and comes with every second answer from then on.
     let has_activity = |readings: &Readings| {
         readings.get(Signal::GpuSmActive.name()).is_some_and(|value| value != "absent")
