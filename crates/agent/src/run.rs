@@ -97,7 +97,7 @@ pub struct Options {
     pub program: PathBuf,
     pub facts: &'static FactSet,
     /// Creates the actuator for a root that is not this machine's own.
-    pub hands_elsewhere: ActuatorFactory,
+    pub simulated_actuator: ActuatorFactory,
 }
 
 impl Options {
@@ -300,7 +300,7 @@ fn open_executor(
         return Ok(None);
     }
     let tuner = Tuner::new(config, &options.program);
-    let simulated = || (options.hands_elsewhere)(&config.root, tuner.clone());
+    let simulated = || (options.simulated_actuator)(&config.root, tuner.clone());
     let actuator = Some(config.is_live()).filter(|live| !live).and_then(|_| simulated());
     let pause = Arc::clone(&context.probe_pause);
     let actuator = actuator
@@ -308,7 +308,7 @@ fn open_executor(
     let (published, registry) = (published.clone(), Arc::clone(registry));
     let status = move || {
         let state = published.get().ok_or(InspectorError::AgentStarting)?;
-        Ok(Status::of(&state, registry.jobs(), clock::since_boot_ms()))
+        Ok(Status::from_state(&state, registry.jobs(), clock::since_boot_ms()))
     };
     let inspector =
         NodeInspector::new(config, options.program.clone(), options.facts, Box::new(status));

@@ -135,7 +135,7 @@ impl StatusProvider for StatusCache {
         let status = Status {
             server: Some(server_state.server.clone()),
             orders: Some(server_state.orders.clone()),
-            ..Status::of(&state, self.registry.jobs(), now_ms)
+            ..Status::from_state(&state, self.registry.jobs(), now_ms)
         };
         let mut line = serde_json::to_string(&status).unwrap_or_default();
         line.push('\n');

@@ -65,7 +65,7 @@ pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
 }
 
 /// Reads a configuration leniently: invalid keys get their default. Also returns the problems.
-pub fn read_as_far_as_it_goes(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
+pub fn read_lenient(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
     match parse_file(path, named) {
         Ok(parsed) => {
             let config = parsed.config.clone();

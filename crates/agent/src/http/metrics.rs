@@ -15,8 +15,8 @@ use super::text::{Family, Text};
 use crate::config::Metrics;
 use crate::coverage;
 use crate::jobs::JobState;
-use crate::state::{Shown, State};
-use crate::status::{Verdict, coverage_losses};
+use crate::state::{PublishedFinding, State};
+use crate::status::{NodeVerdict, coverage_losses};
 use crate::uplink::{ConnectionStatus, Link};
 
 /// Renders the page at `now_ms`, on the clock of the snapshot.
@@ -108,7 +108,7 @@ fn findings(state: &State, text: &mut Text) {
         subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
     };
     let mut open: BTreeMap<[String; 7], u32> = BTreeMap::new();
-    for Shown { finding, .. } in &state.findings {
+    for PublishedFinding { finding, .. } in &state.findings {
         let kind = match finding.kind {
             FindingKind::Fault => "fault",
             FindingKind::Advice => "advice",
@@ -151,10 +151,10 @@ fn reason(finding: &Finding) -> String {
 
 /// The overall verdict: with findings alone, an unmonitored node looks healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut Text) {
-    let verdict = Verdict::now(state, &coverage_losses(state, now_ms));
+    let verdict = NodeVerdict::now(state, &coverage_losses(state, now_ms));
     let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
     let mut family = text.family("farrier_node_verdict", "gauge", help);
-    for candidate in Verdict::ALL {
+    for candidate in NodeVerdict::ALL {
         let is_current = candidate == verdict;
         family.value(&[("verdict", candidate.name())], f64::from(u8::from(is_current)));
     }
@@ -282,8 +282,8 @@ fn agent(state: &State, text: &mut Text) {
     let help = "1 while a source is unreadable, by source.";
     let mut family = text.family("farrier_agent_blind", "gauge", help);
     for what in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
-        let blind = state.blind.iter().any(|loss| loss.what == what);
-        family.value(&[("what", what)], f64::from(u8::from(blind)));
+        let is_lost = state.coverage_losses.iter().any(|loss| loss.what == what);
+        family.value(&[("what", what)], f64::from(u8::from(is_lost)));
     }
     let help = "Seconds since a collector's last message.";
     let mut family = text.family("farrier_agent_collector_age_seconds", "gauge", help);

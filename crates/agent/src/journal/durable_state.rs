@@ -12,7 +12,7 @@ use farrier_fleet::health::{EngineSnapshot, StoredEvent};
 const STORED_EVENTS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fold {
+pub struct DurableState {
     /// The open findings, by id.
     pub open: BTreeMap<u64, Finding>,
     /// Id of the next finding.
@@ -33,7 +33,7 @@ pub struct Fold {
     pub opened: BTreeMap<String, u64>,
 }
 
-impl Fold {
+impl DurableState {
     pub fn apply(&mut self, record: &Record) {
         if record.boot != self.boot {
             self.recovery_signals.clear();

@@ -7,7 +7,7 @@ use farrier_hardware::kmsg::KernelLog;
 
 use super::self_monitor::KernelLogState;
 use super::xid_dedup::Log;
-use super::{CollectorMessage, HealthMonitor, Report, decode_facts};
+use super::{CollectorMessage, CollectorReport, HealthMonitor, decode_facts};
 use crate::orders::{RepairNote, RepairWatch};
 
 impl HealthMonitor {
@@ -46,7 +46,7 @@ impl HealthMonitor {
         }
     }
 
-    fn handle_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
+    fn handle_report(&mut self, now: Moment, report: CollectorReport, batch: &mut Batch) {
         if let Some(collector) = report.collector {
             self.self_monitor.record_heartbeat(collector, now);
             let first = collector.is_nvml() && !self.self_monitor.nvml_failed;

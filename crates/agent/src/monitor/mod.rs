@@ -38,7 +38,8 @@ use xid_dedup::XidDedup;
 
 pub use inventory::Inventory;
 pub use message::{
-    Collector, CollectorMessage, ConfigRejected, Held, NvmlUnavailable, Report, SkippedCheck,
+    Collector, CollectorMessage, CollectorReport, ConfigRejected, NvmlUnavailable, OwnedGpuProcess,
+    SkippedCheck,
 };
 pub use self_monitor::{CollectorState, CoverageLoss};
 
@@ -269,7 +270,7 @@ impl HealthMonitor {
             }
             let recovery_signals = self.engine.take_recovery_signals();
             let boot = &self.node.boot;
-            self.journal.note(now.wall, boot, cursor, changes, stored_events, recovery_signals);
+            self.journal.append(now.wall, boot, cursor, changes, stored_events, recovery_signals);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;

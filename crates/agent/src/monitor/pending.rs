@@ -6,7 +6,7 @@
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
-use crate::journal::Fold;
+use crate::journal::DurableState;
 use farrier_fleet::health::StoredEvent;
 
 /// How long a recurrence may wait for its write, and the retry interval after a failed write.
@@ -45,7 +45,7 @@ impl Pending {
         self.stored_events.extend(stored_events);
     }
 
-    pub(super) fn is_due(&self, now: Moment, durable: &Fold) -> bool {
+    pub(super) fn is_due(&self, now: Moment, durable: &DurableState) -> bool {
         if self.changes.is_empty() && self.stored_events.is_empty() {
             return false;
         }

@@ -22,7 +22,7 @@ use super::submit::{self, Admission, Limits};
 use super::task::Task;
 use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
-use crate::status::{OrderInHand, OrdersStatus};
+use crate::status::{ActiveOrderStatus, OrdersStatus};
 
 /// Paths of the node's files and of its NVML library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl OrderExecutor {
             Err(TryLockError::WouldBlock) => return None,
         };
         let ledger = state.journal.ledger();
-        let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
+        let in_hand = ledger.current.as_ref().map(|current| ActiveOrderStatus {
             generation: current.order.generation,
             what: current.order.kind.clone(),
             reason: current.order.reason.to_string(),

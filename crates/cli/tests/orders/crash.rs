@@ -62,7 +62,7 @@ fn a_crash_at_any_step_sets_and_removes_a_cordon_once() {
     let cordon = world.path("state/cordon.json");
     let mut generation = 0;
     let mut crashes = 0;
-    for point in Point::OF_ORDERS.map(Point::name) {
+    for point in Point::ORDER_POINTS.map(Point::name) {
         for times in 1..20 {
             let mut survived = 0;
             for kind in ["cordon", "uncordon"] {

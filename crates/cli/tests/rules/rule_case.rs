@@ -154,7 +154,7 @@ impl RuleCase {
                 self.repeat_sample(signal, number(value)?);
             }
             "check" => {
-                let (items, _) = check::look(&self.node.path().join("root"), self.facts);
+                let (items, _) = check::check_node(&self.node.path().join("root"), self.facts);
                 self.observe(&Batch { checks: Some(items), ..Batch::default() });
             }
             "reboot" => self.reboot(),

@@ -329,7 +329,7 @@ impl TestNode {
     pub(crate) fn open_finding(&mut self, finding: Finding) {
         let journal = self.journal.as_mut().unwrap();
         let changes = vec![Change::Opened(finding)];
-        journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
+        journal.append(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
         journal.flush(Timestamp::now(), &Failpoint::default()).unwrap();
         self.durable.send_replace(journal.durable().seq);
     }

@@ -51,7 +51,7 @@ fn survives(
 fn an_order_survives_a_crash_at_every_step_and_runs_once() {
     let mut crashes = 0;
     for kind in kinds() {
-        for point in Point::OF_ORDERS {
+        for point in Point::ORDER_POINTS {
             for times in 1.. {
                 assert!(times < 50, "{kind} never gets past {}", point.name());
                 let node = node_for(&kind);

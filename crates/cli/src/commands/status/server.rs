@@ -98,7 +98,7 @@ fn describe_orders(orders: &OrdersStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use farrier_agent::status::OrderInHand;
+    use farrier_agent::status::ActiveOrderStatus;
     use farrier_fleet::fleet::OrderKind;
 
     use super::*;
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn an_active_order_shows_its_kind_lease_and_reason() {
         let time = |text: &str| text.parse().unwrap();
-        let in_hand = OrderInHand {
+        let in_hand = ActiveOrderStatus {
             generation: 17,
             what: OrderKind::Cordon,
             reason: "fatal gpu.xid (Xid 79)".to_owned(),
