@@ -134,7 +134,7 @@ impl HealthMonitor {
 
     pub(super) fn check_self(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.flush_incomplete(now, &mut batch.kernel);
-        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::look) {
+        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::poll) {
             self.handle_repair(now, &note);
         }
         self.self_monitor.messages_dropped = self.registry.dropped();
@@ -149,8 +149,8 @@ impl HealthMonitor {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;
         }
-        tracing::info!(what = %note.what, at = %note.at, "a manual repair was reported");
-        let changes = self.engine.apply_manual_repair(note.at, &note.what, now);
+        tracing::info!(repair = %note.repair, at = %note.at, "a manual repair was reported");
+        let changes = self.engine.apply_manual_repair(note.at, &note.repair, now);
         self.pending.add(changes, Vec::new());
     }
 }

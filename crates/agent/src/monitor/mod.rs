@@ -142,7 +142,7 @@ impl HealthMonitor {
         // The previous agent may have died before it journaled the findings that the repair
         // cleared.
         if let Some(note) = &note {
-            changes.extend(engine.apply_manual_repair(note.at, &note.what, now));
+            changes.extend(engine.apply_manual_repair(note.at, &note.repair, now));
         }
         let after = durable.kernel_cursor(&node.boot);
         let kernel = KernelReader::new(decode_facts(facts), &node.boot, node.node_boot_time, after);

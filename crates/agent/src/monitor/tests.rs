@@ -201,7 +201,7 @@ impl GpuLostTwice {
 
     /// Writes the note to disk.
     fn note(&self) -> RepairNote {
-        let note = RepairNote { at: self.node.clock.now().wall, what: "a new riser".to_owned() };
+        let note = RepairNote { at: self.node.clock.now().wall, repair: "a new riser".to_owned() };
         repair_note::write(&self.node.config.state_dir, &note).unwrap();
         note
     }

@@ -242,7 +242,7 @@ impl OrderExecutor {
 
     /// The active order, for `farrier status`. `None` while the journal is being written, which can
     /// take as long as the disk hangs.
-    pub fn at_hand(&self) -> Option<OrdersStatus> {
+    pub fn status(&self) -> Option<OrdersStatus> {
         let state = match self.inner.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -48,6 +48,6 @@ pub use process::ProcessError;
 pub use repair_note::{RepairNote, RepairWatch};
 pub use scheduler::{CordonFileAction, Job, Scheduler, SchedulerError};
 pub use slurm::Slurm;
-pub use start::{ActuatorFactory, Start, open};
+pub use start::{ActuatorFactory, ExecutorOptions, open};
 pub use submit::Limits;
 pub use tuner::{TuneError, Tuner};
