@@ -9,7 +9,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut replay = Replay::default();
     for line in bytes.split(|byte| *byte == b'\n') {
         let Ok(entry) = serde_json::from_slice::<Entry>(line) else { continue };
-        if replay.take(entry).is_err() {
+        if replay.apply(entry).is_err() {
             return;
         }
     }

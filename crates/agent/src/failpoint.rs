@@ -55,7 +55,7 @@ impl Point {
     ];
 
     /// Points between an order and its status, in order.
-    pub const OF_ORDERS: [Self; 8] = [
+    pub const ORDER_POINTS: [Self; 8] = [
         Self::OrderOffered,
         Self::OrderHalfWritten,
         Self::OrderWritten,
@@ -107,13 +107,14 @@ pub struct Failpoint {
 impl Failpoint {
     /// Parses `FARRIER_CRASH_AT`.
     pub fn from_environment() -> Self {
-        std::env::var("FARRIER_CRASH_AT").map_or_else(|_| Self::default(), |text| Self::of(&text))
+        std::env::var("FARRIER_CRASH_AT")
+            .map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }
 
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut fields = text.split(':');
         let name = fields.next().unwrap_or_default();
-        let points = Point::ALL.into_iter().chain(Point::OF_ORDERS);
+        let points = Point::ALL.into_iter().chain(Point::ORDER_POINTS);
         let point = points.into_iter().find(|point| point.name() == name);
         let (mut times, mut only_kernel, mut mode) = (1, false, CrashMode::Abort);
         for field in fields {
@@ -145,7 +146,7 @@ impl Failpoint {
     }
 
     /// Crashes as configured.
-    pub(crate) fn die(&self) -> ! {
+    pub(crate) fn crash(&self) -> ! {
         match self.mode {
             CrashMode::Abort => std::process::abort(),
             CrashMode::Hang => loop {
@@ -158,7 +159,7 @@ impl Failpoint {
     /// Crashes here if this pass is due.
     pub(crate) fn reach(&self, point: Point) {
         if self.is_due(point) {
-            self.die();
+            self.crash();
         }
     }
 }
@@ -169,12 +170,12 @@ mod tests {
 
     #[test]
     fn a_failpoint_is_due_only_at_its_configured_pass() {
-        let failpoint = Failpoint::of("written:2");
+        let failpoint = Failpoint::parse("written:2");
         assert!(!failpoint.is_due(Point::Synced));
         assert!(!failpoint.is_due(Point::Written));
         assert!(failpoint.is_due(Point::Written));
-        for point in Point::ALL.into_iter().chain(Point::OF_ORDERS) {
-            assert!(Failpoint::of(point.name()).is_due(point));
+        for point in Point::ALL.into_iter().chain(Point::ORDER_POINTS) {
+            assert!(Failpoint::parse(point.name()).is_due(point));
             assert!(!Failpoint::default().is_due(point));
         }
     }

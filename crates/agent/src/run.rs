@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use tokio::sync::mpsc;
 
-use crate::artifact::{Outbox, Sending};
+use crate::artifact::{ArtifactUpload, Outbox};
 use crate::collect::{self, CollectorContext, Stop};
 use crate::config::{self, Config, ConfigError, Flags, Listen, ParsedFile};
 use crate::failpoint::Failpoint;
@@ -30,15 +30,15 @@ use crate::monitor::{
     NodeIdentity,
 };
 use crate::notify;
-use crate::orders::cordon_watch::{self, Wake, Woken};
+use crate::orders::cordon_watch::{self, RecheckReceiver, RecheckSender};
 use crate::orders::{
-    self, ActuatorFactory, InspectorError, NodeActuator, NodeInspector, OrderExecutor, OrdersError,
-    RepairWatch, Start, Tuner,
+    self, ActuatorFactory, ExecutorOptions, InspectorError, NodeActuator, NodeInspector,
+    OrderExecutor, OrdersError, RepairWatch, Tuner,
 };
 use crate::state::Published;
 use crate::status::Status;
 use crate::status_cache::{StatusCache, StatusSources};
-use crate::uplink::{self, Keep, NoOrders, OrderHandler, Uplink};
+use crate::uplink::{self, IdentityStore, NoOrders, OrderHandler, Uplink};
 
 /// Bound of the health monitor's inbox. A kernel log record is a few hundred bytes, at most 8 kB.
 const INBOX: usize = 1024;
@@ -97,7 +97,7 @@ pub struct Options {
     pub program: PathBuf,
     pub facts: &'static FactSet,
     /// Creates the actuator for a root that is not this machine's own.
-    pub hands_elsewhere: ActuatorFactory,
+    pub simulated_actuator: ActuatorFactory,
 }
 
 impl Options {
@@ -174,11 +174,12 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     };
     let hostname = node.hostname.clone();
     let node_id = enrolled_name(&config, &hostname);
-    let (wake, woken) = cordon_watch::wake();
+    let (recheck_sender, recheck_receiver) = cordon_watch::recheck_channel();
     let (outbox, artifacts) = Outbox::new();
     let outbox = config.server.parsed_url().map(|_| outbox);
     let names = (hostname, node_id.clone());
-    let opened = open_executor(options, &context, names, outbox, wake, &published, &registry);
+    let opened =
+        open_executor(options, &context, names, outbox, recheck_sender, &published, &registry);
     let executor = opened.as_ref().ok().cloned().flatten();
     let rules = Rules::configured(&config.rules).map_err(invalid_rules)?;
     let parts = MonitorParts {
@@ -205,15 +206,21 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         })
         .map_err(AgentError::Start)?;
     collect::spawn(&context).map_err(AgentError::Start)?;
-    let uplink =
-        uplink(&config, node_id, executor.clone(), artifacts, woken, (&published, &registry))?;
+    let uplink = uplink(
+        &config,
+        node_id,
+        executor.clone(),
+        artifacts,
+        recheck_receiver,
+        (&published, &registry),
+    )?;
     let sources = StatusSources::new(&config, uplink.as_ref(), &opened);
     let result = runtime.block_on(async {
         let pages = Pages {
             published: published.clone(),
             registry: Arc::clone(&registry),
             metrics,
-            uplink: uplink.as_ref().map(Uplink::sight),
+            uplink: uplink.as_ref().map(Uplink::connection_status),
         };
         let status = StatusCache::new(published.clone(), Arc::clone(&registry), sources);
         tokio::spawn(jobs::run(socket, registry, Arc::new(status)));
@@ -245,8 +252,8 @@ fn enrolled_name(config: &Config, hostname: &str) -> Option<NodeId> {
     if config.server.parsed_url()?.is_plain() {
         return hostname.parse().ok();
     }
-    let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
-    keep.check().ok().map(|identity| identity.node)
+    let identity_store = IdentityStore::new(&config.server.identity, config.server.ca.as_deref());
+    identity_store.check().ok().map(|identity| identity.node)
 }
 
 /// Starts the uplink if a server is configured.
@@ -254,32 +261,34 @@ fn uplink(
     config: &Config,
     node: Option<NodeId>,
     executor: Option<OrderExecutor>,
-    artifacts: mpsc::Receiver<Sending>,
-    woken: Woken,
+    artifacts: mpsc::Receiver<ArtifactUpload>,
+    recheck_receiver: RecheckReceiver,
     (published, registry): (&Published, &Arc<JobRegistry>),
 ) -> Result<Option<Uplink>, AgentError> {
     let Some(url) = config.server.parsed_url() else { return Ok(None) };
-    let bell = Arc::default();
+    let status_changed = Arc::default();
     let cordon = match &executor {
-        Some(executor) => cordon_watch::spawn(executor.clone(), woken, Arc::clone(&bell)),
+        Some(executor) => {
+            cordon_watch::spawn(executor.clone(), recheck_receiver, Arc::clone(&status_changed))
+        }
         // Without an order executor nothing reads the cordon.
         None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
     };
     let parts = uplink::Parts {
         url,
-        keep: Keep::new(&config.server.identity, config.server.ca.as_deref()),
+        identity_store: IdentityStore::new(&config.server.identity, config.server.ca.as_deref()),
         node,
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
         urgent: published.urgent(),
-        made_of: uplink::of_published(published.clone(), Arc::clone(registry), &config.root),
+        inventory: uplink::inventory_source(published.clone(), Arc::clone(registry), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
-        desk: executor.map_or_else(
+        order_handler: executor.map_or_else(
             || Arc::new(NoOrders) as Arc<dyn OrderHandler>,
             |executor| Arc::new(executor),
         ),
         artifacts,
-        bell,
+        status_changed,
         fixed_wait: uplink::fixed_wait_from_environment(),
     };
     Uplink::spawn(parts).map(Some).map_err(AgentError::Start)
@@ -291,7 +300,7 @@ fn open_executor(
     context: &CollectorContext,
     (hostname, node): (String, Option<NodeId>),
     outbox: Option<Outbox>,
-    wake: Wake,
+    recheck_sender: RecheckSender,
     published: &Published,
     registry: &Arc<JobRegistry>,
 ) -> Result<Option<OrderExecutor>, OrdersError> {
@@ -300,7 +309,7 @@ fn open_executor(
         return Ok(None);
     }
     let tuner = Tuner::new(config, &options.program);
-    let simulated = || (options.hands_elsewhere)(&config.root, tuner.clone());
+    let simulated = || (options.simulated_actuator)(&config.root, tuner.clone());
     let actuator = Some(config.is_live()).filter(|live| !live).and_then(|_| simulated());
     let pause = Arc::clone(&context.probe_pause);
     let actuator = actuator
@@ -308,17 +317,18 @@ fn open_executor(
     let (published, registry) = (published.clone(), Arc::clone(registry));
     let status = move || {
         let state = published.get().ok_or(InspectorError::AgentStarting)?;
-        Ok(Status::of(&state, registry.jobs(), clock::since_boot_ms()))
+        Ok(Status::from_state(&state, registry.jobs(), clock::since_boot_ms()))
     };
     let inspector =
         NodeInspector::new(config, options.program.clone(), options.facts, Box::new(status));
-    let wake = Box::new(move || wake.ring());
+    let wake = Box::new(move || recheck_sender.notify());
     let inbox = context.inbox.clone();
     // If the health monitor has ended, it reads the note from disk at its next start.
     let repaired = Box::new(move |note| drop(inbox.send(CollectorMessage::Repaired(note))));
-    let eyes = Arc::new(inspector);
-    let start = Start { hands: actuator, eyes, hostname, node, outbox, wake, repaired };
-    let opened = orders::open(config, start).and_then(|executor| {
+    let inspector = Arc::new(inspector);
+    let executor_options =
+        ExecutorOptions { actuator, inspector, hostname, node, outbox, wake, repaired };
+    let opened = orders::open(config, executor_options).and_then(|executor| {
         executor.spawn().map_err(OrdersError::Thread)?;
         Ok(Some(executor))
     });

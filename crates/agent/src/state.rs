@@ -11,12 +11,12 @@ use farrier_fleet::health::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::monitor::{CollectorState, CoverageLoss, Held, SkippedCheck};
+use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess, SkippedCheck};
 use crate::uplink::Urgent;
 
 /// An open finding, as published.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shown {
+pub struct PublishedFinding {
     pub finding: Finding,
     /// `true` if it is on disk, so that it survives a crash.
     pub durable: bool,
@@ -58,7 +58,7 @@ pub struct Values {
     /// The newest value of each signal, by subject.
     pub latest: Latest,
     /// GPU processes. `None` if unknown.
-    pub processes: Option<Vec<Held>>,
+    pub processes: Option<Vec<OwnedGpuProcess>>,
     pub driver: Option<String>,
     /// Xid counts by GPU.
     pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
@@ -104,7 +104,7 @@ pub struct State {
     /// When the agent started.
     pub started: Timestamp,
     pub up_ms: i64,
-    pub findings: Vec<Shown>,
+    pub findings: Vec<PublishedFinding>,
     /// Findings opened so far, by code.
     pub opened: BTreeMap<String, u64>,
     pub values: Arc<Values>,
@@ -112,7 +112,7 @@ pub struct State {
     pub coverage: Arc<Coverage>,
     pub collectors: Vec<CollectorState>,
     /// Sources that the agent cannot read.
-    pub blind: Vec<CoverageLoss>,
+    pub coverage_losses: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     pub journal: JournalState,

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::coverage;
 use crate::jobs::JobState;
-use crate::journal::{Fold, Recovery};
-use crate::monitor::{CollectorState, CoverageLoss, Held, Inventory, SkippedCheck};
+use crate::journal::{DurableState, Recovery};
+use crate::monitor::{CollectorState, CoverageLoss, Inventory, OwnedGpuProcess, SkippedCheck};
 use crate::state::{State, Values};
 use group::GpuIdentities;
 
 pub use group::{FirstAction, Group};
-pub use server::{OrderInHand, OrdersStatus, ServerStatus};
+pub use server::{ActiveOrderStatus, OrdersStatus, ServerStatus};
 
 /// Version of the document. Added fields do not change it: readers ignore unknown ones.
 pub const VERSION: u32 = 1;
@@ -29,7 +29,7 @@ pub const VERSION: u32 = 1;
 /// Overall health of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum NodeVerdict {
     /// Full coverage, and no open fault.
     Healthy,
     /// A fault is open, but work continues.
@@ -40,7 +40,7 @@ pub enum Verdict {
     Unknown,
 }
 
-impl Verdict {
+impl NodeVerdict {
     pub fn name(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -80,7 +80,7 @@ pub struct Status {
     pub node: Option<String>,
     /// When this state was current.
     pub at: Option<Timestamp>,
-    pub verdict: Verdict,
+    pub verdict: NodeVerdict,
     /// `None` if no agent is running: the document then comes from its journal.
     pub agent: Option<AgentStatus>,
     /// Version of the loaded driver. `None` if unknown.
@@ -101,7 +101,7 @@ pub struct Status {
     /// Signals that a rule needs but no component of this node has, with the number of components.
     pub not_supported: BTreeMap<String, usize>,
     /// Rules that cannot run now: on how many components, and why.
-    pub rules_blind: BTreeMap<String, RuleBlind>,
+    pub rules_blind: BTreeMap<String, RuleCoverageGap>,
     /// Rules without a full window of data yet, with the number of components.
     pub rules_early: BTreeMap<String, usize>,
     pub collectors: Vec<CollectorState>,
@@ -117,7 +117,7 @@ pub struct Status {
 
 /// A rule that cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleBlind {
+pub struct RuleCoverageGap {
     /// Number of subjects.
     pub parts: usize,
     /// Components by cause, under the names that operators use.
@@ -150,7 +150,7 @@ pub struct GpuStatus {
     pub memory_used_bytes: Reading<f64>,
     pub memory_total_bytes: Reading<f64>,
     /// GPU processes. `None` if unknown.
-    pub processes: Option<Vec<Held>>,
+    pub processes: Option<Vec<OwnedGpuProcess>>,
     /// Highest severity of its faults.
     pub worst: Option<Severity>,
     /// All monitored signals, by name.
@@ -191,7 +191,7 @@ pub struct JournalStatus {
 
 impl Status {
     /// The state of a running agent at `now_ms`. A stale snapshot is reported as a coverage loss.
-    pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
+    pub fn from_state(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
         let losses = coverage_losses(state, now_ms);
         let mut findings: Vec<FindingStatus> = state
             .findings
@@ -208,7 +208,7 @@ impl Status {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::now(state, &losses),
+            verdict: NodeVerdict::now(state, &losses),
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
@@ -219,7 +219,7 @@ impl Status {
             not_checked: state.skipped_checks.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state, identities),
-            rules_early: state.coverage.early.clone(),
+            rules_early: state.coverage.warming_up.clone(),
             collectors: state.collectors.clone(),
             jobs,
             journal: JournalStatus {
@@ -235,7 +235,11 @@ impl Status {
     }
 
     /// The state that a journal holds while no agent runs, with the GPUs as last enumerated.
-    pub fn of_journal(durable: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
+    pub fn from_journal(
+        durable: &DurableState,
+        recovery: &Recovery,
+        inventory: &Inventory,
+    ) -> Self {
         let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
         let identities = GpuIdentities { listed: inventory.gpus(), delisted: inventory.delisted() };
         let open = durable.open.values().cloned();
@@ -246,7 +250,10 @@ impl Status {
             v: VERSION,
             node: None,
             at: durable.at,
-            verdict: Verdict::from_findings(findings.iter().map(|status| &status.finding), false),
+            verdict: NodeVerdict::from_findings(
+                findings.iter().map(|status| &status.finding),
+                false,
+            ),
             agent: None,
             driver: None,
             driver_loaded: None,
@@ -283,13 +290,13 @@ fn has_full_coverage(state: &State) -> bool {
     // A collector that has not reported yet is a gap too.
     let reported = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.skipped_checks.as_ref().is_some_and(|skipped| skipped.is_empty());
-    reported && checked && state.coverage.blind.is_empty()
+    reported && checked && state.coverage.gaps.is_empty()
 }
 
 /// The current coverage losses.
 pub(crate) fn coverage_losses(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
     let unread = coverage::unread_signals(&state.values);
-    state.blind.iter().cloned().chain(state.staleness(now_ms)).chain(unread).collect()
+    state.coverage_losses.iter().cloned().chain(state.staleness(now_ms)).chain(unread).collect()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {
@@ -398,10 +405,10 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
     subjects.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
 }
 
-fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, RuleBlind> {
-    let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
-    for (code, subject, gap) in &state.coverage.blind {
-        let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
+fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, RuleCoverageGap> {
+    let mut gaps: BTreeMap<String, RuleCoverageGap> = BTreeMap::new();
+    for (code, subject, gap) in &state.coverage.gaps {
+        let rule = gaps.entry(code.clone()).or_insert_with(|| RuleCoverageGap {
             parts: 0,
             causes: BTreeMap::new(),
             why: gap.to_string(),
@@ -410,5 +417,5 @@ fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String,
         let components = rule.causes.entry(gap.cause()).or_default();
         components.insert(identities.name(&identities.component(subject)));
     }
-    blind
+    gaps
 }

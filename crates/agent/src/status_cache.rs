@@ -45,7 +45,7 @@ impl StatusSources {
     ) -> Self {
         Self {
             url: config.server.url.clone(),
-            uplink: uplink.map(|uplink| (uplink.sight(), uplink.acked())),
+            uplink: uplink.map(|uplink| (uplink.connection_status(), uplink.acked())),
             orders: match executor {
                 Ok(Some(executor)) => Orders::On(executor.clone()),
                 Ok(None) => Orders::Off,
@@ -70,14 +70,14 @@ impl StatusSources {
             None => ServerStatus {
                 url: None,
                 node: None,
-                link: Link::Alone,
+                link: Link::Standalone,
                 acknowledged: None,
                 certificate_until: None,
             },
         };
         let orders = match &self.orders {
             Orders::On(executor) => {
-                executor.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
+                executor.status().or_else(|| last.cloned()).unwrap_or_else(|| {
                     OrdersStatus::Unknown { why: "the order journal is being written".to_owned() }
                 })
             }
@@ -135,7 +135,7 @@ impl StatusProvider for StatusCache {
         let status = Status {
             server: Some(server_state.server.clone()),
             orders: Some(server_state.orders.clone()),
-            ..Status::of(&state, self.registry.jobs(), now_ms)
+            ..Status::from_state(&state, self.registry.jobs(), now_ms)
         };
         let mut line = serde_json::to_string(&status).unwrap_or_default();
         line.push('\n');

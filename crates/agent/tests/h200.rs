@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use farrier_agent::status::{Status, VERSION, Verdict};
+use farrier_agent::status::{NodeVerdict, Status, VERSION};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Change;
 
@@ -15,7 +15,7 @@ fn fixture(name: &str) -> String {
 #[test]
 fn the_status_parses() {
     let status: Status = serde_json::from_str(&fixture("status.json")).unwrap();
-    assert_eq!((status.v, status.verdict), (VERSION, Verdict::Healthy));
+    assert_eq!((status.v, status.verdict), (VERSION, NodeVerdict::Healthy));
     assert_eq!(status.driver.as_deref(), Some("580.159.04"));
     let [gpu] = status.gpus.as_slice() else { panic!("{:?}", status.gpus) };
     assert_eq!(gpu.identity.name.as_deref(), Some("NVIDIA H200"));

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::{Ran, farrier, run};
+use support::{CommandOutput, farrier, run};
 
 #[test]
 fn every_kind_lists_finds_and_suggests() {
@@ -80,11 +80,11 @@ fn newer() -> Value {
     set
 }
 
-fn in_folder(folder: &Path, args: &[&str]) -> Ran {
+fn in_folder(folder: &Path, args: &[&str]) -> CommandOutput {
     farrier(args).env("FARRIER_FACTS_DIR", folder).output().unwrap().into()
 }
 
-fn install(folder: &Path, set: &Value) -> Ran {
+fn install(folder: &Path, set: &Value) -> CommandOutput {
     let file = folder.join("new.json");
     fs::write(&file, set.to_string()).unwrap();
     in_folder(&folder.join("facts"), &["facts", "update", "--from", file.to_str().unwrap()])

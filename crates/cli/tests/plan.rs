@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 
 use serde_json::Value;
-use support::{Ran, run};
+use support::{CommandOutput, run};
 
 /// A 70B model on 64 H100.
 const RUN: [&str; 12] = [
@@ -24,7 +24,7 @@ const RUN: [&str; 12] = [
     "64",
 ];
 
-fn with(more: &[&str]) -> Ran {
+fn with(more: &[&str]) -> CommandOutput {
     let args: Vec<&str> = RUN.iter().chain(more).copied().collect();
     run(&args)
 }
@@ -417,7 +417,7 @@ fn a_calibration_from_diag_rescales_plans() {
         ];
         run(&[&args[..], more].concat())
     };
-    let speed = |output: &Ran| {
+    let speed = |output: &CommandOutput| {
         let plan: Value = serde_json::from_str(&output.stdout).unwrap();
         plan["tokens_per_s_per_gpu"].as_f64().unwrap()
     };
@@ -437,7 +437,7 @@ fn a_calibration_from_diag_rescales_plans() {
     let on = |command: &str, more: &[&str]| {
         run(&[&["plan", command], &work[..], &["--gpus", "8", "--output", "json"], more].concat())
     };
-    let number = |output: &Ran, pointer: &str| {
+    let number = |output: &CommandOutput, pointer: &str| {
         let report: Value = serde_json::from_str(&output.stdout).unwrap();
         report.pointer(pointer).unwrap().as_f64().unwrap()
     };

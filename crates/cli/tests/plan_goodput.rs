@@ -4,7 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ran, run};
+use support::{CommandOutput, run};
 
 /// An 8B model on 64 H100, with failures.
 const GOODPUT: [&str; 14] = [
@@ -24,7 +24,7 @@ const GOODPUT: [&str; 14] = [
     "64",
 ];
 
-fn goodput(more: &[&str]) -> Ran {
+fn goodput(more: &[&str]) -> CommandOutput {
     run(&[&GOODPUT[..], more].concat())
 }
 

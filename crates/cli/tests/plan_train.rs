@@ -4,9 +4,9 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ran, run};
+use support::{CommandOutput, run};
 
-fn train(model: &str, gpu: &str, gpus: &str, batch: &str, more: &[&str]) -> Ran {
+fn train(model: &str, gpu: &str, gpus: &str, batch: &str, more: &[&str]) -> CommandOutput {
     let args = [
         "plan",
         "train",
@@ -25,11 +25,11 @@ fn train(model: &str, gpu: &str, gpus: &str, batch: &str, more: &[&str]) -> Ran 
 }
 
 /// An 8B model on eight H100.
-fn small(more: &[&str]) -> Ran {
+fn small(more: &[&str]) -> CommandOutput {
     train("llama3-8b", "H100", "8", "64", more)
 }
 
-fn json(output: &Ran) -> Value {
+fn json(output: &CommandOutput) -> Value {
     assert!(output.code < 2, "{}", output.stderr);
     serde_json::from_str(&output.stdout).unwrap()
 }

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Ran, run};
+use support::{CommandOutput, run};
 
 const BEGIN: &str = "```console\n";
 const END: &str = "```\n";
@@ -23,7 +23,7 @@ fn run_block(block: &str) -> String {
         let command = &line[2..];
         let args: Vec<&str> = command.split_whitespace().collect();
         assert_eq!(args[0], "farrier", "the tour runs only farrier: {line}");
-        let Ran { code, stdout, stderr } = run(&args[1..]);
+        let CommandOutput { code, stdout, stderr } = run(&args[1..]);
         out.push_str(line);
         out.push('\n');
         out.push_str(&stdout);

@@ -39,7 +39,7 @@ fn finding(id: u64) -> Finding {
         subject: Subject::Gpu(gpu()),
         kind: FindingKind::Fault,
         severity: Severity::Fatal,
-        own_severity: None,
+        default_severity: None,
         text: text.to_owned(),
         action: Action::RebootNode,
         remedy: None,
@@ -76,7 +76,7 @@ fn finding(id: u64) -> Finding {
         opened_in: Some(in_boot()),
         last_in: Some(in_boot()),
         count: 3,
-        clears: "after a reboot, when NVML lists the GPU again".to_owned(),
+        clears_when: "after a reboot, when NVML lists the GPU again".to_owned(),
         cleared: None,
     }
 }
@@ -229,7 +229,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
         ("code", |finding| finding.code = "x".repeat(NAME_BYTES_MAX + 1)),
         ("detail", |finding| finding.detail = "x".repeat(TEXT_BYTES_MAX + 1)),
         ("text", |finding| finding.text = "x".repeat(TEXT_BYTES_MAX + 1)),
-        ("clears", |finding| finding.clears = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("clears", |finding| finding.clears_when = "x".repeat(TEXT_BYTES_MAX + 1)),
         ("remedy", |finding| finding.remedy = Some("x".repeat(TEXT_BYTES_MAX + 1))),
         ("subject", |finding| finding.subject = Subject::Pci("x".repeat(NAME_BYTES_MAX + 1))),
         ("boot", |finding| finding.last_in.as_mut().unwrap().boot = "x".repeat(NAME_BYTES_MAX + 1)),
@@ -249,7 +249,7 @@ fn input_over_a_limit_is_refused_by_both_sides() {
             *value = Reading::Unreadable(ReadError::malformed("x".repeat(TEXT_BYTES_MAX + 1)));
         }),
         ("cleared", |finding| {
-            finding.cleared = Some(Cleared { at: at(9), why: "x".repeat(TEXT_BYTES_MAX + 1) });
+            finding.cleared = Some(Cleared { at: at(9), reason: "x".repeat(TEXT_BYTES_MAX + 1) });
         }),
     ];
     for (name, grow) in cases {
@@ -285,7 +285,7 @@ fn a_small_message_cannot_fill_the_log() {
         detail: String::new(),
         subject: Subject::Node,
         text: String::new(),
-        clears: String::new(),
+        clears_when: String::new(),
         evidence: Vec::new(),
         opened_in: None,
         last_in: None,
@@ -327,7 +327,7 @@ fn a_reserved_finding_id_is_refused() {
 fn a_change_that_contradicts_itself_is_refused() {
     let cleared = as_change(proto::ChangeKind::Cleared.into(), Some(message(finding(5))));
     assert!(matches!(cleared, Err(ConvertError::Contradiction(5))));
-    let clearance = Some(Cleared { at: at(9), why: "rebooted".to_owned() });
+    let clearance = Some(Cleared { at: at(9), reason: "rebooted".to_owned() });
     let over = Finding { cleared: clearance, ..finding(5) };
     let opened = convert::changes_message(1, 0, vec![Change::Opened(over.clone())]).unwrap();
     assert!(matches!(convert::changes(opened), Err(ConvertError::Contradiction(5))));
@@ -516,20 +516,20 @@ fn actions() -> impl Strategy<Value = Action> {
 prop_compose! {
     fn findings()(
         (id, count) in (0..SERVER_FINDING_ID, any::<u64>()),
-        (code, detail, text, clears) in (texts(), texts(), texts(), texts()),
+        (code, detail, text, clears_when) in (texts(), texts(), texts(), texts()),
         (subject, remedy) in (subjects(), any::<Option<String>>()),
         kind in prop::sample::select(vec![FindingKind::Fault, FindingKind::Advice]),
-        (severity, own_severity) in (severities(), prop::option::of(severities())),
+        (severity, default_severity) in (severities(), prop::option::of(severities())),
         (action, rule_action) in (actions(), actions()),
         action_by in prop::sample::select(vec![ActionBy::Rule, ActionBy::Driver]),
         evidence in prop::collection::vec(evidence(), 0..5),
         (first_seen, last_seen, opened_in, last_in) in (times(), times(), in_boots(), in_boots()),
-        cleared in prop::option::of((times(), texts()).prop_map(|(at, why)| Cleared { at, why })),
+        cleared in prop::option::of((times(), texts()).prop_map(|(at, reason)| Cleared { at, reason })),
     ) -> Finding {
         Finding {
-            id, code, detail, subject, kind, severity, own_severity, text, action, remedy,
+            id, code, detail, subject, kind, severity, default_severity, text, action, remedy,
             rule_action, action_by, evidence, first_seen, last_seen, opened_in, last_in, count,
-            clears, cleared,
+            clears_when, cleared,
         }
     }
 }

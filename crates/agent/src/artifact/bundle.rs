@@ -199,7 +199,7 @@ pub(crate) struct Bundle {
 
 /// A bundle on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedBundle {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) sha256: [u8; 32],
@@ -304,7 +304,7 @@ impl Bundle {
     }
 
     /// Writes the manifest, syncs, and renames the bundle into place.
-    pub(crate) fn finish(mut self) -> Result<Finished, BundleError> {
+    pub(crate) fn finish(mut self) -> Result<FinishedBundle, BundleError> {
         let text = serde_json::to_vec_pretty(&self.manifest).unwrap_or_default();
         self.append(MANIFEST, &text)?;
         let path = self.path.clone();
@@ -313,7 +313,7 @@ impl Bundle {
         let mut file = encoder.finish().map_err(failed)?;
         file.flush().and_then(|()| file.sync_all()).map_err(failed)?;
         fs::rename(part_path(&path), &path).map_err(failed)?;
-        Finished::read(&path).map_err(failed)
+        FinishedBundle::read(&path).map_err(failed)
     }
 
     /// Deletes an unfinished bundle.
@@ -322,7 +322,7 @@ impl Bundle {
     }
 }
 
-impl Finished {
+impl FinishedBundle {
     /// Reads an existing bundle.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
@@ -399,7 +399,7 @@ mod tests {
         bundle.add("late", Ok(b"x".to_vec().into()), 10, &|| true).unwrap();
         assert!(!path.exists(), "not before it is complete");
         let finished = bundle.finish().unwrap();
-        assert_eq!(finished, Finished::read(&path).unwrap());
+        assert_eq!(finished, FinishedBundle::read(&path).unwrap());
         assert!(!part_path(&path).exists());
         let contents = files(&path);
         assert_eq!(contents[0].0, "farrier-logs-n1/kernel.log");

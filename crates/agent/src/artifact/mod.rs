@@ -15,9 +15,9 @@ mod redact;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use bundle::{Bundle, Content, Finished, make_private};
+pub(crate) use bundle::{Bundle, Content, FinishedBundle, make_private};
 pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError, SourceError};
-pub use outbox::{Outbox, SendError, Sending};
+pub use outbox::{ArtifactUpload, Outbox, SendError};
 pub(crate) use redact::redact;
 
 /// Directory below the agent's state directory.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::Finished;
+use super::FinishedBundle;
 
 /// Polling interval for whether the order is still active.
 const POLL: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ impl SendError {
 
 /// A file to upload.
 #[derive(Debug)]
-pub struct Sending {
+pub struct ArtifactUpload {
     /// Generation of its order.
     pub generation: u64,
     pub path: PathBuf,
@@ -46,7 +46,7 @@ pub struct Sending {
     done: Sender<Result<(), SendError>>,
 }
 
-impl Sending {
+impl ArtifactUpload {
     /// Reports the result to the executor. Dropping it without a result counts as disconnected.
     pub fn end(self, result: Result<(), SendError>) {
         let _ = self.done.send(result);
@@ -56,14 +56,14 @@ impl Sending {
 /// The executor's end of the channel to the uplink.
 #[derive(Debug)]
 pub struct Outbox {
-    sender: Mutex<mpsc::Sender<Sending>>,
+    sender: Mutex<mpsc::Sender<ArtifactUpload>>,
 }
 
 impl Outbox {
     /// Creates both ends. The channel holds one file, because one order runs at a time.
-    pub fn new() -> (Self, mpsc::Receiver<Sending>) {
-        let (sender, sendings) = mpsc::channel(1);
-        (Self { sender: Mutex::new(sender) }, sendings)
+    pub fn new() -> (Self, mpsc::Receiver<ArtifactUpload>) {
+        let (sender, uploads) = mpsc::channel(1);
+        (Self { sender: Mutex::new(sender) }, uploads)
     }
 
     /// Sends a file and waits until the server has persisted it, or until `is_active` returns
@@ -71,15 +71,15 @@ impl Outbox {
     pub(crate) fn send(
         &self,
         generation: u64,
-        file: &Finished,
+        file: &FinishedBundle,
         is_active: &dyn Fn() -> bool,
     ) -> Result<(), SendError> {
         let (done, result) = channel();
-        let Finished { path, bytes, sha256 } = file.clone();
-        let sending = Sending { generation, path, bytes, sha256, done };
+        let FinishedBundle { path, bytes, sha256 } = file.clone();
+        let upload = ArtifactUpload { generation, path, bytes, sha256, done };
         let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         // A file of an earlier attempt may still be waiting for a session.
-        sender.try_send(sending).map_err(|_| SendError::Disconnected)?;
+        sender.try_send(upload).map_err(|_| SendError::Disconnected)?;
         loop {
             match result.recv_timeout(POLL) {
                 Ok(result) => return result,
@@ -95,19 +95,19 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn file() -> Finished {
-        Finished { path: "/nowhere".into(), bytes: 7, sha256: [1; 32] }
+    fn file() -> FinishedBundle {
+        FinishedBundle { path: "/nowhere".into(), bytes: 7, sha256: [1; 32] }
     }
 
     /// Sends on another thread while `uplink` plays the other side.
     fn send_via(
         is_active: &(dyn Fn() -> bool + Sync),
-        uplink: impl FnOnce(mpsc::Receiver<Sending>),
+        uplink: impl FnOnce(mpsc::Receiver<ArtifactUpload>),
     ) -> Result<(), SendError> {
-        let (outbox, sendings) = Outbox::new();
+        let (outbox, uploads) = Outbox::new();
         std::thread::scope(|scope| {
             let sent = scope.spawn(|| outbox.send(3, &file(), is_active));
-            uplink(sendings);
+            uplink(uploads);
             sent.join().unwrap()
         })
     }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn send_returns_the_result_of_the_upload() {
         let reply = |result: Result<(), SendError>| {
-            move |mut sendings: mpsc::Receiver<Sending>| {
-                let sending = sendings.blocking_recv().unwrap();
-                assert_eq!((sending.generation, sending.bytes), (3, 7));
-                sending.end(result);
+            move |mut uploads: mpsc::Receiver<ArtifactUpload>| {
+                let upload = uploads.blocking_recv().unwrap();
+                assert_eq!((upload.generation, upload.bytes), (3, 7));
+                upload.end(result);
             }
         };
         assert_eq!(send_via(&|| true, reply(Ok(()))), Ok(()));
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_temporary_and_an_inactive_order_cancels_the_upload() {
-        let dropped = |mut sendings: mpsc::Receiver<Sending>| drop(sendings.blocking_recv());
+        let dropped = |mut uploads: mpsc::Receiver<ArtifactUpload>| drop(uploads.blocking_recv());
         let result = send_via(&|| true, dropped);
         assert_eq!(result, Err(SendError::Disconnected));
         assert!(result.unwrap_err().is_temporary());
         let pending = std::sync::Mutex::new(None);
-        let keep_pending = |mut sendings: mpsc::Receiver<Sending>| {
-            *pending.lock().unwrap() = sendings.blocking_recv();
+        let keep_pending = |mut uploads: mpsc::Receiver<ArtifactUpload>| {
+            *pending.lock().unwrap() = uploads.blocking_recv();
         };
         assert_eq!(send_via(&|| false, keep_pending), Err(SendError::Cancelled));
     }

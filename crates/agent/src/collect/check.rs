@@ -78,7 +78,7 @@ pub(super) fn run(context: &CollectorContext, _inventory: &SharedInventory) {
         if due || !same_driver || drift_changed || modified_now != modified {
             modified = modified_now;
             let before = clock::thread_cpu_us();
-            let (mut items, mut skipped) = look(root, context.facts);
+            let (mut items, mut skipped) = check_node(root, context.facts);
             let cost_us = clock::thread_cpu_us() - before;
             tracing::debug!(cost_us, "checked the node");
             let period = if cost_us < CHEAP_CPU_US { SHORT_PERIOD } else { LONG_PERIOD };
@@ -97,7 +97,7 @@ pub(super) fn run(context: &CollectorContext, _inventory: &SharedInventory) {
 }
 
 /// Checks the node whose files are below `root`, from its files alone.
-pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
+pub fn check_node(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
     let observation = observe::observe(&root, nvml, &PythonChoice::for_root(None));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use farrier_facts::FactSet;
-use farrier_facts::tune::{Options, Standing, Step, Subject, plan};
+use farrier_facts::tune::{Options, Step, StepStatus, Subject, plan};
 use farrier_fleet::health::{Action, CheckItem, Severity};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::{ControlTimeouts, GpuControls};
@@ -106,11 +106,11 @@ fn skipped_check(why: String) -> SkippedCheck {
 }
 
 fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
-    let select = |filter: fn(&Standing) -> bool| {
+    let select = |filter: fn(&StepStatus) -> bool| {
         steps.iter().filter(move |step| filter(&step.standing)).collect::<Vec<_>>()
     };
-    let drifted = select(Standing::is_drift);
-    let pending = select(|standing| matches!(standing, Standing::Waits(_)));
+    let drifted = select(StepStatus::is_drift);
+    let pending = select(|standing| matches!(standing, StepStatus::Waits(_)));
     let mut items = Vec::new();
     if !drifted.is_empty() {
         items.push(CheckItem {
@@ -136,7 +136,7 @@ fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<S
             remedy: None,
         });
     }
-    let unknown = select(|standing| matches!(standing, Standing::Unknown(_)));
+    let unknown = select(|standing| matches!(standing, StepStatus::Unknown(_)));
     let why = |step: &Step| format!("{}: {}", name(step), step.standing.words());
     let skipped = (!unknown.is_empty()).then(|| skipped_check(join(&unknown, why)));
     (items, skipped.into_iter().collect())
@@ -173,7 +173,7 @@ mod tests {
             subject: Subject::Gpu { index: 0, uuid: None },
             current: Some("off".to_owned()),
             wanted: "on".to_owned(),
-            standing: Standing::Change(Vec::new()),
+            standing: StepStatus::Change(Vec::new()),
             change: None,
             reason: "a test".to_owned(),
         };

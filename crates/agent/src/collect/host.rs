@@ -8,7 +8,7 @@ use farrier_hardware::{Root, Tier};
 use super::baseline::BaselineFile;
 use super::{CollectorContext, SharedInventory};
 use crate::config::duration;
-use crate::monitor::{Collector, CollectorMessage, Report};
+use crate::monitor::{Collector, CollectorMessage, CollectorReport};
 
 /// Version of the loaded kernel module.
 const DRIVER: &str = "/sys/module/nvidia/version";
@@ -51,8 +51,12 @@ pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
             // The kernel reports the driver version even while NVML does not answer.
             let driver = (*tier == Tier::Medium).then(|| files.trimmed(DRIVER).value().cloned());
             let driver = driver.flatten();
-            let report =
-                Report { collector: Some(*collector), samples, driver, ..Report::default() };
+            let report = CollectorReport {
+                collector: Some(*collector),
+                samples,
+                driver,
+                ..CollectorReport::default()
+            };
             if context.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }

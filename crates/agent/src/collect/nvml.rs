@@ -16,7 +16,9 @@ use farrier_hardware::process_owner::{self, OwnerKind};
 
 use super::{CollectorContext, SharedInventory, rss_bytes};
 use crate::config::duration;
-use crate::monitor::{Collector, CollectorMessage, Held, NvmlUnavailable, Report};
+use crate::monitor::{
+    Collector, CollectorMessage, CollectorReport, NvmlUnavailable, OwnedGpuProcess,
+};
 
 pub(super) fn run(context: &CollectorContext, inventory: &SharedInventory) {
     let config = &context.config;
@@ -78,7 +80,11 @@ fn message(
     CollectorMessage::NvmlUnavailable { why }
 }
 
-fn convert(report: ProbeReport, inventory: &SharedInventory, owners: &mut OwnerCache) -> Report {
+fn convert(
+    report: ProbeReport,
+    inventory: &SharedInventory,
+    owners: &mut OwnerCache,
+) -> CollectorReport {
     if let Some(gpus) = &report.inventory {
         inventory.update(|state| state.gpus.clone_from(gpus));
     }
@@ -97,7 +103,7 @@ fn convert(report: ProbeReport, inventory: &SharedInventory, owners: &mut OwnerC
         Tier::Slow => Collector::NvmlSlow,
         Tier::Rare => Collector::NvmlRare,
     };
-    Report {
+    CollectorReport {
         collector: answered.then_some(collector),
         inventory: report.inventory,
         samples: report.samples,
@@ -129,19 +135,19 @@ impl OwnerCache {
         Self { root, owners: BTreeMap::new() }
     }
 
-    fn with_owners(&mut self, processes: &[NvmlProcess]) -> Vec<Held> {
+    fn with_owners(&mut self, processes: &[NvmlProcess]) -> Vec<OwnedGpuProcess> {
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
         self.owners.retain(|pid, _| pids.contains(pid));
         processes.iter().map(|process| self.with_owner(process)).collect()
     }
 
-    fn with_owner(&mut self, process: &NvmlProcess) -> Held {
+    fn with_owner(&mut self, process: &NvmlProcess) -> OwnedGpuProcess {
         let started = process_owner::start_time(&self.root, process.pid);
         let cached = self.owners.get(&process.pid).filter(|(before, _)| *before == started);
         let cached = cached.map(|(_, owner)| owner.clone());
         let owner = cached.unwrap_or_else(|| owner(&self.root, process.pid));
         self.owners.insert(process.pid, (started, owner.clone()));
-        Held {
+        OwnedGpuProcess {
             gpu: process.gpu.clone(),
             pid: process.pid,
             command: owner.command,

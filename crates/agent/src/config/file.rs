@@ -65,7 +65,7 @@ pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
 }
 
 /// Reads a configuration leniently: invalid keys get their default. Also returns the problems.
-pub fn read_as_far_as_it_goes(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
+pub fn read_lenient(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
     match parse_file(path, named) {
         Ok(parsed) => {
             let config = parsed.config.clone();
@@ -259,7 +259,7 @@ fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
                 format!("expected the code in quotes: `rules.\"{full_code}\"`"),
             );
         }
-        let Some(rule) = embedded.meant(code) else {
+        let Some(rule) = embedded.resolve(code) else {
             let near = near(code, embedded.iter().map(|rule| rule.code.as_str()));
             let near = if near.is_empty() { "; docs/rules.md lists all" } else { &near };
             return section.problem("", line, format!("unknown rule{near}"));

@@ -20,7 +20,7 @@ use farrier_fleet::health::RuleOverride;
 use farrier_wire::client::ServerUrl;
 use serde::Serialize;
 
-pub use file::{ConfigError, read, read_as_far_as_it_goes};
+pub use file::{ConfigError, read, read_lenient};
 pub(crate) use file::{ParsedFile, parse_file};
 pub(crate) use preflight::{Flags, group_id, preflight};
 pub use section::Problem;

@@ -16,10 +16,10 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
+use crate::orders::scheduler::host::CORDON_FILE;
 use crate::orders::journal;
-use crate::orders::scheduler::host::MARK;
-use crate::orders::task::ALIVE;
-use crate::uplink::Keep;
+use crate::orders::task::CHANGE_LOCK;
+use crate::uplink::IdentityStore;
 
 /// Maximum length of a Unix socket path, without its NUL (`sun_path`, unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -59,8 +59,8 @@ pub(crate) fn preflight(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Pr
 /// Checks the node's identity if a server with TLS is configured.
 fn identity(config: &Config) -> Option<String> {
     let url = config.server.parsed_url().filter(|url| !url.is_plain())?;
-    let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
-    let err = keep.check().err()?;
+    let identity_store = IdentityStore::new(&config.server.identity, config.server.ca.as_deref());
+    let err = identity_store.check().err()?;
     Some(format!(
         "{}; expected the identity that `farrier agent enrol --server {url}` stores there",
         crate::monitor::Chain(&err)
@@ -207,7 +207,7 @@ fn is_agent_file(path: &Path, state_dir: &Path) -> bool {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let name = name.to_string_lossy();
-    let order_files = [journal::FILE, journal::LOCK, ALIVE, MARK];
+    let order_files = [journal::FILE, journal::LOCK, CHANGE_LOCK, CORDON_FILE];
     let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
         || order_files.contains(&&*name)
         || name.starts_with("findings-")

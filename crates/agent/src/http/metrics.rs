@@ -15,8 +15,8 @@ use super::text::{Family, Text};
 use crate::config::Metrics;
 use crate::coverage;
 use crate::jobs::JobState;
-use crate::state::{Shown, State};
-use crate::status::{Verdict, coverage_losses};
+use crate::state::{PublishedFinding, State};
+use crate::status::{NodeVerdict, coverage_losses};
 use crate::uplink::{ConnectionStatus, Link};
 
 /// Renders the page at `now_ms`, on the clock of the snapshot.
@@ -104,11 +104,11 @@ fn findings(state: &State, text: &mut Text) {
     let gpus = || state.values.gpus.iter().chain(&state.values.delisted);
     // A GPU that was never listed gets no label: a log line may have invented it.
     let find_gpu = |subject: &Subject| match subject {
-        Subject::Pci(address) => gpus().find(|gpu| gpu.stands_at(address)),
+        Subject::Pci(address) => gpus().find(|gpu| gpu.has_pci_address(address)),
         subject => subject.gpu().and_then(|uuid| gpus().find(|gpu| gpu.uuid == *uuid)),
     };
     let mut open: BTreeMap<[String; 7], u32> = BTreeMap::new();
-    for Shown { finding, .. } in &state.findings {
+    for PublishedFinding { finding, .. } in &state.findings {
         let kind = match finding.kind {
             FindingKind::Fault => "fault",
             FindingKind::Advice => "advice",
@@ -151,15 +151,15 @@ fn reason(finding: &Finding) -> String {
 
 /// The overall verdict: with findings alone, an unmonitored node looks healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut Text) {
-    let verdict = Verdict::now(state, &coverage_losses(state, now_ms));
+    let verdict = NodeVerdict::now(state, &coverage_losses(state, now_ms));
     let help = "1 for the node's current verdict; `unknown` if no fault is open but coverage is incomplete.";
     let mut family = text.family("farrier_node_verdict", "gauge", help);
-    for candidate in Verdict::ALL {
+    for candidate in NodeVerdict::ALL {
         let is_current = candidate == verdict;
         family.value(&[("verdict", candidate.name())], f64::from(u8::from(is_current)));
     }
     let rules: BTreeSet<&str> =
-        state.coverage.blind.iter().map(|(code, ..)| code.as_str()).collect();
+        state.coverage.gaps.iter().map(|(code, ..)| code.as_str()).collect();
     let help = "Rules that cannot run on some component because a signal is unreadable.";
     text.gauge("farrier_agent_rules_blind", help, lossy(rules.len() as u64));
     let indices = indices(state);
@@ -282,8 +282,8 @@ fn agent(state: &State, text: &mut Text) {
     let help = "1 while a source is unreadable, by source.";
     let mut family = text.family("farrier_agent_blind", "gauge", help);
     for what in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
-        let blind = state.blind.iter().any(|loss| loss.what == what);
-        family.value(&[("what", what)], f64::from(u8::from(blind)));
+        let is_lost = state.coverage_losses.iter().any(|loss| loss.what == what);
+        family.value(&[("what", what)], f64::from(u8::from(is_lost)));
     }
     let help = "Seconds since a collector's last message.";
     let mut family = text.family("farrier_agent_collector_age_seconds", "gauge", help);

@@ -86,7 +86,7 @@ pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
         return vec!["the agent is starting".to_owned()];
     };
     let staleness = state.staleness(now_ms);
-    let losses = state.blind.iter().chain(&staleness);
+    let losses = state.coverage_losses.iter().chain(&staleness);
     let mut reasons: Vec<String> =
         losses.map(|loss| format!("{}: {}", loss.what, loss.why)).collect();
     // Nothing is known until every fast collector has reported. A specific reason says more.

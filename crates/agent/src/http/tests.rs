@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::monitor::{CollectorState, CoverageLoss, Held};
-use crate::state::{Cost, JournalState, Shown, State, Values};
+use crate::monitor::{CollectorState, CoverageLoss, OwnedGpuProcess};
+use crate::state::{Cost, JournalState, PublishedFinding, State, Values};
 use crate::uplink::Link;
 
 type MetricLine = (String, BTreeMap<String, String>, f64);
@@ -89,7 +89,7 @@ fn uuid() -> GpuUuid {
     GpuUuid("GPU-0".to_owned())
 }
 
-fn finding(id: u64, code: &str, subject: Subject) -> Shown {
+fn finding(id: u64, code: &str, subject: Subject) -> PublishedFinding {
     let finding = Finding {
         id,
         code: code.to_owned(),
@@ -106,13 +106,13 @@ fn finding(id: u64, code: &str, subject: Subject) -> Shown {
         first_seen: Timestamp::now(),
         last_seen: Timestamp::now(),
         opened_in: None,
-        own_severity: None,
+        default_severity: None,
         last_in: None,
         count: 1,
-        clears: String::new(),
+        clears_when: String::new(),
         cleared: None,
     };
-    Shown { finding, durable: true }
+    PublishedFinding { finding, durable: true }
 }
 
 fn state() -> State {
@@ -133,7 +133,7 @@ fn state() -> State {
         (link, vec![(Signal::LinkActive, Reading::Value(1.0))]),
         (Subject::Node, vec![(Signal::NodeGpusPci, Reading::Value(1.0))]),
     ];
-    let process = Held {
+    let process = OwnedGpuProcess {
         gpu: uuid.clone(),
         pid: 7,
         command: None,
@@ -172,7 +172,7 @@ fn state() -> State {
         values: Arc::new(values),
         coverage: Arc::default(),
         collectors: Vec::new(),
-        blind: Vec::new(),
+        coverage_losses: Vec::new(),
         skipped_checks: None,
         journal: JournalState::default(),
         kernel_records: 12,
@@ -271,7 +271,7 @@ fn a_stuck_health_monitor_is_not_healthy() {
     assert!(coverage_gaps(&published, 51_000).is_empty());
     assert!(coverage_gaps(&published, 61_000)[0].starts_with("monitor: "));
     let why = "it hangs".to_owned();
-    state.blind = vec![CoverageLoss { what: "nvml".to_owned(), why }];
+    state.coverage_losses = vec![CoverageLoss { what: "nvml".to_owned(), why }];
     published.set(state);
     assert_eq!(coverage_gaps(&published, 51_000), ["nvml: it hangs"]);
 }
@@ -356,7 +356,7 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
     state.findings.clear();
     state.skipped_checks = Some(std::sync::Arc::default());
     state.collectors.clear();
-    state.blind.clear();
+    state.coverage_losses.clear();
     state.coverage = std::sync::Arc::default();
     let with_temperature = |reading: Reading<f64>| {
         let mut values = (*state.values).clone();
@@ -371,7 +371,8 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
         "unknown"
     );
     let mut incomplete = with_temperature(Reading::Value(40.0));
-    incomplete.blind = vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
+    incomplete.coverage_losses =
+        vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
     assert_eq!(verdict(&incomplete), "unknown");
 }
 

@@ -14,7 +14,7 @@ use super::client::{Client, uuid};
 use super::job::{Job, JobKey, step_problem};
 use super::message_error::MessageError;
 use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request};
-use crate::monitor::Held;
+use crate::monitor::OwnedGpuProcess;
 
 /// Maximum connections.
 pub const CLIENTS_MAX: usize = 1024;
@@ -211,10 +211,15 @@ impl JobRegistry {
     }
 
     /// A finding opened or changed: sends checkpoint requests to the affected clients.
-    pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
+    pub(crate) fn finding(
+        &self,
+        now: Moment,
+        finding: &Finding,
+        processes: Option<&[OwnedGpuProcess]>,
+    ) {
         // An override that lowers the severity avoids a page. It does not mean that work may be
         // lost.
-        let severity = finding.own_severity.unwrap_or(finding.severity).max(finding.severity);
+        let severity = finding.default_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
             && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu

@@ -109,10 +109,10 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
         first_seen: at,
         last_seen: at,
         opened_in: None,
-        own_severity: None,
+        default_severity: None,
         last_in: None,
         count: 1,
-        clears: String::new(),
+        clears_when: String::new(),
         cleared: None,
     }
 }
@@ -725,6 +725,6 @@ fn a_lowered_severity_does_not_suppress_checkpoint_requests() {
     let less = finding(1, "GPU-0", Severity::Warning, Action::ResetGpu);
     registry.finding(at_s(0), &less, None);
     assert_eq!(requests(), 0);
-    registry.finding(at_s(0), &Finding { own_severity: Some(Severity::Fatal), ..less }, None);
+    registry.finding(at_s(0), &Finding { default_severity: Some(Severity::Fatal), ..less }, None);
     assert_eq!(requests(), 1);
 }

@@ -2,25 +2,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use farrier_fleet::health::{Change, Finding, LastTold, Signal, Subject};
+use farrier_fleet::health::{Change, Finding, RecoverySignal, Signal, Subject};
 use jiff::Timestamp;
 
 use super::record::{Record, Snapshot};
-use farrier_fleet::health::{Remembered, Saved};
+use farrier_fleet::health::{EngineSnapshot, StoredEvent};
 
 /// Maximum kernel events kept for rules that look back. Far more than any rule counts.
-const REMEMBERED_MAX: usize = 4096;
+const STORED_EVENTS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fold {
+pub struct DurableState {
     /// The open findings, by id.
     pub open: BTreeMap<u64, Finding>,
     /// Id of the next finding.
     pub next_id: u64,
     /// Events that rules need after a restart.
-    pub remembered: VecDeque<Remembered>,
+    pub stored_events: VecDeque<StoredEvent>,
     /// The driver's last recovery reports in this boot.
-    pub recovery_reports: BTreeMap<(Subject, Signal), f64>,
+    pub recovery_signals: BTreeMap<(Subject, Signal), f64>,
     /// The last record.
     pub seq: u64,
     /// When it was written.
@@ -33,27 +33,27 @@ pub struct Fold {
     pub opened: BTreeMap<String, u64>,
 }
 
-impl Fold {
+impl DurableState {
     pub fn apply(&mut self, record: &Record) {
         if record.boot != self.boot {
-            self.recovery_reports.clear();
+            self.recovery_signals.clear();
         }
         if let Some(snapshot) = &record.snapshot {
             let findings = snapshot.findings.iter();
             self.open = findings.map(|finding| (finding.id, finding.clone())).collect();
             self.next_id = snapshot.next_id;
-            self.remembered = snapshot.remembered.iter().cloned().collect();
+            self.stored_events = snapshot.stored_events.iter().cloned().collect();
             self.opened.clone_from(&snapshot.opened);
-            self.recovery_reports.clear();
-            self.set_recovery_reports(&snapshot.told);
+            self.recovery_signals.clear();
+            self.set_recovery_signals(&snapshot.recovery_signals);
         }
-        self.set_recovery_reports(&record.told);
+        self.set_recovery_signals(&record.recovery_signals);
         for change in &record.changes {
             self.apply_change(change);
         }
-        self.remembered.extend(record.remembered.iter().cloned());
-        while self.remembered.len() > REMEMBERED_MAX {
-            self.remembered.pop_front();
+        self.stored_events.extend(record.stored_events.iter().cloned());
+        while self.stored_events.len() > STORED_EVENTS_MAX {
+            self.stored_events.pop_front();
         }
         if record.boot != self.boot {
             self.kernel_seq = None;
@@ -64,16 +64,15 @@ impl Fold {
         self.at = Some(record.at);
     }
 
-    fn set_recovery_reports(&mut self, reports: &[LastTold]) {
-        let entry = |report: &LastTold| ((report.subject.clone(), report.signal), report.value);
-        self.recovery_reports.extend(reports.iter().map(entry));
+    fn set_recovery_signals(&mut self, reports: &[RecoverySignal]) {
+        let entry =
+            |report: &RecoverySignal| ((report.subject.clone(), report.signal), report.value);
+        self.recovery_signals.extend(reports.iter().map(entry));
     }
 
-    fn recovery_reports(&self) -> Vec<LastTold> {
-        let reports = self.recovery_reports.iter().map(|((subject, signal), value)| LastTold {
-            subject: subject.clone(),
-            signal: *signal,
-            value: *value,
+    fn recovery_signals(&self) -> Vec<RecoverySignal> {
+        let reports = self.recovery_signals.iter().map(|((subject, signal), value)| {
+            RecoverySignal { subject: subject.clone(), signal: *signal, value: *value }
         });
         reports.collect()
     }
@@ -96,19 +95,19 @@ impl Fold {
         Snapshot {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
-            remembered: self.remembered.iter().cloned().collect(),
+            stored_events: self.stored_events.iter().cloned().collect(),
             opened: self.opened.clone(),
-            told: self.recovery_reports(),
+            recovery_signals: self.recovery_signals(),
         }
     }
 
     /// The state that the engine restores.
-    pub fn saved(&self) -> Saved {
-        Saved {
+    pub fn saved(&self) -> EngineSnapshot {
+        EngineSnapshot {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
-            remembered: self.remembered.iter().cloned().collect(),
-            told: self.recovery_reports(),
+            stored_events: self.stored_events.iter().cloned().collect(),
+            recovery_signals: self.recovery_signals(),
             boot: self.boot.clone(),
         }
     }

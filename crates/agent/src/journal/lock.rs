@@ -30,7 +30,7 @@ pub(super) fn acquire(lock: &File, dir: &Path, wait: Duration) -> Result<(), Jou
                 return Err(JournalError::InUse { dir: dir.to_owned(), pid: holder(lock) });
             }
             Err(fs::TryLockError::Error(err)) => {
-                return Err(JournalError::Folder { dir: dir.to_owned(), err });
+                return Err(JournalError::StateDir { dir: dir.to_owned(), err });
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The journal: decisions are on disk before they are reported.
 //!
 //! ```text
-//! Decision ─ note ─> WriteBuffer ─ flush ─> write ─ fsync ─> durable Fold ─> Published, sink
+//! Decision ─ append ─> WriteBuffer ─ flush ─> write ─ fsync ─> durable DurableState ─> Published, sink
 //!                        │ disk full: records wait (bounded by merging), with a retry each second
-//! open ─ fold of all segments ─> Fold ─> Engine::restore, kernel log cursor
+//! open ─ fold of all segments ─> DurableState ─> Engine::restore, kernel log cursor
 //! ```
 //!
 //! Segments are append-only JSON lines. Each begins with a snapshot, so that retention can delete
@@ -26,15 +26,15 @@ use std::time::Duration;
 use farrier_fleet::health::Change;
 use jiff::{SignedDuration, Timestamp};
 
-pub use durable_state::Fold;
-pub use reader::look;
+pub use durable_state::DurableState;
+pub use reader::load;
 pub(crate) use record::is_readable;
 pub use record::{Record, Snapshot, VERSION};
 pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::failpoint::{Failpoint, Point};
-use farrier_fleet::health::{LastTold, Remembered};
+use farrier_fleet::health::{RecoverySignal, StoredEvent};
 use reader::{JournalContent, read};
 use segment::Segment;
 use state_dir::acquire;
@@ -52,7 +52,7 @@ const SEGMENT_AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("failed to use the state directory `{}`", dir.display())]
-    Folder {
+    StateDir {
         dir: PathBuf,
         #[source]
         err: io::Error,
@@ -98,7 +98,7 @@ pub struct Journal {
     /// The last one is open for writing.
     segments: Vec<Segment>,
     retention: Retention,
-    durable: Fold,
+    durable: DurableState,
     /// The last record, including those waiting.
     seq: u64,
     waiting: WriteBuffer,
@@ -118,7 +118,7 @@ impl Journal {
         let JournalContent { state, mut segments, recovery } = match read(dir, |_| ()) {
             // The directory could not be created because the disk refuses writes. There is nothing
             // to read.
-            Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
+            Err(JournalError::StateDir { err, .. }) if lock.is_none() && not_found(&err) => {
                 JournalContent::default()
             }
             read => read?,
@@ -142,7 +142,7 @@ impl Journal {
         };
         match journal.reopen() {
             Err(err) if !is_disk_unwritable(&err) => {
-                Err(JournalError::Folder { dir: dir.to_owned(), err })
+                Err(JournalError::StateDir { dir: dir.to_owned(), err })
             }
             _ => Ok(journal),
         }
@@ -154,14 +154,14 @@ impl Journal {
     }
 
     /// The state that is on disk.
-    pub fn durable(&self) -> &Fold {
+    pub fn durable(&self) -> &DurableState {
         &self.durable
     }
 
     /// Calls `visit` with every record on disk, oldest first.
     pub fn for_each(&self, visit: impl FnMut(&Record)) -> Result<(), JournalError> {
         match read(&self.dir, visit) {
-            Err(JournalError::Folder { err, .. }) if self.lock.is_none() && not_found(&err) => {
+            Err(JournalError::StateDir { err, .. }) if self.lock.is_none() && not_found(&err) => {
                 Ok(())
             }
             read => read.map(|_| ()),
@@ -194,14 +194,14 @@ impl Journal {
     }
 
     /// Adds a decision. It is on disk only after [`Self::flush`].
-    pub fn note(
+    pub fn append(
         &mut self,
         at: Timestamp,
         boot: &str,
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
-        remembered: Vec<Remembered>,
-        recovery_reports: Vec<LastTold>,
+        stored_events: Vec<StoredEvent>,
+        recovery_signals: Vec<RecoverySignal>,
     ) {
         let record = Record {
             v: VERSION,
@@ -211,8 +211,8 @@ impl Journal {
             kernel_seq,
             snapshot: None,
             changes,
-            remembered,
-            told: recovery_reports,
+            stored_events,
+            recovery_signals,
         };
         self.seq = record.seq;
         self.waiting.push(record);
@@ -252,7 +252,7 @@ impl Journal {
         self.dirty = true;
         if failpoint.is_due(Point::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            failpoint.die();
+            failpoint.crash();
         }
         file.write_all(bytes)?;
         failpoint.reach(Point::Written);
@@ -317,8 +317,8 @@ impl Journal {
             kernel_seq: self.durable.kernel_seq,
             snapshot: Some(self.durable.snapshot()),
             changes: Vec::new(),
-            remembered: Vec::new(),
-            told: Vec::new(),
+            stored_events: Vec::new(),
+            recovery_signals: Vec::new(),
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use super::segment::{self, Segment};
-use super::{Fold, JournalError, Record, Recovery, not_found};
+use super::{DurableState, JournalError, Record, Recovery, not_found};
 
 #[derive(Debug, Default)]
 pub(super) struct JournalContent {
-    pub(super) state: Fold,
+    pub(super) state: DurableState,
     pub(super) segments: Vec<Segment>,
     pub(super) recovery: Recovery,
 }
 
 /// Folds a journal without locking it, for read-only use.
-pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
+pub fn load(dir: &Path) -> Result<(DurableState, Recovery), JournalError> {
     let JournalContent { state, recovery, .. } = read(dir, |_| ())?;
     Ok((state, recovery))
 }
@@ -22,7 +22,7 @@ pub(super) fn read(
     dir: &Path,
     mut visit: impl FnMut(&Record),
 ) -> Result<JournalContent, JournalError> {
-    let failed = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let failed = |err| JournalError::StateDir { dir: dir.to_owned(), err };
     let mut content = JournalContent::default();
     for number in segment::list(dir).map_err(failed)? {
         let path = segment::path(dir, number);

@@ -4,7 +4,7 @@ use farrier_fleet::health::{Change, Finding};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use farrier_fleet::health::{LastTold, Remembered};
+use farrier_fleet::health::{RecoverySignal, StoredEvent};
 
 /// Format version of new records. In version 1, an Xid that only NVML reported has evidence of kind
 /// `kernel`, with a sentence as its line. Since version 2 the kind is `nvml`.
@@ -39,11 +39,11 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
     /// Kernel log events that rules need after a restart.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub remembered: Vec<Remembered>,
+    #[serde(rename = "remembered", default, skip_serializing_if = "Vec::is_empty")]
+    pub stored_events: Vec<StoredEvent>,
     /// The driver's recovery reports since the previous record, in this boot.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub told: Vec<LastTold>,
+    #[serde(rename = "told", default, skip_serializing_if = "Vec::is_empty")]
+    pub recovery_signals: Vec<RecoverySignal>,
 }
 
 /// The whole state.
@@ -54,10 +54,11 @@ pub struct Snapshot {
     /// Id of the next finding.
     pub next_id: u64,
     /// Events that rules need after a restart.
-    pub remembered: Vec<Remembered>,
+    #[serde(rename = "remembered")]
+    pub stored_events: Vec<StoredEvent>,
     /// The driver's last recovery reports.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub told: Vec<LastTold>,
+    #[serde(rename = "told", default, skip_serializing_if = "Vec::is_empty")]
+    pub recovery_signals: Vec<RecoverySignal>,
     /// Findings opened so far, by code.
     pub opened: std::collections::BTreeMap<String, u64>,
 }

@@ -17,7 +17,7 @@ const OTHERS_WRITE: u32 = 0o002;
 /// Creates, checks and locks the directory, waiting up to `wait`. `None` if the disk is full or
 /// read-only.
 pub(super) fn acquire(dir: &Path, wait: Duration) -> Result<Option<File>, JournalError> {
-    let failed = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let failed = |err| JournalError::StateDir { dir: dir.to_owned(), err };
     match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
         Err(err) if is_disk_unwritable(&err) => return Ok(None),
         created => created.map_err(failed)?,

@@ -33,10 +33,10 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
         first_seen: at(0),
         last_seen: at(0),
         opened_in: None,
-        own_severity: None,
+        default_severity: None,
         last_in: None,
         count,
-        clears: "nothing".to_owned(),
+        clears_when: "nothing".to_owned(),
         cleared: None,
     }
 }
@@ -46,7 +46,7 @@ fn open(dir: &Path) -> Journal {
 }
 
 fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
-    journal.note(at(second), BOOT, Some(kernel_seq), changes, Vec::new(), Vec::new());
+    journal.append(at(second), BOOT, Some(kernel_seq), changes, Vec::new(), Vec::new());
     journal.flush(at(second), &Failpoint::default()).unwrap();
 }
 
@@ -77,7 +77,7 @@ fn flushed_records_are_restored() {
 fn recovery_reports_are_restored_in_the_same_boot() {
     let reports = |value| {
         let (subject, signal) = (Subject::Node, farrier_fleet::health::Signal::NodeDriverLoaded);
-        vec![LastTold { subject, signal, value }]
+        vec![RecoverySignal { subject, signal, value }]
     };
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
@@ -85,26 +85,26 @@ fn recovery_reports_are_restored_in_the_same_boot() {
     let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
     write(&mut journal, 1, 1, Vec::new());
     let good = journal.file.replace(full);
-    journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), reports(1.0));
+    journal.append(at(2), BOOT, None, Vec::new(), Vec::new(), reports(1.0));
     for turn in 0..2000 {
         let update = if turn == 7 { reports(0.0) } else { Vec::new() };
-        journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), update);
+        journal.append(at(2), BOOT, None, Vec::new(), Vec::new(), update);
     }
     assert!(journal.flush(at(2), &Failpoint::default()).is_err());
     journal.file = good;
     journal.flush(at(3), &Failpoint::default()).unwrap();
-    assert_eq!(journal.durable().saved().told, reports(0.0));
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, reports(0.0));
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
     journal.rotate(at(4)).unwrap();
     write(&mut journal, 4, 2, Vec::new());
     drop(journal);
     let mut journal = open(folder.path());
-    assert_eq!(journal.durable().saved().told, reports(0.0));
-    journal.note(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
+    assert_eq!(journal.durable().saved().recovery_signals, reports(0.0));
+    journal.append(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
     journal.flush(at(5), &Failpoint::default()).unwrap();
-    assert_eq!(journal.durable().saved().told, []);
+    assert_eq!(journal.durable().saved().recovery_signals, []);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn format_version_1_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_1.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (state, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = load(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
     assert_eq!(state.open[&7].count, 3);
     assert_eq!(state.kernel_cursor("2b4c"), Some(912));
@@ -173,10 +173,17 @@ fn format_version_1_is_readable() {
     );
     // An agent that continues the journal appends its own version.
     let mut journal = open(folder.path());
-    journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
+    journal.append(
+        at(1),
+        "2b4c",
+        None,
+        vec![Change::Opened(finding(9, 1))],
+        Vec::new(),
+        Vec::new(),
+    );
     journal.flush(at(1), &Failpoint::default()).unwrap();
     drop(journal);
-    let (state, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = load(folder.path()).unwrap();
     assert_eq!((recovery, state.open.len()), (Recovery::default(), 3));
 }
 
@@ -185,7 +192,7 @@ fn format_version_2_is_readable() {
     let folder = tempfile::tempdir().unwrap();
     let line = include_str!("testdata/version_2.jsonl");
     fs::write(segment::path(folder.path(), 1), line).unwrap();
-    let (state, recovery) = look(folder.path()).unwrap();
+    let (state, recovery) = load(folder.path()).unwrap();
     assert_eq!(recovery, Recovery::default());
     let [Evidence::Nvml { xid, .. }] = &state.open[&8].evidence[..] else {
         panic!("{:?}", state.open[&8].evidence);
@@ -317,7 +324,7 @@ fn no_record_is_lost_while_the_disk_is_full() {
     for turn in 0..5000 {
         let changes =
             vec![Change::Updated(finding(1, turn)), Change::Opened(finding(10 + turn, 1))];
-        journal.note(at(2), BOOT, Some(turn), changes, Vec::new(), Vec::new());
+        journal.append(at(2), BOOT, Some(turn), changes, Vec::new(), Vec::new());
         if turn % 500 == 0 {
             assert!(journal.flush(at(2), &Failpoint::default()).is_err());
         }
@@ -380,7 +387,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_torn() {
     for turn in 1..=4 {
         let changes =
             vec![Change::Opened(finding(2 * turn, 1)), Change::Opened(finding(2 * turn + 1, 1))];
-        journal.note(at(1), BOOT, None, changes, Vec::new(), Vec::new());
+        journal.append(at(1), BOOT, None, changes, Vec::new(), Vec::new());
         records.extend(journal.flush(at(1), &Failpoint::default()).unwrap());
     }
     for record in &records {
@@ -429,7 +436,7 @@ fn a_new_sink_starts_at_the_end_of_the_journal() {
     let mut journal = open(folder.path());
     let mut records = Vec::new();
     for id in 1..=3 {
-        journal.note(
+        journal.append(
             at(1),
             BOOT,
             None,
@@ -481,7 +488,14 @@ fn merged_records_stay_below_the_line_limit() {
     let good = journal.file.replace(full);
     for turn in 0..1100 {
         let large = Finding { text: "x".repeat(20_000), ..finding(10 + turn, 1) };
-        journal.note(at(2), BOOT, Some(turn), vec![Change::Opened(large)], Vec::new(), Vec::new());
+        journal.append(
+            at(2),
+            BOOT,
+            Some(turn),
+            vec![Change::Opened(large)],
+            Vec::new(),
+            Vec::new(),
+        );
     }
     journal.file = good;
     let written = journal.flush(at(3), &Failpoint::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::health::{Change, LastTold};
+use farrier_fleet::health::{Change, RecoverySignal};
 
 use super::record::Record;
 
@@ -49,23 +49,26 @@ impl WriteBuffer {
     fn merge(&mut self) {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
-        let mut remembered = Vec::new();
-        let mut reports: BTreeMap<_, LastTold> = BTreeMap::new();
-        let key = |report: &LastTold| (report.subject.clone(), report.signal);
+        let mut stored_events = Vec::new();
+        let mut reports: BTreeMap<_, RecoverySignal> = BTreeMap::new();
+        let key = |report: &RecoverySignal| (report.subject.clone(), report.signal);
         for record in self.records.drain(..) {
             changes.extend(record.changes);
-            remembered.extend(record.remembered);
+            stored_events.extend(record.stored_events);
             // The driver's reports of another boot do not apply to this one.
             if record.boot == merged.boot {
-                reports.extend(record.told.into_iter().map(|report| (key(&report), report)));
+                reports.extend(
+                    record.recovery_signals.into_iter().map(|report| (key(&report), report)),
+                );
             }
         }
         changes.append(&mut merged.changes);
-        remembered.append(&mut merged.remembered);
-        reports.extend(merged.told.drain(..).map(|report| (key(&report), report)));
-        merged.told = reports.into_values().collect();
+        stored_events.append(&mut merged.stored_events);
+        reports.extend(merged.recovery_signals.drain(..).map(|report| (key(&report), report)));
+        merged.recovery_signals = reports.into_values().collect();
         merged.changes = drop_excess(without_superseded_updates(changes));
-        merged.remembered = remembered.split_off(remembered.len().saturating_sub(CHANGES_MAX));
+        merged.stored_events =
+            stored_events.split_off(stored_events.len().saturating_sub(CHANGES_MAX));
         self.records = split(merged);
     }
 }
@@ -78,8 +81,8 @@ fn split(whole: Record) -> Vec<Record> {
         kernel_seq: None,
         snapshot: None,
         changes: Vec::new(),
-        remembered: Vec::new(),
-        told: Vec::new(),
+        stored_events: Vec::new(),
+        recovery_signals: Vec::new(),
         boot: whole.boot.clone(),
         ..whole
     };
@@ -98,10 +101,10 @@ fn split(whole: Record) -> Vec<Record> {
             last.changes.push(change);
         }
     }
-    for remembered in whole.remembered {
-        make_room(&mut pieces, encoded_bytes(&remembered));
+    for stored_event in whole.stored_events {
+        make_room(&mut pieces, encoded_bytes(&stored_event));
         if let Some(last) = pieces.last_mut() {
-            last.remembered.push(remembered);
+            last.stored_events.push(stored_event);
         }
     }
     for (back, piece) in pieces.iter_mut().rev().enumerate() {
@@ -109,7 +112,7 @@ fn split(whole: Record) -> Vec<Record> {
     }
     if let Some(last) = pieces.last_mut() {
         last.kernel_seq = whole.kernel_seq;
-        last.told = whole.told;
+        last.recovery_signals = whole.recovery_signals;
     }
     pieces
 }

@@ -7,7 +7,7 @@ use farrier_hardware::kmsg::KernelLog;
 
 use super::self_monitor::KernelLogState;
 use super::xid_dedup::Log;
-use super::{CollectorMessage, HealthMonitor, Report, decode_facts};
+use super::{CollectorMessage, CollectorReport, HealthMonitor, decode_facts};
 use crate::orders::{RepairNote, RepairWatch};
 
 impl HealthMonitor {
@@ -46,7 +46,7 @@ impl HealthMonitor {
         }
     }
 
-    fn handle_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
+    fn handle_report(&mut self, now: Moment, report: CollectorReport, batch: &mut Batch) {
         if let Some(collector) = report.collector {
             self.self_monitor.record_heartbeat(collector, now);
             let first = collector.is_nvml() && !self.self_monitor.nvml_failed;
@@ -114,7 +114,7 @@ impl HealthMonitor {
         // Use the inventory of this batch: the engine applies it before it evaluates the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();
         let at = |address: &str| {
-            let listed = listed.iter().find(|gpu| gpu.stands_at(address));
+            let listed = listed.iter().find(|gpu| gpu.has_pci_address(address));
             listed.map(|gpu| gpu.uuid.clone()).or_else(|| self.engine.gpu_at(address))
         };
         for event in &batch.kernel[from..] {
@@ -134,7 +134,7 @@ impl HealthMonitor {
 
     pub(super) fn check_self(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.flush_incomplete(now, &mut batch.kernel);
-        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::look) {
+        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::poll) {
             self.handle_repair(now, &note);
         }
         self.self_monitor.messages_dropped = self.registry.dropped();
@@ -149,8 +149,8 @@ impl HealthMonitor {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;
         }
-        tracing::info!(what = %note.what, at = %note.at, "a manual repair was reported");
-        let changes = self.engine.repaired(note.at, &note.what, now);
+        tracing::info!(repair = %note.repair, at = %note.at, "a manual repair was reported");
+        let changes = self.engine.apply_manual_repair(note.at, &note.repair, now);
         self.pending.add(changes, Vec::new());
     }
 }

@@ -95,7 +95,7 @@ impl fmt::Display for Collector {
 
 /// A process on a GPU and its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct OwnedGpuProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
     /// `None` if it cannot be read.
@@ -114,13 +114,13 @@ pub struct Held {
 
 /// The result of one read by a collector.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Report {
+pub struct CollectorReport {
     pub collector: Option<Collector>,
     /// The GPUs, if this read enumerated them.
     pub inventory: Option<Vec<GpuIdentity>>,
     pub samples: Vec<Sample>,
     /// All GPU processes, if this read listed them.
-    pub processes: Option<Vec<Held>>,
+    pub processes: Option<Vec<OwnedGpuProcess>>,
     /// Xids reported by NVML.
     pub xids: Vec<(GpuUuid, u64)>,
     pub driver: Option<String>,
@@ -179,7 +179,7 @@ pub enum NvmlUnavailable {
 
 #[derive(Debug)]
 pub enum CollectorMessage {
-    Report(Report),
+    Report(CollectorReport),
     /// NVML does not answer for some or all GPUs. Reports may still arrive for the others.
     NvmlUnavailable {
         why: NvmlUnavailable,

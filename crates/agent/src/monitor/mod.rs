@@ -38,7 +38,8 @@ use xid_dedup::XidDedup;
 
 pub use inventory::Inventory;
 pub use message::{
-    Collector, CollectorMessage, ConfigRejected, Held, NvmlUnavailable, Report, SkippedCheck,
+    Collector, CollectorMessage, CollectorReport, ConfigRejected, NvmlUnavailable, OwnedGpuProcess,
+    SkippedCheck,
 };
 pub use self_monitor::{CollectorState, CoverageLoss};
 
@@ -132,16 +133,16 @@ impl HealthMonitor {
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
-        engine.know(inventory.gpus(), &inventory.delisted_this_boot());
+        engine.restore_inventory(inventory.gpus(), &inventory.delisted_this_boot());
         let durable = journal.durable();
         let note = repair_note::read(&config.state_dir);
         let mut saved = durable.saved();
-        saved.remembered.retain(|event| note.as_ref().is_none_or(|note| event.at > note.at));
+        saved.stored_events.retain(|event| note.as_ref().is_none_or(|note| event.at > note.at));
         let mut changes = engine.restore(saved, &node.boot, now);
         // The previous agent may have died before it journaled the findings that the repair
         // cleared.
         if let Some(note) = &note {
-            changes.extend(engine.repaired(note.at, &note.what, now));
+            changes.extend(engine.apply_manual_repair(note.at, &note.repair, now));
         }
         let after = durable.kernel_cursor(&node.boot);
         let kernel = KernelReader::new(decode_facts(facts), &node.boot, node.node_boot_time, after);
@@ -236,7 +237,7 @@ impl HealthMonitor {
             self.failpoint.reach_with(Point::Observed, has_kernel);
             let decision = self.engine.observe(now, &batch);
             self.failpoint.reach_with(Point::Decided, has_kernel);
-            self.pending.add(decision.changes, decision.remembered);
+            self.pending.add(decision.changes, decision.events_to_store);
         }
         let changed = self.write(now);
         // Losing or regaining NVML or the kernel log is published at once, like a finding.
@@ -260,16 +261,16 @@ impl HealthMonitor {
         let due = may_write
             && (self.pending.is_due(now, self.journal.durable()) || self.is_housekeeping_due(now));
         if due {
-            let (changes, remembered) = self.pending.take();
+            let (changes, stored_events) = self.pending.take();
             let cursor = self.kernel.cursor();
             // Notify jobs before the write: a checkpoint is more urgent than a record, and a hung
             // disk may never return. Each change is sent once, even if its record fails.
             for change in &changes {
                 self.notify_jobs(change);
             }
-            let recovery_reports = self.engine.take_told();
+            let recovery_signals = self.engine.take_recovery_signals();
             let boot = &self.node.boot;
-            self.journal.note(now.wall, boot, cursor, changes, remembered, recovery_reports);
+            self.journal.append(now.wall, boot, cursor, changes, stored_events, recovery_signals);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;
@@ -304,7 +305,7 @@ impl HealthMonitor {
             cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.node.boot);
         let is_cursor_due =
             moved && (self.stopping || self.pending.is_cursor_due(now, self.started));
-        is_cursor_due || self.stopping && self.engine.has_told()
+        is_cursor_due || self.stopping && self.engine.has_recovery_signals()
     }
 
     fn notify_jobs(&self, change: &Change) {

@@ -6,8 +6,8 @@
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
-use crate::journal::Fold;
-use farrier_fleet::health::Remembered;
+use crate::journal::DurableState;
+use farrier_fleet::health::StoredEvent;
 
 /// How long a recurrence may wait for its write, and the retry interval after a failed write.
 const WAIT_MS: i64 = 1000;
@@ -20,14 +20,14 @@ const CURSOR_MS: i64 = 300_000;
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     changes: Vec<Change>,
-    remembered: Vec<Remembered>,
+    stored_events: Vec<StoredEvent>,
     /// Time of the last write or attempt.
     written_ms: Option<i64>,
 }
 
 impl Pending {
     /// Adds changes, merging those of the same finding into the newest state.
-    pub(super) fn add(&mut self, changes: Vec<Change>, remembered: Vec<Remembered>) {
+    pub(super) fn add(&mut self, changes: Vec<Change>, stored_events: Vec<StoredEvent>) {
         for change in changes {
             let id = change.finding().id;
             let before = self.changes.iter_mut().find(|waiting| waiting.finding().id == id);
@@ -42,11 +42,11 @@ impl Pending {
                 (_, change) => self.changes.push(change),
             }
         }
-        self.remembered.extend(remembered);
+        self.stored_events.extend(stored_events);
     }
 
-    pub(super) fn is_due(&self, now: Moment, durable: &Fold) -> bool {
-        if self.changes.is_empty() && self.remembered.is_empty() {
+    pub(super) fn is_due(&self, now: Moment, durable: &DurableState) -> bool {
+        if self.changes.is_empty() && self.stored_events.is_empty() {
             return false;
         }
         let is_recurrence = |change: &Change| match change {
@@ -75,8 +75,8 @@ impl Pending {
     }
 
     /// Takes everything pending, to write it now.
-    pub(super) fn take(&mut self) -> (Vec<Change>, Vec<Remembered>) {
-        (std::mem::take(&mut self.changes), std::mem::take(&mut self.remembered))
+    pub(super) fn take(&mut self) -> (Vec<Change>, Vec<StoredEvent>) {
+        (std::mem::take(&mut self.changes), std::mem::take(&mut self.stored_events))
     }
 }
 

@@ -6,7 +6,7 @@ use farrier_fleet::health::{Finding, Moment};
 
 use super::{HealthMonitor, pending};
 use crate::coverage;
-use crate::state::{JournalState, Shown, State, Values};
+use crate::state::{JournalState, PublishedFinding, State, Values};
 
 /// Ticks between two refreshes of coverage and resource usage. Both are costly to gather.
 const REFRESH_TICKS: u64 = 10;
@@ -26,7 +26,10 @@ impl HealthMonitor {
         };
         let findings = self.engine.findings();
         let findings = findings
-            .map(|finding| Shown { finding: finding.clone(), durable: is_durable(finding) })
+            .map(|finding| PublishedFinding {
+                finding: finding.clone(),
+                durable: is_durable(finding),
+            })
             .collect();
         let recovery = self.journal.recovery();
         let mut losses = self.self_monitor.coverage_losses(now);
@@ -42,7 +45,7 @@ impl HealthMonitor {
             values: Arc::clone(&self.published_values),
             coverage: Arc::clone(&self.coverage),
             collectors: self.self_monitor.collectors(now),
-            blind: losses,
+            coverage_losses: losses,
             skipped_checks: self.skipped_checks.clone(),
             journal: JournalState {
                 seq: durable.seq,

@@ -179,7 +179,7 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         for id in 1..=3 {
             let changes = vec![Change::Opened(finding(id, 1))];
-            journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
+            journal.append(at, "boot", None, changes, Vec::new(), Vec::new());
         }
         journal.flush(at, &Failpoint::default()).unwrap();
         let mut forwarder = SinkForwarder::new(Some(folder.path().join("sink.jsonl")), 0);

@@ -81,7 +81,11 @@ impl TestNode {
         let inventory = Some(vec![gpu]);
         let collector = Some(Collector::NvmlFast);
         self.turn(
-            vec![CollectorMessage::Report(Report { collector, inventory, ..Report::default() })],
+            vec![CollectorMessage::Report(CollectorReport {
+                collector,
+                inventory,
+                ..CollectorReport::default()
+            })],
             false,
         );
         after
@@ -197,7 +201,7 @@ impl GpuLostTwice {
 
     /// Writes the note to disk.
     fn note(&self) -> RepairNote {
-        let note = RepairNote { at: self.node.clock.now().wall, what: "a new riser".to_owned() };
+        let note = RepairNote { at: self.node.clock.now().wall, repair: "a new riser".to_owned() };
         repair_note::write(&self.node.config.state_dir, &note).unwrap();
         note
     }
@@ -344,7 +348,11 @@ fn a_full_disk_is_reported_and_no_finding_is_lost() {
     node.line(1, XID_48);
     let state = node.tick();
     assert!(state.findings.iter().any(|shown| !shown.durable));
-    assert!(state.blind.iter().any(|blind| blind.what == "journal"), "{:?}", state.blind);
+    assert!(
+        state.coverage_losses.iter().any(|loss| loss.what == "journal"),
+        "{:?}",
+        state.coverage_losses
+    );
     let state = node.tick();
     assert_eq!(signal(&state, Signal::AgentLogWritable), Some(Reading::Value(0.0)));
     assert!(node.sunk().is_empty(), "only durable changes reach the sink");
@@ -352,7 +360,7 @@ fn a_full_disk_is_reported_and_no_finding_is_lost() {
     node.tick();
     let state = node.tick();
     assert!(state.findings.iter().all(|shown| shown.durable), "{:?}", state.findings);
-    assert!(state.blind.iter().all(|blind| blind.what != "journal"));
+    assert!(state.coverage_losses.iter().all(|loss| loss.what != "journal"));
     assert_eq!(state.journal.waiting, 0);
     assert!(!node.sunk().is_empty());
     node.kill();
@@ -423,18 +431,22 @@ fn nvml_reports_xids_while_the_kernel_log_is_unreadable() {
     let xids = vec![(GpuUuid("GPU-0".to_owned()), 79)];
     let collector = Some(Collector::NvmlFast);
     node.turn(
-        vec![CollectorMessage::Report(Report { collector, xids, ..Report::default() })],
+        vec![CollectorMessage::Report(CollectorReport {
+            collector,
+            xids,
+            ..CollectorReport::default()
+        })],
         false,
     );
     let state = node.tick();
     assert_eq!(node.count("gpu.xid"), Some(1));
     assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
-    assert_eq!(state.blind.iter().filter(|blind| blind.what == "kernel-log").count(), 1);
+    assert_eq!(state.coverage_losses.iter().filter(|loss| loss.what == "kernel-log").count(), 1);
 }
 
 #[test]
 fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
-    let nameless = GpuIdentity {
+    let placeholder = GpuIdentity {
         uuid: GpuUuid("GPU-0".to_owned()),
         index: 0,
         minor: None,
@@ -442,14 +454,14 @@ fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
         name: None,
     };
     for (inventory, name, index) in
-        [(vec![nameless], "GPU 0", Some(0)), (Vec::new(), "GPU GPU-0", None)]
+        [(vec![placeholder], "GPU 0", Some(0)), (Vec::new(), "GPU GPU-0", None)]
     {
         let mut node = TestNode::new();
         let why = "may not be read".to_owned();
         node.turn(vec![CollectorMessage::Kernel(KernelLog::Unreadable { why })], false);
         let xids = vec![(GpuUuid("GPU-0".to_owned()), 79)];
         let (collector, inventory) = (Some(Collector::NvmlFast), Some(inventory));
-        let report = Report { collector, inventory, xids, ..Report::default() };
+        let report = CollectorReport { collector, inventory, xids, ..CollectorReport::default() };
         node.turn(vec![CollectorMessage::Report(report)], false);
         let state = node.tick();
         let found = state.findings.iter().find(|shown| shown.finding.code == "gpu.xid").unwrap();
@@ -468,10 +480,10 @@ fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
 fn sources_count_as_coverage_losses_until_they_are_read() {
     let mut node = TestNode::new();
     let state = node.tick();
-    let losses: Vec<&str> = state.blind.iter().map(|blind| blind.what.as_str()).collect();
+    let losses: Vec<&str> = state.coverage_losses.iter().map(|loss| loss.what.as_str()).collect();
     assert_eq!(losses, ["kernel-log"]);
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
-    assert!(node.tick().blind.is_empty());
+    assert!(node.tick().coverage_losses.is_empty());
     node.turn(
         vec![CollectorMessage::NvmlUnavailable {
             why: NvmlUnavailable::Died("it hangs".to_owned()),
@@ -479,7 +491,7 @@ fn sources_count_as_coverage_losses_until_they_are_read() {
         false,
     );
     let state = node.tick();
-    assert_eq!(state.blind[0].what, "nvml");
+    assert_eq!(state.coverage_losses[0].what, "nvml");
     assert_eq!(state.values.processes, None);
 }
 
@@ -508,33 +520,37 @@ fn an_agent_started_without_nvml_uses_the_gpus_of_this_boot() {
 
 #[test]
 fn healthy_requires_complete_coverage() {
-    use crate::status::{Status, Verdict};
-    let verdict = |state: &Snapshot| Status::of(state, Vec::new(), state.at.steady_ms).verdict;
+    use crate::status::{NodeVerdict, Status};
+    let verdict =
+        |state: &Snapshot| Status::from_state(state, Vec::new(), state.at.steady_ms).verdict;
     let mut node = TestNode::new();
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
     let state = node.tick();
-    assert!(state.blind.is_empty());
-    assert_eq!(verdict(&state), Verdict::Unknown, "no collector has reported yet");
+    assert!(state.coverage_losses.is_empty());
+    assert_eq!(verdict(&state), NodeVerdict::Unknown, "no collector has reported yet");
     let all = Collector::ALL.into_iter().map(|collector| {
-        CollectorMessage::Report(Report { collector: Some(collector), ..Report::default() })
+        CollectorMessage::Report(CollectorReport {
+            collector: Some(collector),
+            ..CollectorReport::default()
+        })
     });
     node.turn(all.collect(), false);
-    assert_eq!(verdict(&node.tick()), Verdict::Unknown, "the node has not been checked yet");
+    assert_eq!(verdict(&node.tick()), NodeVerdict::Unknown, "the node has not been checked yet");
     let checked = |skipped| CollectorMessage::Checked { items: Vec::new(), skipped };
     let skipped = SkippedCheck { code: "grub".to_owned(), why: "only root may read it".to_owned() };
     node.turn(vec![checked(vec![skipped])], false);
-    assert_eq!(verdict(&node.tick()), Verdict::Unknown, "a check was skipped");
+    assert_eq!(verdict(&node.tick()), NodeVerdict::Unknown, "a check was skipped");
     node.turn(vec![checked(Vec::new())], false);
     let state = node.tick();
-    assert_eq!(verdict(&state), Verdict::Healthy);
-    let stale = Status::of(&state, Vec::new(), state.at.steady_ms + 10_001);
-    assert_eq!(stale.verdict, Verdict::Unknown, "the snapshot is stale");
+    assert_eq!(verdict(&state), NodeVerdict::Healthy);
+    let stale = Status::from_state(&state, Vec::new(), state.at.steady_ms + 10_001);
+    assert_eq!(stale.verdict, NodeVerdict::Unknown, "the snapshot is stale");
     assert_eq!(stale.not_seen[0].why, "the health monitor has not published for 10 s");
     let gap = CoverageGap::NeverRead(Signal::NicReceiveErrors);
     let why = (String::from("nic.errors"), Subject::Node, gap);
-    let coverage = Coverage { blind: vec![why], ..Coverage::default() };
+    let coverage = Coverage { gaps: vec![why], ..Coverage::default() };
     let with_gap = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
-    assert_eq!(verdict(&with_gap), Verdict::Unknown, "a rule has a coverage gap");
+    assert_eq!(verdict(&with_gap), NodeVerdict::Unknown, "a rule has a coverage gap");
 }
 
 #[test]
@@ -691,10 +707,10 @@ fn an_xid_whose_log_line_was_lost_comes_from_nvml() {
     let mut node = TestNode::new();
     let nvml_report = |xid| {
         let xids = vec![(GpuUuid("GPU-0".to_owned()), xid)];
-        CollectorMessage::Report(Report {
+        CollectorMessage::Report(CollectorReport {
             collector: Some(Collector::NvmlFast),
             xids,
-            ..Report::default()
+            ..CollectorReport::default()
         })
     };
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp), nvml_report(48)], false);
@@ -714,7 +730,11 @@ fn xids_of_nvml_wait_until_the_log_was_tried() {
     let xids = vec![(GpuUuid("GPU-0".to_owned()), 48)];
     let collector = Some(Collector::NvmlFast);
     node.turn(
-        vec![CollectorMessage::Report(Report { collector, xids, ..Report::default() })],
+        vec![CollectorMessage::Report(CollectorReport {
+            collector,
+            xids,
+            ..CollectorReport::default()
+        })],
         false,
     );
     assert_eq!(node.count("gpu.xid"), None);
@@ -728,14 +748,18 @@ fn xids_of_nvml_wait_until_the_log_was_tried() {
 fn a_coverage_loss_is_published_at_once() {
     let mut node = TestNode::new();
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
-    assert!(node.tick().blind.is_empty());
+    assert!(node.tick().coverage_losses.is_empty());
     node.turn(
         vec![CollectorMessage::NvmlUnavailable {
             why: NvmlUnavailable::Died("it hangs".to_owned()),
         }],
         false,
     );
-    assert_eq!(node.published.get().unwrap().blind.len(), 1, "without waiting for a tick");
+    assert_eq!(
+        node.published.get().unwrap().coverage_losses.len(),
+        1,
+        "without waiting for a tick"
+    );
 }
 
 #[test]
@@ -775,7 +799,11 @@ fn an_xid_of_a_delisted_gpu_maps_to_that_gpu() {
     };
     let report = || {
         let (collector, inventory) = (Some(Collector::NvmlSlow), Some(vec![other.clone()]));
-        CollectorMessage::Report(Report { collector, inventory, ..Report::default() })
+        CollectorMessage::Report(CollectorReport {
+            collector,
+            inventory,
+            ..CollectorReport::default()
+        })
     };
     node.turn(vec![report()], false);
     node.line(2, line);

@@ -20,21 +20,21 @@ const INTERVAL_WHILE_EXTERNAL: Duration = Duration::from_secs(2);
 
 /// Signals that an order status changed.
 #[derive(Debug, Clone)]
-pub struct Wake(SyncSender<()>);
+pub struct RecheckSender(SyncSender<()>);
 
-/// The other end of a [`Wake`].
+/// The other end of a [`RecheckSender`].
 #[derive(Debug)]
-pub struct Woken(Receiver<()>);
+pub struct RecheckReceiver(Receiver<()>);
 
 /// Creates a connected pair.
-pub fn wake() -> (Wake, Woken) {
+pub fn recheck_channel() -> (RecheckSender, RecheckReceiver) {
     let (sender, receiver) = sync_channel(1);
-    (Wake(sender), Woken(receiver))
+    (RecheckSender(sender), RecheckReceiver(receiver))
 }
 
-impl Wake {
+impl RecheckSender {
     /// Never blocks: one pending wake-up is enough.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         if let Err(TrySendError::Disconnected(())) = self.0.try_send(()) {
             tracing::debug!("the cordon watch has ended");
         }
@@ -44,7 +44,7 @@ impl Wake {
 /// Watches the cordon on its own thread, and notifies the uplink through `changed`.
 pub fn spawn(
     executor: OrderExecutor,
-    woken: Woken,
+    recheck: RecheckReceiver,
     changed: Arc<Notify>,
 ) -> io::Result<watch::Receiver<Cordon>> {
     let (sender, receiver) = watch::channel(Cordon::Unknown);
@@ -55,7 +55,7 @@ pub fn spawn(
             changed.notify_one();
             let is_external = matches!(cordon, Cordon::External { .. });
             let interval = if is_external { INTERVAL_WHILE_EXTERNAL } else { INTERVAL };
-            if woken.0.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
+            if recheck.0.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }

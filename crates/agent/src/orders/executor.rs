@@ -22,7 +22,7 @@ use super::submit::{self, Admission, Limits};
 use super::task::Task;
 use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
-use crate::status::{OrderInHand, OrdersStatus};
+use crate::status::{ActiveOrderStatus, OrdersStatus};
 
 /// Paths of the node's files and of its NVML library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -242,14 +242,14 @@ impl OrderExecutor {
 
     /// The active order, for `farrier status`. `None` while the journal is being written, which can
     /// take as long as the disk hangs.
-    pub fn at_hand(&self) -> Option<OrdersStatus> {
+    pub fn status(&self) -> Option<OrdersStatus> {
         let state = match self.inner.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         let ledger = state.journal.ledger();
-        let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
+        let in_hand = ledger.current.as_ref().map(|current| ActiveOrderStatus {
             generation: current.order.generation,
             what: current.order.kind.clone(),
             reason: current.order.reason.to_string(),

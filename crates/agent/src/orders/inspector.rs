@@ -373,7 +373,7 @@ mod tests {
     use farrier_fleet::health::GpuIdentity;
 
     use super::*;
-    use crate::journal::{Fold, Recovery};
+    use crate::journal::{DurableState, Recovery};
     use crate::monitor::{CollectorState, CoverageLoss, Inventory};
     use crate::status::{AgentStatus, FindingStatus, GpuStatus};
 
@@ -385,7 +385,8 @@ mod tests {
     fn status() -> Status {
         let folder = tempfile::tempdir().unwrap();
         let inventory = Inventory::last(folder.path());
-        let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
+        let mut status =
+            Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
         let unreadable = || Reading::Unreadable(ReadError::NotReadSince);
         status.at = Some(at(1000));
         status.not_seen.clear();

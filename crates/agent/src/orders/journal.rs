@@ -114,7 +114,7 @@ impl OrderJournal {
         self.dirty = true;
         if crash.is_due(Point::OrderHalfWritten) {
             self.file.write_all(&bytes[..bytes.len() / 2])?;
-            crash.die();
+            crash.crash();
         }
         self.file.write_all(&bytes)?;
         crash.reach(Point::OrderWritten);

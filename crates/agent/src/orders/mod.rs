@@ -46,6 +46,6 @@ pub use repair_note::{RepairNote, RepairWatch};
 pub use scheduler::host::HostScheduler;
 pub use scheduler::slurm::Slurm;
 pub use scheduler::{CordonFileAction, Job, Scheduler, SchedulerError};
-pub use start::{ActuatorFactory, Start, open};
+pub use start::{ActuatorFactory, ExecutorOptions, open};
 pub use submit::Limits;
 pub use tuner::{TuneError, Tuner};

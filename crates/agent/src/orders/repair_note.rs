@@ -26,7 +26,8 @@ pub struct RepairNote {
     /// When the agent accepted the report.
     pub at: Timestamp,
     /// What was done, as the operator described it.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub repair: String,
 }
 
 /// Writes the note atomically.
@@ -70,7 +71,7 @@ impl RepairWatch {
     }
 
     /// The note, if it changed since the last call.
-    pub(crate) fn look(&mut self) -> Option<RepairNote> {
+    pub(crate) fn poll(&mut self) -> Option<RepairNote> {
         let file = fs::metadata(self.state_dir.join(FILE)).ok()?;
         let identity =
             FileIdentity { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) };
@@ -90,14 +91,15 @@ mod tests {
     fn each_note_is_returned_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut watch = RepairWatch::new(folder.path());
-        assert_eq!(watch.look(), None);
-        let note = |what: &str| RepairNote { at: Timestamp::UNIX_EPOCH, what: what.to_owned() };
-        for what in ["a new riser", "a new board"] {
-            write(folder.path(), &note(what)).unwrap();
-            assert_eq!(watch.look(), Some(note(what)));
-            assert_eq!(watch.look(), None);
+        assert_eq!(watch.poll(), None);
+        let note =
+            |repair: &str| RepairNote { at: Timestamp::UNIX_EPOCH, repair: repair.to_owned() };
+        for repair in ["a new riser", "a new board"] {
+            write(folder.path(), &note(repair)).unwrap();
+            assert_eq!(watch.poll(), Some(note(repair)));
+            assert_eq!(watch.poll(), None);
         }
         fs::write(folder.path().join(FILE), "{").unwrap();
-        assert_eq!(watch.look(), None, "a damaged note");
+        assert_eq!(watch.poll(), None, "a damaged note");
     }
 }

@@ -26,9 +26,9 @@ const POLL: Duration = Duration::from_secs(1);
 /// Creates the actuator for a root that is not this machine's. `None` if that root has none.
 pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
-pub struct Start {
-    pub hands: Box<dyn Actuator>,
-    pub eyes: Arc<dyn Inspector>,
+pub struct ExecutorOptions {
+    pub actuator: Box<dyn Actuator>,
+    pub inspector: Arc<dyn Inspector>,
     pub hostname: String,
     /// The enrolled name. `None` if the node has not enrolled; then an order's node is not checked.
     pub node: Option<NodeId>,
@@ -40,8 +40,8 @@ pub struct Start {
     pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
-pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError> {
-    let Start { hands: actuator, eyes: inspector, hostname, node, outbox, wake, repaired } = start;
+pub fn open(config: &Config, options: ExecutorOptions) -> Result<OrderExecutor, OrdersError> {
+    let ExecutorOptions { actuator, inspector, hostname, node, outbox, wake, repaired } = options;
     let orders = &config.orders;
     let scheduler = scheduler(config, &hostname, &inspector);
     tracing::info!(scheduler = scheduler.name(), "order executor started");

@@ -13,7 +13,7 @@ use super::ledger::{ActiveOrder, Effect, FailureText, JournalRecord, Started};
 use crate::failpoint::Point;
 
 /// Locked by the process that makes a change, while it runs.
-pub(crate) const ALIVE: &str = "orders.alive";
+pub(crate) const CHANGE_LOCK: &str = "orders.alive";
 
 /// Maximum margin before the end of the lease, so that the status arrives in time.
 const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
@@ -179,7 +179,7 @@ impl<'d> Task<'d> {
 
     /// Acquires the lock that is held during a change.
     fn lock_change(&self) -> Result<File, Abort> {
-        let path = self.inner.state_dir().join(ALIVE);
+        let path = self.inner.state_dir().join(CHANGE_LOCK);
         let failed = |err: io::Error| {
             Abort::CannotExecute(format!("failed to use `{}`: {err}", path.display()))
         };

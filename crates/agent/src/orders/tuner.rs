@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Standing, Step};
+use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Step, StepStatus};
 
 use super::process::{self, ProcessError};
 use crate::config::Config;
@@ -85,7 +85,7 @@ fn evaluate(report: ApplyReport) -> Result<String, TuneError> {
     }
     let made = changes_made(&report);
     let waits =
-        report.steps.iter().filter(|step| matches!(step.standing, Standing::Waits(_))).count();
+        report.steps.iter().filter(|step| matches!(step.standing, StepStatus::Waits(_))).count();
     Ok(match waits {
         0 => made,
         1 => format!("{made}; 1 setting waits for a reset or a reboot"),
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn step(standing: Standing) -> Step {
+    fn step(standing: StepStatus) -> Step {
         Step {
             setting: "gpu.ecc".to_owned(),
             subject: Subject::Gpus,
@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    fn report(standing: Standing, outcomes: Vec<Outcome>) -> ApplyReport {
-        let change = || step(Standing::Change(Vec::new()));
+    fn report(standing: StepStatus, outcomes: Vec<Outcome>) -> ApplyReport {
+        let change = || step(StepStatus::Change(Vec::new()));
         let applied = |outcome| Applied { step: change(), outcome };
         ApplyReport {
             v: REPORT_VERSION,
@@ -162,15 +162,15 @@ mod tests {
             let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
             evaluate(serde_json::from_str(&text).unwrap())
         };
-        let change = || Standing::Change(Vec::new());
+        let change = || StepStatus::Change(Vec::new());
         assert_eq!(summary(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
-        assert_eq!(summary(Standing::AsWanted, Vec::new()).unwrap(), "nothing to change");
+        assert_eq!(summary(StepStatus::AsWanted, Vec::new()).unwrap(), "nothing to change");
         assert_eq!(
-            summary(Standing::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
+            summary(StepStatus::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
             "nothing to change; 1 setting waits for a reset or a reboot"
         );
         let failed = Outcome::Failed { why: "NVML refused".to_owned(), permission: false };
-        let unknown = Standing::Unknown("no data".to_owned());
+        let unknown = StepStatus::Unknown("no data".to_owned());
         let err =
             summary(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err();
         assert!(matches!(err, TuneError::Incomplete(_)), "{err:?}");

@@ -72,7 +72,7 @@ impl<'k> GpuIdentities<'k> {
         match subject {
             Subject::Gpu(uuid) | Subject::Link { gpu: uuid, .. } => gpu(uuid),
             Subject::Pci(address) => {
-                let at_address = self.iter().find(|gpu| gpu.stands_at(address));
+                let at_address = self.iter().find(|gpu| gpu.has_pci_address(address));
                 at_address
                     .map_or_else(|| Component::Pci(address.clone()), |identity| gpu(&identity.uuid))
             }
@@ -187,10 +187,10 @@ mod tests {
             first_seen: Timestamp::UNIX_EPOCH,
             last_seen: Timestamp::UNIX_EPOCH,
             opened_in: None,
-            own_severity: None,
+            default_severity: None,
             last_in: None,
             count: 1,
-            clears: String::new(),
+            clears_when: String::new(),
             cleared: None,
         }
     }

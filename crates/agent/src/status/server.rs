@@ -30,7 +30,7 @@ pub enum OrdersStatus {
     Unknown { why: String },
     On {
         /// The active order.
-        in_hand: Option<OrderInHand>,
+        in_hand: Option<ActiveOrderStatus>,
         /// Order statuses that the server has not acknowledged.
         unacknowledged: usize,
     },
@@ -38,7 +38,7 @@ pub enum OrdersStatus {
 
 /// An active order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderInHand {
+pub struct ActiveOrderStatus {
     pub generation: u64,
     pub what: OrderKind,
     pub reason: String,

@@ -10,8 +10,9 @@ use super::identity::Opened;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// No server is configured: the agent works alone.
-    Alone,
+    /// No server is configured: the agent runs standalone.
+    #[serde(rename = "alone")]
+    Standalone,
     /// The first attempt is in progress.
     Connecting,
     Connected {

@@ -9,7 +9,7 @@ use farrier_wire::proto::{Certificate, EnrolRequest};
 use sha2::{Digest, Sha256};
 use tonic::Status;
 
-use super::identity::{IdentityError, Keep};
+use super::identity::{IdentityError, IdentityStore};
 
 /// Why enrolment failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub struct Enrolment {
     /// SHA-256 of the CA certificate.
     pub fingerprint: String,
     /// Where to store the key and certificate.
-    pub keep: Keep,
+    pub identity_store: IdentityStore,
 }
 
 /// Enrols and stores the certificate. Idempotent: a retry after a lost response gets the same
@@ -65,8 +65,8 @@ async fn enrol_now(
     token: &str,
     expected_ca: [u8; 32],
 ) -> Result<Identity, EnrolError> {
-    let Enrolment { url, node, keep, .. } = enrolment;
-    let key = keep.enrolment_key()?;
+    let Enrolment { url, node, identity_store, .. } = enrolment;
+    let key = identity_store.enrolment_key()?;
     let purpose = Purpose::Enrol { node: node.as_str(), token };
     let request = EnrolRequest {
         token: token.to_owned(),
@@ -77,8 +77,8 @@ async fn enrol_now(
     let signed = agents.enrol(request).await;
     let signed = signed.map_err(|status| EnrolError::Refused(Box::new(status)))?.into_inner();
     let identity = check_certificate(node, &signed, expected_ca)?;
-    keep.store(&key, &signed)?;
-    keep.remove_enrolment_key();
+    identity_store.store(&key, &signed)?;
+    identity_store.remove_enrolment_key();
     Ok(identity)
 }
 

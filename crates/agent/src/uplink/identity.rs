@@ -54,7 +54,7 @@ pub enum IdentityError {
 
 /// Directory with the node's identity, and path of the CA certificate.
 #[derive(Debug, Clone)]
-pub struct Keep {
+pub struct IdentityStore {
     dir: PathBuf,
     ca: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Opened {
     pub(crate) validity: Option<Validity>,
 }
 
-impl Keep {
+impl IdentityStore {
     /// Uses `ca.pem` in `dir` unless `ca` names another file.
     pub fn new(dir: &Path, ca: Option<&Path>) -> Self {
         Self { dir: dir.to_owned(), ca: ca.map(Path::to_owned) }
@@ -302,13 +302,17 @@ mod tests {
         let state = folder.path().join("state");
         fs::create_dir(&state).unwrap();
         let is_root = std::os::unix::fs::chown(&state, Some(4321), Some(4321)).is_ok();
-        let keep = Keep::new(&state.join("identity"), None);
-        assert!(matches!(keep.check(), Err(IdentityError::NotEnrolled(_))));
-        let key = keep.enrolment_key().unwrap();
-        assert_eq!(keep.enrolment_key().unwrap().pkcs8(), key.pkcs8(), "a retry uses the same key");
-        keep.store(&key, &Certificate::default()).unwrap();
-        keep.remove_enrolment_key();
-        assert!(matches!(keep.check(), Err(IdentityError::UnexpectedContent { .. })));
+        let identity_store = IdentityStore::new(&state.join("identity"), None);
+        assert!(matches!(identity_store.check(), Err(IdentityError::NotEnrolled(_))));
+        let key = identity_store.enrolment_key().unwrap();
+        assert_eq!(
+            identity_store.enrolment_key().unwrap().pkcs8(),
+            key.pkcs8(),
+            "a retry uses the same key"
+        );
+        identity_store.store(&key, &Certificate::default()).unwrap();
+        identity_store.remove_enrolment_key();
+        assert!(matches!(identity_store.check(), Err(IdentityError::UnexpectedContent { .. })));
         let owner = fs::metadata(&state).unwrap().uid();
         for (name, mode) in [("", 0o700), ("node.pem", 0o600), ("ca.pem", 0o644)] {
             let meta = fs::metadata(state.join("identity").join(name)).unwrap();
@@ -322,23 +326,25 @@ mod tests {
     fn a_key_readable_by_others_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("identity");
-        let keep = Keep::new(&dir, None);
-        let key = keep.enrolment_key().unwrap();
-        keep.store(&key, &Certificate::default()).unwrap();
+        let identity_store = IdentityStore::new(&dir, None);
+        let key = identity_store.enrolment_key().unwrap();
+        identity_store.store(&key, &Certificate::default()).unwrap();
         for (path, mode, original_mode) in [
-            (keep.node_path(), 0o640, 0o600),
-            (keep.node_path(), 0o604, 0o600),
+            (identity_store.node_path(), 0o640, 0o600),
+            (identity_store.node_path(), 0o604, 0o600),
             (dir.join("enrol.key"), 0o644, 0o600),
             (dir.clone(), 0o775, 0o700),
         ] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            for result in [keep.check().map(drop), keep.enrolment_key().map(drop)] {
+            for result in
+                [identity_store.check().map(drop), identity_store.enrolment_key().map(drop)]
+            {
                 let text = result.as_ref().map_err(ToString::to_string);
                 let is_rejected = matches!(&result, Err(IdentityError::Modes(_)));
                 assert!(is_rejected, "{mode:o}: {text:?}");
             }
             fs::set_permissions(&path, fs::Permissions::from_mode(original_mode)).unwrap();
         }
-        assert!(!matches!(keep.check(), Err(IdentityError::Modes(_))));
+        assert!(!matches!(identity_store.check(), Err(IdentityError::Modes(_))));
     }
 }

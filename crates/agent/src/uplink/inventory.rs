@@ -10,7 +10,7 @@ use farrier_facts::version::DriverVersion;
 use farrier_fleet::fleet::event::{GpuInventory, NodeInventory};
 use farrier_hardware::Root;
 
-use super::MadeOf;
+use super::InventorySource;
 use crate::jobs::JobRegistry;
 use crate::state::{Published, State};
 
@@ -18,7 +18,11 @@ use crate::state::{Published, State};
 const NVML_WAIT_MS: i64 = 30_000;
 
 /// Builds the inventory from the last snapshot.
-pub fn of_published(published: Published, board: Arc<JobRegistry>, root: &Path) -> MadeOf {
+pub fn inventory_source(
+    published: Published,
+    board: Arc<JobRegistry>,
+    root: &Path,
+) -> InventorySource {
     let release = Root::unrecorded(root).trimmed("/proc/sys/kernel/osrelease");
     let kernel = match release {
         Reading::Value(release) if !release.is_empty() => Some(release),
@@ -77,7 +81,7 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
         });
         return Some(Some(inventory.collect()));
     }
-    let is_uncovered = state.blind.iter().any(|gap| gap.what.contains("nvml"));
+    let is_uncovered = state.coverage_losses.iter().any(|gap| gap.what.contains("nvml"));
     (is_uncovered || state.up_ms > NVML_WAIT_MS).then_some(None)
 }
 

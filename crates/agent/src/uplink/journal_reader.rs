@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::health::Finding;
 
-use crate::journal::{Fold, Record, is_readable, segment};
+use crate::journal::{DurableState, Record, is_readable, segment};
 
 /// Holds several records, and most snapshots of a healthy node.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -101,19 +101,19 @@ impl JournalReader {
                 break;
             }
         }
-        let mut fold = Fold::default();
+        let mut state = DurableState::default();
         for number in &numbers[from..] {
             let read = segment::read(&segment::path(&self.dir, *number), |record| {
                 if record.seq <= durable {
-                    fold.apply(&record);
+                    state.apply(&record);
                 }
             });
             ignore_not_found(read.map(|_| ()))?;
         }
         let segment = numbers.get(from).copied().unwrap_or(1);
         self.open = None;
-        self.position = Some(ReadPosition { segment, offset: 0, last: fold.seq });
-        Ok((fold.seq, fold.open.into_values().collect()))
+        self.position = Some(ReadPosition { segment, offset: 0, last: state.seq });
+        Ok((state.seq, state.open.into_values().collect()))
     }
 
     /// The next records with changes, up to `durable` and `bytes_max` bytes of lines, but at least
@@ -267,7 +267,7 @@ mod tests {
         fn append(&mut self, id: u64) -> u64 {
             let changes = vec![Change::Opened(finding(id, 1))];
             let at = Timestamp::UNIX_EPOCH;
-            self.journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
+            self.journal.append(at, "boot", None, changes, Vec::new(), Vec::new());
             self.journal.flush(at, &Failpoint::default()).unwrap();
             self.journal.durable().seq
         }

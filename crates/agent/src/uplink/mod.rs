@@ -35,14 +35,14 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Code, Status};
 
-use crate::artifact::Sending;
+use crate::artifact::ArtifactUpload;
 use crate::monitor::Chain;
 use crate::orders::OrderExecutor;
 use connection_status::StatusSender;
 pub use connection_status::{ConnectionStatus, Link};
 pub use enrol::{EnrolError, Enrolment, enrol};
-pub use identity::{IdentityError, Keep};
-pub use inventory::of_published;
+pub use identity::{IdentityError, IdentityStore};
+pub use inventory::inventory_source;
 use reconnect::Reconnect;
 pub use reconnect::fixed_wait_from_environment;
 use session::Session;
@@ -51,21 +51,21 @@ pub use urgent::Urgent;
 /// Executes orders. An order that is submitted again gets its current status.
 pub trait OrderHandler: Send + Sync {
     /// Accepts or refuses an order. May block on the disk.
-    fn offer(&self, order: Order) -> OrderStatus;
+    fn submit(&self, order: Order) -> OrderStatus;
     /// The newest status of each order that the server has not acknowledged.
     fn outstanding(&self) -> Vec<(u64, OrderStatus)>;
     /// Generation of the last order accepted or refused; 0 if there was none. May block on the
     /// disk.
     fn last_order(&self) -> u64;
     /// The server has persisted the final status of an order.
-    fn acknowledged(&self, generation: u64);
+    fn acknowledge(&self, generation: u64);
     /// The enrolment of this session. After a re-enrolment, generations start over. May block on
     /// the disk.
-    fn enrolled(&self, _enrolment: &str) {}
+    fn set_enrolment(&self, _enrolment: &str) {}
 }
 
 impl OrderHandler for OrderExecutor {
-    fn offer(&self, order: Order) -> OrderStatus {
+    fn submit(&self, order: Order) -> OrderStatus {
         // The session has already converted the lease to this machine's clock.
         Self::submit(self, &order, Timestamp::now())
     }
@@ -78,11 +78,11 @@ impl OrderHandler for OrderExecutor {
         Self::last_order(self)
     }
 
-    fn acknowledged(&self, generation: u64) {
+    fn acknowledge(&self, generation: u64) {
         Self::acknowledge(self, generation);
     }
 
-    fn enrolled(&self, enrolment: &str) {
+    fn set_enrolment(&self, enrolment: &str) {
         Self::set_enrolment(self, enrolment);
     }
 }
@@ -92,7 +92,7 @@ impl OrderHandler for OrderExecutor {
 pub struct NoOrders;
 
 impl OrderHandler for NoOrders {
-    fn offer(&self, _: Order) -> OrderStatus {
+    fn submit(&self, _: Order) -> OrderStatus {
         OrderStatus::Refused { reason: "this agent executes no orders; to allow them, set `enabled = true` under `[orders]` in its configuration".to_owned() }
     }
 
@@ -104,15 +104,15 @@ impl OrderHandler for NoOrders {
         0
     }
 
-    fn acknowledged(&self, _: u64) {}
+    fn acknowledge(&self, _: u64) {}
 }
 
 /// The node's inventory. `None` if not known yet.
-pub type MadeOf = Box<dyn Fn() -> Option<NodeInventory> + Send>;
+pub type InventorySource = Box<dyn Fn() -> Option<NodeInventory> + Send>;
 
 pub struct Parts {
     pub url: ServerUrl,
-    pub keep: Keep,
+    pub identity_store: IdentityStore,
     /// The node's name, for a server without TLS.
     pub node: Option<NodeId>,
     pub state_dir: PathBuf,
@@ -120,13 +120,13 @@ pub struct Parts {
     pub durable: watch::Receiver<u64>,
     /// The newest finding that must reach the server at once.
     pub urgent: watch::Receiver<Urgent>,
-    pub made_of: MadeOf,
+    pub inventory: InventorySource,
     pub cordon: watch::Receiver<Cordon>,
-    pub desk: Arc<dyn OrderHandler>,
+    pub order_handler: Arc<dyn OrderHandler>,
     /// Artifacts to upload.
-    pub artifacts: mpsc::Receiver<Sending>,
+    pub artifacts: mpsc::Receiver<ArtifactUpload>,
     /// Notified when an order status changes.
-    pub bell: Arc<Notify>,
+    pub status_changed: Arc<Notify>,
     /// For tests: the length of every back-off.
     pub fixed_wait: Option<Duration>,
 }
@@ -135,7 +135,7 @@ pub struct Parts {
 pub struct Uplink {
     stop: Arc<Notify>,
     acked: watch::Receiver<Option<u64>>,
-    sight: watch::Receiver<ConnectionStatus>,
+    connection_status: watch::Receiver<ConnectionStatus>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -149,7 +149,7 @@ impl Uplink {
             .build()?;
         let stop = Arc::new(Notify::new());
         let (acked_sender, acked) = watch::channel(None);
-        let (status_sender, sight) = StatusSender::new();
+        let (status_sender, connection_status) = StatusSender::new();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("uplink".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -161,7 +161,7 @@ impl Uplink {
             // Do not wait for a pending DNS lookup, or for an order handler blocked on the disk.
             runtime.shutdown_background();
         })?;
-        Ok(Self { stop, acked, sight, thread })
+        Ok(Self { stop, acked, connection_status, thread })
     }
 
     /// The last record acknowledged by the server. `None` if not known yet.
@@ -169,8 +169,8 @@ impl Uplink {
         self.acked.clone()
     }
 
-    pub fn sight(&self) -> watch::Receiver<ConnectionStatus> {
-        self.sight.clone()
+    pub fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.connection_status.clone()
     }
 
     /// Stops the uplink. The next one sends the records that were not acknowledged.
@@ -271,11 +271,11 @@ async fn attempt(session: &mut Session) -> SessionError {
             (name.clone(), farrier_wire::client::no_tls())
         }
         (None, true) => return SessionError::NoNodeName,
-        (_, false) => match session.parts.keep.open() {
+        (_, false) => match session.parts.identity_store.open() {
             Ok(opened) => {
                 session.status.set_identity(&opened);
                 session.validity = opened.validity;
-                session.parts.desk.enrolled(&opened.enrolment);
+                session.parts.order_handler.set_enrolment(&opened.enrolment);
                 (opened.identity.node, opened.tls)
             }
             Err(err) => {

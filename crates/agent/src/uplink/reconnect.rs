@@ -93,7 +93,7 @@ mod tests {
     use super::super::back_off::URGENT_WAIT_MAX;
     use super::*;
     use crate::journal::tests::finding;
-    use crate::state::Shown;
+    use crate::state::PublishedFinding;
 
     /// One hour: no wait in a passing test lasts this long.
     const LONG: Duration = Duration::from_secs(3600);
@@ -107,7 +107,7 @@ mod tests {
     fn find_fatal(sender: &watch::Sender<Urgent>, record: u64) {
         let finding = finding(record, 1);
         let fatal = farrier_fleet::health::Finding { severity: Severity::Fatal, ..finding };
-        let shown = [Shown { finding: fatal, durable: true }];
+        let shown = [PublishedFinding { finding: fatal, durable: true }];
         sender.send_if_modified(|urgent| urgent.update(&shown, record));
     }
 

@@ -165,7 +165,7 @@ impl Session {
 
     async fn wait_for_inventory(&self) -> NodeInventory {
         loop {
-            if let Some(inventory) = (self.parts.made_of)() {
+            if let Some(inventory) = (self.parts.inventory)() {
                 return inventory;
             }
             tokio::time::sleep(INVENTORY_POLL).await;
@@ -175,7 +175,7 @@ impl Session {
     fn hello(&self, stream: &mut Stream, journal: String) -> proto::Hello {
         // Marks the value as seen, so that only later changes are reported.
         let cordon = convert::cordon_message(&stream.cordon.borrow_and_update());
-        stream.statuses.extend(self.parts.desk.outstanding());
+        stream.statuses.extend(self.parts.order_handler.outstanding());
         let outstanding = stream
             .statuses
             .iter()
@@ -186,7 +186,7 @@ impl Session {
             last_record: *self.parts.durable.borrow(),
             outstanding: outstanding.collect(),
             cordon: Some(cordon),
-            last_order: self.parts.desk.last_order(),
+            last_order: self.parts.order_handler.last_order(),
         }
     }
 
@@ -273,7 +273,7 @@ impl Session {
         let mut renewals = tokio::time::interval(self.renewal_check_interval());
         renewals.reset();
         heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let status_changed = Arc::clone(&self.parts.bell);
+        let status_changed = Arc::clone(&self.parts.status_changed);
         let mut durable = self.parts.durable.clone();
         loop {
             tokio::select! {
@@ -307,7 +307,7 @@ impl Session {
 
     fn send_heartbeat(&mut self, stream: &mut Stream) -> Result<(), SessionError> {
         self.send_statuses(stream)?;
-        match (self.parts.made_of)().filter(|inventory| *inventory != stream.inventory) {
+        match (self.parts.inventory)().filter(|inventory| *inventory != stream.inventory) {
             Some(inventory) => {
                 stream.inventory = inventory;
                 let message = convert::inventory_message(&stream.inventory);
@@ -335,7 +335,7 @@ impl Session {
                 // Ignore an acknowledgement of `Accepted`: the order may have ended meanwhile.
                 if !accepted {
                     stream.statuses.remove(&generation);
-                    self.parts.desk.acknowledged(generation);
+                    self.parts.order_handler.acknowledge(generation);
                 }
                 Ok(())
             }
@@ -356,14 +356,14 @@ impl Session {
             }
         };
         let order = to_local_clock(order, stream.clock_offset);
-        let handler = Arc::clone(&self.parts.desk);
-        stream.submissions.spawn_blocking(move || (order.generation, handler.offer(order)));
+        let handler = Arc::clone(&self.parts.order_handler);
+        stream.submissions.spawn_blocking(move || (order.generation, handler.submit(order)));
         Ok(())
     }
 
     /// Sends order statuses that changed since they were last sent.
     fn send_statuses(&self, stream: &mut Stream) -> Result<(), SessionError> {
-        for (generation, status) in self.parts.desk.outstanding() {
+        for (generation, status) in self.parts.order_handler.outstanding() {
             if stream.statuses.get(&generation) != Some(&status) {
                 stream.send_status(generation, &status)?;
             }
@@ -405,7 +405,7 @@ impl Session {
         let request = proto::RenewRequest { key: Some(key.prove(Purpose::Renew)?) };
         let signed = tokio::time::timeout(WELCOME_WAIT, agents.renew(request)).await;
         let signed = signed.map_err(|_| SessionError::TimedOut)??.into_inner();
-        Ok(self.parts.keep.store(&key, &signed)?)
+        Ok(self.parts.identity_store.store(&key, &signed)?)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Extensions, Request, Status};
 
-use crate::artifact::{SendError, Sending};
+use crate::artifact::{ArtifactUpload, SendError};
 
 /// Maximum chunks in memory.
 const CHUNKS_MAX: usize = 4;
@@ -20,32 +20,32 @@ const CHUNKS_MAX: usize = 4;
 const UPLOAD_WAIT: Duration = Duration::from_secs(600);
 
 /// Uploads a file and reports the result to its executor.
-pub(super) async fn upload(agents: Agents, metadata: MetadataMap, sending: Sending) {
-    let result = send(agents, metadata, &sending).await;
+pub(super) async fn upload(agents: Agents, metadata: MetadataMap, upload: ArtifactUpload) {
+    let result = send(agents, metadata, &upload).await;
     if let Err(err) = &result {
-        tracing::warn!(generation = sending.generation, %err, "failed to upload an artifact");
+        tracing::warn!(generation = upload.generation, %err, "failed to upload an artifact");
     }
-    sending.end(result);
+    upload.end(result);
 }
 
 async fn send(
     mut agents: Agents,
     metadata: MetadataMap,
-    sending: &Sending,
+    upload: &ArtifactUpload,
 ) -> Result<(), SendError> {
     let (out, parts) = mpsc::channel(CHUNKS_MAX);
     let header = ArtifactHeader {
-        generation: sending.generation,
-        bytes: sending.bytes,
-        sha256: sending.sha256.to_vec().into(),
+        generation: upload.generation,
+        bytes: upload.bytes,
+        sha256: upload.sha256.to_vec().into(),
     };
-    let path = sending.path.clone();
+    let path = upload.path.clone();
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
     let response = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
     // A read error ends the stream early, and is the real cause of the server's error.
     if let Ok(Err(err)) = reading.await {
-        return Err(SendError::Read { path: sending.path.clone(), why: err.to_string() });
+        return Err(SendError::Read { path: upload.path.clone(), why: err.to_string() });
     }
     match response {
         Ok(Ok(_)) => Ok(()),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use farrier_fleet::fleet::decide::affects_service;
 use farrier_fleet::health::{Finding, Severity};
 
-use crate::state::Shown;
+use crate::state::PublishedFinding;
 
 /// The newest urgent finding on disk. The journal's writer updates it; the uplink waits for
 /// changes.
@@ -21,7 +21,7 @@ pub struct Urgent {
 impl Urgent {
     /// Applies the open findings and the last durable record. Returns `true` if an urgent
     /// finding is new.
-    pub(crate) fn update(&mut self, findings: &[Shown], last_record: u64) -> bool {
+    pub(crate) fn update(&mut self, findings: &[PublishedFinding], last_record: u64) -> bool {
         let urgent = || findings.iter().filter(|shown| is_urgent(&shown.finding));
         let is_open = |id: &u64| urgent().any(|shown| shown.finding.id == *id);
         self.open.retain(is_open);
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
     use crate::journal::tests::finding;
 
-    fn shown(id: u64, severity: Severity, action: Action, durable: bool) -> Shown {
-        Shown { finding: Finding { severity, action, ..finding(id, 1) }, durable }
+    fn shown(id: u64, severity: Severity, action: Action, durable: bool) -> PublishedFinding {
+        PublishedFinding { finding: Finding { severity, action, ..finding(id, 1) }, durable }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::Context;
 use farrier_agent::config;
 use farrier_agent::orders::{
-    self, InspectorError, NodeActuator, NodeInspector, OrderExecutor, OrdersError, Start, Tuner,
+    self, ExecutorOptions, InspectorError, NodeActuator, NodeInspector, OrderExecutor, OrdersError,
+    Tuner,
 };
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Order, OrderStatus};
@@ -94,9 +95,9 @@ fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
         agent::facts(),
         Box::new(agent_status),
     );
-    let start = Start {
-        hands: actuator,
-        eyes: Arc::new(inspector),
+    let options = ExecutorOptions {
+        actuator,
+        inspector: Arc::new(inspector),
         hostname: farrier_agent::run::hostname(&config),
         node: None,
         outbox: None,
@@ -106,7 +107,7 @@ fn open(args: &Args, inputs: Sender<Input>) -> anyhow::Result<OrderExecutor> {
         // The node's agent is another process, which watches for the repair file itself.
         repaired: Box::new(drop),
     };
-    orders::open(&config, start).map_err(|err| match &err {
+    orders::open(&config, options).map_err(|err| match &err {
         OrdersError::InUse { .. } => {
             let hint = "an agent with `orders.enabled` already executes orders there";
             Hinted::error(err.to_string(), hint)

@@ -2,19 +2,19 @@
 
 use std::fs;
 
+use crate::agent_node::{AgentNode, find};
 use crate::support::run;
-use crate::world::{World, find};
 
 #[test]
 fn a_valid_configuration_is_printed_and_parses_again() {
-    let world = World::of(1);
-    let path = world.text("agent.toml");
-    fs::write(&path, world.config("[rules.\"gpu.temperature-margin\"]\nenabled = false\n"))
+    let agent_node = AgentNode::with_gpus(1);
+    let path = agent_node.text("agent.toml");
+    fs::write(&path, agent_node.config("[rules.\"gpu.temperature-margin\"]\nenabled = false\n"))
         .unwrap();
     let ran = run(&["agent", "--check-config", "--config", &path]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("listen = \"127.0.0.1:0\""), "{}", ran.stdout);
-    let again = world.text("again.toml");
+    let again = agent_node.text("again.toml");
     fs::write(&again, &ran.stdout).unwrap();
     let second = run(&["agent", "--check-config", "--config", &again]);
     assert_eq!((second.code, &second.stdout), (0, &ran.stdout), "{}", second.stderr);
@@ -29,9 +29,9 @@ fn a_valid_configuration_is_printed_and_parses_again() {
 
 #[test]
 fn values_of_flags_are_checked_too() {
-    let world = World::of(1);
-    let path = world.text("agent.toml");
-    fs::write(&path, world.config("")).unwrap();
+    let agent_node = AgentNode::with_gpus(1);
+    let path = agent_node.text("agent.toml");
+    fs::write(&path, agent_node.config("")).unwrap();
     let good = ["agent", "--check-config", "--config", &path];
     let wrong = ["--nvml", "/nope.so", "--root", "/nonexistent", "--state-dir", "/proc/y"];
     let ran = run(&[&good[..], &wrong].concat());
@@ -46,13 +46,13 @@ fn values_of_flags_are_checked_too() {
 
 #[test]
 fn all_problems_are_reported_at_once() {
-    let world = World::of(1);
-    let path = world.text("agent.toml");
+    let agent_node = AgentNode::with_gpus(1);
+    let path = agent_node.text("agent.toml");
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
                  [rules.\"gpu.xid\"]\nlimits = 1\n[sink]\nfile = \"/nonexistent/sink\"\n";
     fs::write(&path, wrong).unwrap();
     // Default paths are checked as well, with a result that depends on the user who runs the test.
-    let (state, socket) = (world.text("state"), world.text("agent.sock"));
+    let (state, socket) = (agent_node.text("state"), agent_node.text("agent.sock"));
     let paths = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
     let ran = run(&[&["agent", "--check-config", "--config", &path], &paths[..]].concat());
     assert_eq!(ran.code, 2);
@@ -84,9 +84,10 @@ fn all_problems_are_reported_at_once() {
 
 #[test]
 fn settings_are_checked_against_the_node_unless_a_flag_overrides_them() {
-    let world = World::of(1);
-    let path = world.text("agent.toml");
-    let wrong = world.config("").replace("agent.sock\"", "agent.sock\"\ngroup = \"no such group\"");
+    let agent_node = AgentNode::with_gpus(1);
+    let path = agent_node.text("agent.toml");
+    let wrong =
+        agent_node.config("").replace("agent.sock\"", "agent.sock\"\ngroup = \"no such group\"");
     fs::write(&path, wrong.replace("127.0.0.1:0", "192.0.2.1:9402")).unwrap();
     let check =
         |more: &[&str]| run(&[&["agent", "--check-config", "--config", &path], more].concat());
@@ -107,14 +108,14 @@ fn settings_are_checked_against_the_node_unless_a_flag_overrides_them() {
 
 #[test]
 fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    let path = world.path("agent.toml");
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    let path = agent_node.path("agent.toml");
     let line = format!(
         "NVRM: Xid (PCI:{}): 31, pid=7, name=x, MMU Fault",
-        crate::crash::gpu_address(&world)
+        crate::crash::gpu_address(&agent_node)
     );
-    world.kernel_lines(std::iter::once(line));
+    agent_node.kernel_lines(std::iter::once(line));
     agent.until_found("gpu.xid");
     fs::write(&path, "nonsense = true\n").unwrap();
     agent.signal("-HUP");
@@ -132,7 +133,7 @@ fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
         finding["evidence"].to_string().contains("`listen = 5`: ") && finding["count"] == 1
     });
     assert!(agent.log().contains("the old one stays in force"), "{}", agent.log());
-    let off = world.config("[rules.\"gpu.xid\"]\nenabled = false\n");
+    let off = agent_node.config("[rules.\"gpu.xid\"]\nenabled = false\n");
     fs::write(&path, off.replace("127.0.0.1:0", "127.0.0.1:1")).unwrap();
     agent.signal("-HUP");
     agent.until(|status| {
@@ -144,9 +145,9 @@ fn a_reload_keeps_the_old_configuration_unless_the_new_one_is_valid() {
 
 #[test]
 fn only_one_agent_runs_per_node() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    let args = world.words();
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    let args = agent_node.args();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let second = run(&args);
     assert_eq!(second.code, 2);
@@ -158,32 +159,32 @@ fn only_one_agent_runs_per_node() {
 
 #[test]
 fn without_an_agent_the_status_comes_from_the_journal() {
-    let world = World::of(1);
-    let none = world.status_ran(&[]);
+    let agent_node = AgentNode::with_gpus(1);
+    let none = agent_node.status_ran(&[]);
     assert_eq!(none.code, 2);
     assert!(none.stderr.contains("no agent answers"), "{}", none.stderr);
-    let agent = world.agent().ready();
-    world.inject(&["lost"]);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["lost"]);
     agent.until_found("gpu.lost");
     agent.stop();
-    let (status, code) = world.status();
+    let (status, code) = agent_node.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     assert!(status["agent"].is_null());
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     assert!(table.starts_with("FAULTY: agent is not running, its journal ends at 20"), "{table}");
 }
 
 #[test]
 fn an_invalid_configuration_does_not_hide_the_status() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    let path = world.text("wrong.toml");
-    fs::write(&path, world.config("[tiers]\nfast_s = \"soon\"\n")).unwrap();
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    let path = agent_node.text("wrong.toml");
+    fs::write(&path, agent_node.config("[tiers]\nfast_s = \"soon\"\n")).unwrap();
     // The paths in the file are still readable, and lead to the running agent.
     let ran = run(&["status", "--config", &path, "--brief"]);
     assert!(ran.stdout.contains("; no fault"), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("fast_s") && ran.stderr.contains("soon"), "{}", ran.stderr);
-    let named = world.status_ran(&["--config", "/nonexistent/agent.toml", "--brief"]);
+    let named = agent_node.status_ran(&["--config", "/nonexistent/agent.toml", "--brief"]);
     assert!(named.stdout.contains("; no fault"), "{}{}", named.stdout, named.stderr);
     assert!(named.stderr.starts_with("warning: "), "{}", named.stderr);
     let lost = run(&["status", "--config", "/nonexistent/agent.toml"]);
@@ -196,8 +197,8 @@ fn without_a_file_errors_name_the_flags() {
     if std::path::Path::new("/etc/farrier/agent.toml").exists() {
         return;
     }
-    let world = World::of(1);
-    let (state, socket) = (world.text("state"), world.text("agent.sock"));
+    let agent_node = AgentNode::with_gpus(1);
+    let (state, socket) = (agent_node.text("state"), agent_node.text("agent.sock"));
     let paths = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
     let wrong = ["agent", "--check-config", "--root", "/nonexistent"];
     let ran = run(&[&wrong[..], &paths[..]].concat());

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::agent_node::{Agent, AgentNode, find, skipped};
 use crate::crash::gpu_address;
 use crate::support::wait::{wait_for, wait_until};
-use crate::world::{Agent, World, find, skipped};
 
 #[test]
 fn a_node_without_faults_is_healthy() {
-    let world = World::new();
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::new();
+    let agent = agent_node.agent().ready();
     // Rules get their inputs every ten seconds.
     agent.until(|status| status["verdict"] == "healthy");
-    let (status, code) = world.status();
+    let (status, code) = agent_node.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("healthy"), 0), "{status:#}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 8);
     assert_eq!(status["v"], 1);
@@ -27,7 +27,7 @@ fn a_node_without_faults_is_healthy() {
     assert_eq!(code, 200);
     assert!(text.contains("\nDCGM_FI_DEV_GPU_TEMP{gpu=\"7\","), "{text}");
     assert!(text.contains("\nfarrier_agent_blind{what=\"nvml\"} 0\n"), "{text}");
-    let table = world.status_ran(&[]);
+    let table = agent_node.status_ran(&[]);
     assert_eq!(table.code, 0);
     assert!(table.stdout.starts_with("HEALTHY: "), "{}", table.stdout);
     agent.stop();
@@ -35,8 +35,8 @@ fn a_node_without_faults_is_healthy() {
 
 #[test]
 fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
-    let world = World::with(&["--gpus", "1", "--efa", "2"]);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with(&["--gpus", "1", "--efa", "2"]);
+    let agent = agent_node.agent().ready();
     // EFA adapters and the others support different counters: each kind lacks some of the other's.
     let status = agent.until(|status| {
         // The fast collectors report first, with one or two unsupported signals.
@@ -45,7 +45,7 @@ fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
     for signal in ["nic.link_downed", "nic.rate_gbps", "nic.efa_rx_drops"] {
         assert!(status["not_supported"][signal].is_null(), "{signal}: {status:#}");
     }
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     let unsupported =
         table.lines().filter(|line| line.starts_with("Not supported by this node's hardware"));
     let unsupported: Vec<&str> = unsupported.collect();
@@ -58,45 +58,45 @@ fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
 
 #[test]
 fn a_gpu_missing_after_an_agent_restart_is_reported() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let quick = "[tiers]\nmedium_s = 1\n[rules.\"node.gpus-missing\"]\nfor_s = 1\n";
-    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
-    let agent = world.agent().ready();
-    let saved = || fs::read_to_string(world.path("state/hardware.json")).unwrap_or_default();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(quick)).unwrap();
+    let agent = agent_node.agent().ready();
+    let saved = || fs::read_to_string(agent_node.path("state/hardware.json")).unwrap_or_default();
     agent.until(|_| saved().contains("\"gpus_most\":2"));
     agent.stop();
-    fs::remove_file(world.path("node/gpus/0.json")).unwrap();
-    let device = format!("node/root/sys/bus/pci/devices/{}.0", gpu_address(&world));
-    fs::remove_dir_all(world.path(&device)).unwrap();
-    let agent = world.agent().ready();
+    fs::remove_file(agent_node.path("node/gpus/0.json")).unwrap();
+    let device = format!("node/root/sys/bus/pci/devices/{}.0", gpu_address(&agent_node));
+    fs::remove_dir_all(agent_node.path(&device)).unwrap();
+    let agent = agent_node.agent().ready();
     agent.until_found("node.gpus-missing");
     agent.stop();
 }
 
 #[test]
 fn a_gpu_that_never_opens_is_reported_by_the_first_agent() {
-    let world = World::of(4);
+    let agent_node = AgentNode::with_gpus(4);
     let quick = "[rules.\"node.gpus-unseen\"]\nfor_s = 1\n";
-    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(quick)).unwrap();
     let call = "nvmlDeviceGetHandleByIndex_v2";
-    world.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
+    let agent = agent_node.agent();
     let unseen = agent.until_found("node.gpus-unseen");
     let note = &unseen["evidence"][0]["signal"]["note"];
     assert_eq!(note, "NVML does not open GPU 2: NVML_ERROR_INSUFFICIENT_POWER");
-    assert_eq!(world.status().1, 1);
+    assert_eq!(agent_node.status().1, 1);
     agent.stop();
 }
 
 #[test]
 fn a_failing_gpu_count_is_not_taken_for_a_node_without_gpus() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let quick = "[rules.\"driver.nvml-silent\"]\nfor_s = 1\n";
-    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
-    let before = world.agent().ready();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(quick)).unwrap();
+    let before = agent_node.agent().ready();
     before.stop();
-    world.inject(&["--gpu", "all", "error", "nvmlDeviceGetCount_v2", "UNKNOWN"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "all", "error", "nvmlDeviceGetCount_v2", "UNKNOWN"]);
+    let agent = agent_node.agent();
     let status = agent.until(|status| find(status, "driver.nvml-silent").is_some());
     assert_eq!(status["gpus"].as_array().map(Vec::len), Some(2), "{status:#}");
     let (code, text) = agent.get("/healthz");
@@ -108,10 +108,10 @@ fn a_failing_gpu_count_is_not_taken_for_a_node_without_gpus() {
 
 #[test]
 fn a_gpu_that_does_not_open_is_a_coverage_gap_before_its_finding_opens() {
-    let world = World::of(4);
+    let agent_node = AgentNode::with_gpus(4);
     let call = "nvmlDeviceGetHandleByIndex_v2";
-    world.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
+    let agent = agent_node.agent();
     let status = agent.until(|status| {
         let is_missing = |gap: &Value| gap["why"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
         status["not_seen"].as_array().is_some_and(|gaps| gaps.iter().any(is_missing))
@@ -125,12 +125,12 @@ fn a_gpu_that_does_not_open_is_a_coverage_gap_before_its_finding_opens() {
 
 #[test]
 fn a_gpu_lost_between_agents_keeps_its_uuid_within_a_boot() {
-    let world = World::of(4);
-    let agent = world.agent().ready();
-    let gpus = world.status().0["gpus"].clone();
+    let agent_node = AgentNode::with_gpus(4);
+    let agent = agent_node.agent().ready();
+    let gpus = agent_node.status().0["gpus"].clone();
     agent.stop();
-    world.inject(&["--gpu", "2", "lost"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "2", "lost"]);
+    let agent = agent_node.agent();
     let lost = agent.until_found("gpu.lost");
     assert_eq!(lost["subject"]["gpu"], gpus[2]["identity"]["uuid"]);
     agent.stop();
@@ -138,36 +138,36 @@ fn a_gpu_lost_between_agents_keeps_its_uuid_within_a_boot() {
 
 #[test]
 fn a_gpu_reset_between_agents_clears_its_findings() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "1", "recovery-action", "1"]);
-    world.inject(&["--gpu", "1", "xid", "95"]);
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "recovery-action", "1"]);
+    agent_node.inject(&["--gpu", "1", "xid", "95"]);
     agent.until(|status| {
         ["gpu.xid", "gpu.recovery-reset"].iter().all(|code| find(status, code).is_some())
     });
     agent.stop();
-    world.inject(&["--gpu", "1", "recovery-action", "0"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "1", "recovery-action", "0"]);
+    let agent = agent_node.agent();
     agent.until(|status| find(status, "gpu.xid").is_none());
     let why = |(kind, finding): (String, Value)| {
         (kind == "cleared" && finding["code"] == "gpu.xid")
             .then(|| finding["cleared"]["why"].clone())
     };
-    let why = world.sunk().into_iter().find_map(why).unwrap();
+    let why = agent_node.sink_changes().into_iter().find_map(why).unwrap();
     assert_eq!(why, "the GPU was reset, or the driver withdrew its recovery action");
     agent.stop();
 }
 
 #[test]
 fn a_lost_gpu_is_reported_and_recovers() {
-    let world = World::new();
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "3", "lost"]);
+    let agent_node = AgentNode::new();
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "3", "lost"]);
     let lost = agent.until_found("gpu.lost");
     assert_eq!(lost["severity"], "fatal");
-    let (status, code) = world.status();
+    let (status, code) = agent_node.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     assert!(table.contains("\n  fatal     gpu.lost, since "), "{table}");
     assert!(table.contains(": NVML reports the GPU as lost\n"), "{table}");
     let (_, text) = agent.get("/metrics");
@@ -181,7 +181,7 @@ fn a_lost_gpu_is_reported_and_recovers() {
     let (_, text) = agent.get("/metrics");
     let limit = |gpu: u32| text.contains(&format!("farrier_gpu_power_limit_w{{gpu=\"{gpu}\""));
     assert!(limit(2) && !limit(3), "{text}");
-    world.inject(&["clear"]);
+    agent_node.inject(&["clear"]);
     agent.until(|status| {
         let gpus = status["gpus"].as_array().map_or(0, Vec::len);
         let is_read = |name: &str| status["gpus"][3][name]["value"].is_number();
@@ -192,20 +192,20 @@ fn a_lost_gpu_is_reported_and_recovers() {
 
 #[test]
 fn a_gpu_off_the_bus_has_one_action_and_its_index_even_without_agent_or_nvml() {
-    let world = World::of(4);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(4);
+    let agent = agent_node.agent().ready();
     let group_of_gpu = |status: &Value| {
         let groups = status["groups"].as_array().cloned().unwrap_or_default();
         groups.into_iter().find(|group| group["name"] == "GPU 3")
     };
-    world.inject(&["--gpu", "3", "xid", "79"]);
+    agent_node.inject(&["--gpu", "3", "xid", "79"]);
     let count = |status: &Value| {
         group_of_gpu(status).map_or(0, |group| group["findings"].as_array().unwrap().len())
     };
     let status = agent.until(|status| count(status) >= 3);
     let identity = &status["gpus"][3]["identity"];
     let (pci, uuid) = (identity["pci"].as_str().unwrap(), identity["uuid"].as_str().unwrap());
-    let check_table = |ran: crate::support::Ran| {
+    let check_table = |ran: crate::support::CommandOutput| {
         let table = ran.stdout;
         assert_eq!(table.matches("do first").count(), 1, "{table}");
         let heading = format!("\nGPU 3: NVIDIA H100 80GB HBM3, {pci}, {uuid}\n");
@@ -213,20 +213,20 @@ fn a_gpu_off_the_bus_has_one_action_and_its_index_even_without_agent_or_nvml() {
         assert!(table.contains(&format!("{heading}{first}")), "{table}");
         table
     };
-    check_table(world.status_ran(&[]));
+    check_table(agent_node.status_ran(&[]));
     agent.kill();
-    let (status, _) = world.status();
+    let (status, _) = agent_node.status();
     let group = group_of_gpu(&status).unwrap();
     assert_eq!((&group["pci"], &group["uuid"]), (&pci.into(), &uuid.into()));
     assert_eq!(group["do_first"]["action"], "reboot-node");
-    let table = check_table(world.status_ran(&[]));
+    let table = check_table(agent_node.status_ran(&[]));
     assert!(table.contains("agent is not running"), "{table}");
     // After a restart without NVML, the agent knows the GPUs from its saved inventory.
-    let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
-    fs::write(world.path("agent.toml"), config).unwrap();
-    let agent = world.agent();
+    let config = agent_node.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
+    fs::write(agent_node.path("agent.toml"), config).unwrap();
+    let agent = agent_node.agent();
     agent.until(|status| group_of_gpu(status).is_some());
-    check_table(world.status_ran(&[]));
+    check_table(agent_node.status_ran(&[]));
     agent.stop();
 }
 
@@ -237,21 +237,21 @@ fn each_remedy_is_printed_once_and_first() {
             .as_array()
             .is_some_and(|groups| groups.iter().any(|group| group["name"] == name))
     };
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "1", "recovery-action", "3"]);
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "recovery-action", "3"]);
     agent.until(|status| has(status, "GPU 1"));
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     let words: Vec<&str> = table.split_whitespace().collect();
     let first = "do first stop the peer-to-peer traffic of this GPU; other work may continue. The driver itself says so.";
     assert!(words.join(" ").contains(first), "{table}");
     agent.stop();
     // A driver upgrade without a reboot causes several findings with the same remedy: reboot.
-    let world = World::of(2);
-    world.inject(&["module-on-disk", "580.105.08"]);
-    let agent = world.agent();
+    let agent_node = AgentNode::with_gpus(2);
+    agent_node.inject(&["module-on-disk", "580.105.08"]);
+    let agent = agent_node.agent();
     agent.until(|status| has(status, "node"));
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     assert!(!table.contains("do first  investigate: drain"), "{table}");
     let is_remedy = |line: &&str| line.starts_with("    do ") || line.starts_with("  do first ");
     let remedy =
@@ -264,24 +264,27 @@ fn each_remedy_is_printed_once_and_first() {
 
 #[test]
 fn a_finding_without_an_action_has_no_do_first_line() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "1", "xid", "43"]);
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "xid", "43"]);
     agent.until(|status| status["groups"].as_array().is_some_and(|groups| !groups.is_empty()));
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     assert!(table.contains("gpu.xid Xid 43") && !table.contains("do first"), "{table}");
-    let brief = world.status_ran(&["--brief"]).stdout;
+    let brief = agent_node.status_ran(&["--brief"]).stdout;
     assert!(brief.contains("1 info") && !brief.contains("do first"), "{brief}");
     agent.stop();
 }
 
 #[test]
 fn a_hung_nvml_call_affects_only_its_gpu() {
-    let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))
-        .unwrap();
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
+    let agent_node = AgentNode::with_gpus(2);
+    fs::write(
+        agent_node.path("agent.toml"),
+        agent_node.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"),
+    )
+    .unwrap();
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
     // One cause, one finding: the collector blocked in the call is not also reported as silent.
     let status = agent.until(|status| !status["findings"].as_array().unwrap().is_empty());
     let findings: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
@@ -306,26 +309,26 @@ fn a_hung_nvml_call_affects_only_its_gpu() {
     let is_read = |status: &Value| status["gpus"][1]["temperature_c"]["value"].is_number();
     assert!(!is_read(&status), "{status:#}");
     // The kernel log is still read.
-    let line = format!("NVRM: Xid (PCI:{}): 119, pid=1, Timeout", gpu_address(&world));
-    world.kernel_lines(std::iter::once(line));
+    let line = format!("NVRM: Xid (PCI:{}): 119, pid=1, Timeout", gpu_address(&agent_node));
+    agent_node.kernel_lines(std::iter::once(line));
     let xid = agent.until_found("gpu.xid");
     assert_eq!(xid["detail"], "Xid 119");
-    world.inject(&["clear"]);
+    agent_node.inject(&["clear"]);
     agent.until(is_read);
     agent.stop();
 }
 
 #[test]
 fn a_gpu_that_answers_again_is_healthy_for_the_next_agent() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let quick = "[probe]\ndeadline_s = 2\navoid_s = 600\n";
-    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "0", "hang", "nvmlDeviceGetTemperature", "forever"]);
+    fs::write(agent_node.path("agent.toml"), agent_node.config(quick)).unwrap();
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "0", "hang", "nvmlDeviceGetTemperature", "forever"]);
     agent.until_found("driver.unresponsive");
     agent.stop();
-    world.inject(&["clear"]);
-    let agent = world.agent();
+    agent_node.inject(&["clear"]);
+    let agent = agent_node.agent();
     agent.until(|status| find(status, "driver.unresponsive").is_none());
     agent.until(|status| status["verdict"] == "healthy");
     agent.stop();
@@ -333,11 +336,11 @@ fn a_gpu_that_answers_again_is_healthy_for_the_next_agent() {
 
 #[test]
 fn a_gpu_without_readings_is_a_finding_and_a_coverage_gap() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let quick = "[rules.\"gpu.unreadable\"]\nfor_s = 5\n";
-    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
-    let agent = world.agent().ready();
-    world.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
+    fs::write(agent_node.path("agent.toml"), agent_node.config(quick)).unwrap();
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
     let why = "GPU 1: no NVML call reads it";
     let has_gap = |status: &Value| status["not_seen"].to_string().contains(why);
     let status = agent.until(has_gap);
@@ -349,19 +352,19 @@ fn a_gpu_without_readings_is_a_finding_and_a_coverage_gap() {
     let finding = agent.until_found("gpu.unreadable");
     assert_eq!(finding["severity"], "fatal");
     assert_eq!(finding["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
-    world.inject(&["clear"]);
+    agent_node.inject(&["clear"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
 }
 
 #[test]
 fn an_unreadable_signal_makes_the_verdict_unknown_even_if_no_rule_uses_it() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
     agent.until(|status| status["verdict"] == "healthy");
     let (_, text) = agent.get("/metrics");
     assert!(text.contains("\nfarrier_node_verdict{verdict=\"healthy\"} 1\n"), "{text}");
-    world.inject(&["--gpu", "1", "error", "nvmlDeviceGetTemperature", "UNKNOWN"]);
+    agent_node.inject(&["--gpu", "1", "error", "nvmlDeviceGetTemperature", "UNKNOWN"]);
     let status = agent.until(|status| status["verdict"] == "unknown");
     let not_seen = status["not_seen"].to_string();
     let why = "GPU 1: gpu.temperature_c cannot be read: NVML_ERROR_UNKNOWN";
@@ -376,16 +379,16 @@ fn an_unreadable_signal_makes_the_verdict_unknown_even_if_no_rule_uses_it() {
         assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
     }
     assert!(text.contains("\nfarrier_gpu_signals_unreadable{gpu=\"1\",UUID=\"GPU-"), "{text}");
-    world.inject(&["clear"]);
+    agent_node.inject(&["clear"]);
     agent.until(|status| status["verdict"] == "healthy");
     agent.stop();
 }
 
 #[test]
 fn a_gpu_without_a_pci_address_is_not_healthy() {
-    let world = World::of(2);
-    world.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
-    let agent = world.agent();
+    let agent_node = AgentNode::with_gpus(2);
+    agent_node.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
+    let agent = agent_node.agent();
     let status = agent.until(|status| {
         let not_seen = status["not_seen"].to_string();
         not_seen.contains("GPU 1: ") && not_seen.contains("gpu.on_bus")
@@ -396,14 +399,14 @@ fn a_gpu_without_a_pci_address_is_not_healthy() {
 
 #[test]
 fn an_agent_started_on_a_hung_driver_shows_the_gpus_of_this_boot() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    let saved = || fs::read_to_string(world.path("state/inventory.json")).unwrap_or_default();
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    let saved = || fs::read_to_string(agent_node.path("state/inventory.json")).unwrap_or_default();
     agent.until(|_| saved().contains("GPU-"));
-    let (before, _) = world.status();
+    let (before, _) = agent_node.status();
     agent.stop();
-    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
-    let agent = world.agent();
+    agent_node.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    let agent = agent_node.agent();
     // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
         let waits = status["not_seen"].to_string().contains("NVML: no answer yet");
@@ -437,10 +440,10 @@ fn is_running(pid: &str) -> bool {
 
 #[test]
 fn a_hung_probe_does_not_outlive_the_agent() {
-    let world = World::of(1);
-    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    let agent_node = AgentNode::with_gpus(1);
+    agent_node.inject(&["--gpu", "all", "hang", "*", "forever"]);
     for end in [Agent::stop, Agent::kill] {
-        let agent = world.agent();
+        let agent = agent_node.agent();
         // Once the library is loaded, the process is in the call that never returns.
         let loaded = |pid: &String| {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -454,8 +457,8 @@ fn a_hung_probe_does_not_outlive_the_agent() {
 
 #[test]
 fn a_killed_probe_is_restarted() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
     let pids = children(&agent);
     assert_eq!(pids.len(), 1, "{pids:?}");
     crate::kill::kill("-KILL", &pids[0]);
@@ -466,10 +469,10 @@ fn a_killed_probe_is_restarted() {
 
 #[test]
 fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
-    let world = World::of(1);
-    let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
-    fs::write(world.path("agent.toml"), config).unwrap();
-    let agent = world.agent();
+    let agent_node = AgentNode::with_gpus(1);
+    let config = agent_node.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
+    fs::write(agent_node.path("agent.toml"), config).unwrap();
+    let agent = agent_node.agent();
     agent.until(|status| {
         let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         let no_library = |gap: &Value| {
@@ -481,7 +484,7 @@ fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
             && no_library(&gaps[0])
             && host.all(|collector| collector["age_s"].is_number())
     });
-    let (status, code) = world.status();
+    let (status, code) = agent_node.status();
     assert_ne!(status["verdict"], "healthy");
     assert_eq!(code, 1);
     assert!(status["gpus"].as_array().unwrap().is_empty());
@@ -494,11 +497,11 @@ fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
 
 #[test]
 fn an_unloaded_driver_is_reported() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let more = "[tiers]\nmedium_s = 1\n[rules.\"driver.not-loaded\"]\nfor_s = 1\n";
-    fs::write(world.path("agent.toml"), world.config(more)).unwrap();
-    let agent = world.agent().ready();
-    world.inject(&["driver-unloaded"]);
+    fs::write(agent_node.path("agent.toml"), agent_node.config(more)).unwrap();
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|gaps| !gaps.is_empty()));
     agent.until_found("driver.not-loaded");
     // The check runs again as soon as the driver is unloaded, without a duplicate finding, and
@@ -507,9 +510,9 @@ fn an_unloaded_driver_is_reported() {
     let status = agent.until(|status| hidden(status) > 0);
     assert!(find(&status, "check").is_none(), "one finding per cause: {status:#}");
     assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
-    let table = world.status_ran(&[]).stdout;
+    let table = agent_node.status_ran(&[]).stdout;
     assert!(table.contains(", no driver loaded, "), "{table}");
-    world.inject(&["driver-loaded"]);
+    agent_node.inject(&["driver-loaded"]);
     agent.until(|status| hidden(status) == 0);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.until(|status| find(status, "driver.not-loaded").is_none());
@@ -518,10 +521,10 @@ fn an_unloaded_driver_is_reported() {
 
 #[test]
 fn overwritten_kernel_lines_are_counted_and_reported() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    world.inject(&["kernel-gap", "1000"]);
-    world.inject(&["kernel-line", "something else"]);
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["kernel-gap", "1000"]);
+    agent_node.inject(&["kernel-line", "something else"]);
     let lost = || {
         let (_, text) = agent.get("/metrics");
         let line = text
@@ -536,15 +539,15 @@ fn overwritten_kernel_lines_are_counted_and_reported() {
 
 #[test]
 fn ten_thousand_xid_lines_per_second_are_one_finding_in_bounded_memory() {
-    let world = World::of(1);
+    let agent_node = AgentNode::with_gpus(1);
     let line = format!(
         "NVRM: Xid (PCI:{}): 31, pid=7, name=python3, Ch 00000008, MMU Fault",
-        gpu_address(&world)
+        gpu_address(&agent_node)
     );
-    let agent = world.agent().ready();
+    let agent = agent_node.agent().ready();
     let before = agent.rss_bytes();
     for _ in 0..30 {
-        world.kernel_lines((0..1000).map(|_| line.clone()));
+        agent_node.kernel_lines((0..1000).map(|_| line.clone()));
         std::thread::sleep(Duration::from_millis(50));
     }
     let count = |status: &Value| {
@@ -561,13 +564,13 @@ fn ten_thousand_xid_lines_per_second_are_one_finding_in_bounded_memory() {
 
 #[test]
 fn each_kernel_line_opens_its_finding_before_the_next_is_written() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    let pci = gpu_address(&world);
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    let pci = gpu_address(&agent_node);
     for turn in 0..20 {
         // A different Xid each time, so that each is a new finding.
         let line = format!("NVRM: Xid (PCI:{pci}): {}, pid=7, name=python3, x", 200 + turn);
-        world.kernel_lines(std::iter::once(line));
+        agent_node.kernel_lines(std::iter::once(line));
         let expected = format!("detail=Xid {}", 200 + turn);
         wait_until(|| agent.log(), || agent.log().contains(&expected));
     }
@@ -576,12 +579,12 @@ fn each_kernel_line_opens_its_finding_before_the_next_is_written() {
 
 #[test]
 fn a_driver_upgrade_without_a_reboot_is_reported() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
-    world.inject(&["module-on-disk", "580.105.08"]);
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
+    agent_node.inject(&["module-on-disk", "580.105.08"]);
     agent.stop();
     // The check runs once a minute, but a new agent runs it at its start.
-    let agent = world.agent();
+    let agent = agent_node.agent();
     let finding = agent.until_found("check");
     assert_eq!(finding["kind"], "fault");
     agent.stop();
@@ -589,8 +592,8 @@ fn a_driver_upgrade_without_a_reboot_is_reported() {
 
 #[test]
 fn gpu_processes_show_their_slurm_job() {
-    let world = World::of(2);
-    world.inject(&[
+    let agent_node = AgentNode::with_gpus(2);
+    agent_node.inject(&[
         "--gpu",
         "1",
         "process",
@@ -600,7 +603,7 @@ fn gpu_processes_show_their_slurm_job() {
         "--cgroup",
         "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
     ]);
-    let agent = world.agent().ready();
+    let agent = agent_node.agent().ready();
     let status =
         agent.until(|status| !status["gpus"][1]["processes"].as_array().is_none_or(Vec::is_empty));
     let process = &status["gpus"][1]["processes"][0];
@@ -608,7 +611,7 @@ fn gpu_processes_show_their_slurm_job() {
         (&process["pid"], &process["kind"], &process["name"]),
         (&4242.into(), &"slurm-job".into(), &"77".into())
     );
-    assert!(world.status_ran(&[]).stdout.contains("job 77"));
+    assert!(agent_node.status_ran(&[]).stdout.contains("job 77"));
     let (_, text) = agent.get("/metrics");
     assert!(text.contains("kind=\"slurm-job\",name=\"77\"} 1"), "{text}");
     agent.stop();
@@ -642,15 +645,16 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_is_reported_and_loses_no_finding() {
-    let world = World::of(1);
-    let Some(disk) = SmallDisk::at(world.path("state")) else {
+    let agent_node = AgentNode::with_gpus(1);
+    let Some(disk) = SmallDisk::at(agent_node.path("state")) else {
         skipped("this user may not mount; the journal's own tests fill a disk too");
         return;
     };
-    let agent = world.agent().ready();
+    let agent = agent_node.agent().ready();
     disk.fill();
-    let line = format!("NVRM: Xid (PCI:{}): 31, pid=7, name=x, MMU Fault", gpu_address(&world));
-    world.kernel_lines(std::iter::once(line.clone()));
+    let line =
+        format!("NVRM: Xid (PCI:{}): 31, pid=7, name=x, MMU Fault", gpu_address(&agent_node));
+    agent_node.kernel_lines(std::iter::once(line.clone()));
     let status = agent.until(|status| find(status, "agent.log-unwritable").is_some());
     assert!(find(&status, "gpu.xid").is_some());
     assert!(
@@ -658,21 +662,24 @@ fn a_full_disk_is_reported_and_loses_no_finding() {
         "{status:#}"
     );
     assert_eq!(agent.get("/healthz").0, 503);
-    assert!(world.sunk().is_empty(), "findings reach the sink only after they are on disk");
+    assert!(
+        agent_node.sink_changes().is_empty(),
+        "findings reach the sink only after they are on disk"
+    );
     // The agent also starts on a full disk.
     agent.stop();
-    let agent = world.agent();
+    let agent = agent_node.agent();
     agent.until_found("gpu.xid");
-    fs::remove_file(world.path("state/filler")).unwrap();
+    fs::remove_file(agent_node.path("state/filler")).unwrap();
     agent.until(|status| {
         let findings = status["findings"].as_array().cloned().unwrap_or_default();
         findings.iter().all(|entry| entry["durable"] == true) && find(status, "gpu.xid").is_some()
     });
     agent.kill();
-    let (status, _) = world.status();
+    let (status, _) = agent_node.status();
     assert_eq!(find(&status, "gpu.xid").unwrap()["count"], 1);
-    let opened = world
-        .sunk()
+    let opened = agent_node
+        .sink_changes()
         .into_iter()
         .filter(|(kind, finding)| kind == "opened" && finding["code"] == "gpu.xid");
     assert_eq!(opened.count(), 1);

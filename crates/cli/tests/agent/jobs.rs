@@ -3,15 +3,15 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::world::World;
+use crate::agent_node::AgentNode;
 
 #[test]
 fn a_job_is_listed_and_gets_a_checkpoint_request_when_its_gpu_fails() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    let (status, _) = world.status();
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    let (status, _) = agent_node.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap().to_owned();
-    let mut stream = UnixStream::connect(world.path("agent.sock")).unwrap();
+    let mut stream = UnixStream::connect(agent_node.path("agent.sock")).unwrap();
     stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
     let hello = format!(
         "{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",\"world_size\":2,\"gpu\":\"{gpu}\"}}\n"
@@ -26,8 +26,8 @@ fn a_job_is_listed_and_gets_a_checkpoint_request_when_its_gpu_fails() {
     assert_eq!(lines.next().unwrap().unwrap(), "{\"type\":\"welcome\",\"v\":1}");
     let status = agent.until(|status| status["jobs"][0]["step"] == 7);
     assert_eq!(status["jobs"][0]["tokens_per_s"], 50.0);
-    assert!(world.status_ran(&[]).stdout.contains("4711"));
-    world.inject(&["--gpu", "1", "lost"]);
+    assert!(agent_node.status_ran(&[]).stdout.contains("4711"));
+    agent_node.inject(&["--gpu", "1", "lost"]);
     let line = lines.next().unwrap().unwrap();
     assert!(line.contains("checkpoint_wanted") && line.contains(&gpu), "{line}");
     let (_, text) = agent.get("/metrics");
@@ -41,8 +41,8 @@ struct Rank {
 }
 
 impl Rank {
-    fn connect(world: &World, fields: &str) -> Self {
-        let stream = UnixStream::connect(world.path("agent.sock")).unwrap();
+    fn connect(agent_node: &AgentNode, fields: &str) -> Self {
+        let stream = UnixStream::connect(agent_node.path("agent.sock")).unwrap();
         stream.set_read_timeout(Some(crate::support::wait::TEST_TIMEOUT)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
         let mut rank = Self { stream, lines };
@@ -61,9 +61,9 @@ impl Rank {
 
 #[test]
 fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    let (status, _) = world.status();
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    let (status, _) = agent_node.status();
     let uuid = |at: usize| status["gpus"][at]["identity"]["uuid"].as_str().unwrap().to_owned();
     let fields = |rank: usize| {
         format!(
@@ -71,18 +71,19 @@ fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
             uuid(rank)
         )
     };
-    let mut ranks = [Rank::connect(&world, &fields(0)), Rank::connect(&world, &fields(1))];
+    let mut ranks =
+        [Rank::connect(&agent_node, &fields(0)), Rank::connect(&agent_node, &fields(1))];
     for (rank, seconds) in ranks.iter_mut().zip(["2.0", "3.0"]) {
         assert!(rank.next_line().contains("welcome"));
         rank.send(&format!("{{\"type\":\"step_end\",\"step\":7,\"seconds\":{seconds}}}"));
     }
     ranks[1].send("{\"type\":\"oom\",\"bytes_wanted\":2147483648}");
-    world.inject(&["--gpu", "1", "xid", "95"]);
+    agent_node.inject(&["--gpu", "1", "xid", "95"]);
     let request = ranks[1].next_line();
     assert!(request.contains("checkpoint_wanted") && request.contains("Xid 95"), "{request}");
     // The checkpoint request reaches jobs before the finding is persisted or shown.
     agent.until(|status| !status["jobs"][0]["checkpoint_wanted_for"][0].is_null());
-    let before = world.status_ran(&[]).stdout;
+    let before = agent_node.status_ran(&[]).stdout;
     for part in ["2 of 2 here, 4 in all", "rank 1 +20 %", "none taken yet"] {
         assert!(before.contains(part), "{part}: {before}");
     }
@@ -94,7 +95,7 @@ fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
     drop(ranks);
     agent.until(|status| !status["jobs"][0]["left"].is_null());
     // Join lines: where the output wraps does not matter here.
-    let after = world.status_ran(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let after = agent_node.status_ran(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "because of gpu.xid Xid 95 on GPU 1",
         "; taken 20",
@@ -112,30 +113,31 @@ fn the_status_shows_slow_ranks_out_of_memory_errors_and_checkpoints() {
 
 #[test]
 fn a_rank_with_a_gpu_of_another_node_gets_a_notice() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
     // FARRIER_SOCKET, which leads jobs to their agent, works for `farrier status` too.
     let mut status = crate::support::farrier(&["status", "--output", "json"]);
-    let ran = status.env("FARRIER_SOCKET", world.path("agent.sock")).output().unwrap();
+    let ran = status.env("FARRIER_SOCKET", agent_node.path("agent.sock")).output().unwrap();
     assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
-    let mut rank = Rank::connect(&world, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
+    let mut rank =
+        Rank::connect(&agent_node, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
     assert!(rank.next_line().contains("welcome"));
     let notice = rank.next_line();
     assert!(notice.contains("notice") && notice.contains("is not on this node"), "{notice}");
-    world.inject(&["--gpu", "0", "lost"]);
+    agent_node.inject(&["--gpu", "0", "lost"]);
     assert!(rank.next_line().contains("checkpoint_wanted"));
     agent.stop();
 }
 
 #[test]
 fn garbage_on_the_socket_does_not_affect_the_agent() {
-    let world = World::of(1);
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(1);
+    let agent = agent_node.agent().ready();
     agent.until(|status| status["verdict"] == "healthy");
     let before = agent.rss_bytes();
     let mut open = Vec::new();
     for turn in 0..300 {
-        let Ok(mut stream) = UnixStream::connect(world.path("agent.sock")) else { continue };
+        let Ok(mut stream) = UnixStream::connect(agent_node.path("agent.sock")) else { continue };
         stream.set_nonblocking(true).unwrap();
         // A line without an end, noise, or nothing.
         let bytes = match turn % 3 {
@@ -146,7 +148,7 @@ fn garbage_on_the_socket_does_not_affect_the_agent() {
         let _ = stream.write(&bytes);
         open.push(stream);
     }
-    let (status, code) = world.status();
+    let (status, code) = agent_node.status();
     assert_eq!(code, 0, "{status:#}");
     let grown = agent.rss_bytes().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more");

@@ -8,6 +8,7 @@ mod kill;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agent_node;
 mod config;
 mod crash;
 mod faults;
@@ -15,4 +16,3 @@ mod health_monitor;
 mod jobs;
 mod privilege;
 mod python;
-mod world;

@@ -4,21 +4,21 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use crate::agent_node::{AgentNode, command_for, is_root, skipped};
 use crate::support::farrier;
-use crate::world::{World, command_for, is_root, skipped};
 
 #[test]
 fn without_root_the_agent_reports_coverage_gaps() {
-    let world = World::of(1);
-    let kmsg = world.path("node/root/dev/kmsg");
+    let agent_node = AgentNode::with_gpus(1);
+    let kmsg = agent_node.path("node/root/dev/kmsg");
     fs::set_permissions(&kmsg, fs::Permissions::from_mode(0o600)).unwrap();
-    let args = world.words();
+    let args = agent_node.args();
     let mut command = farrier(&args.iter().map(String::as_str).collect::<Vec<_>>());
     if is_root() {
         // Run as another user, which can read world-readable files and write only its own.
         for name in ["", "agent.toml"] {
             let mode = if name.is_empty() { 0o777 } else { 0o644 };
-            fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(agent_node.path(name), fs::Permissions::from_mode(mode)).unwrap();
         }
         if !nobody_can_run() {
             skipped("`setpriv` is missing, or other users cannot execute the binary");
@@ -29,7 +29,7 @@ fn without_root_the_agent_reports_coverage_gaps() {
         as_nobody.arg(env!("CARGO_BIN_EXE_farrier")).args(&args).stdin(std::process::Stdio::null());
         command = as_nobody;
     }
-    let agent = world.spawn(command_for(&mut command, &world.path("log"), |_| ()));
+    let agent = agent_node.spawn(command_for(&mut command, &agent_node.path("log"), |_| ()));
     let status = agent.until(|status| {
         let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
         // At first, the reason is only that the log has not been read yet.
@@ -40,7 +40,7 @@ fn without_root_the_agent_reports_coverage_gaps() {
     let why = status["not_seen"][0]["why"].as_str().unwrap();
     assert!(why.contains("root or CAP_SYSLOG is required"), "{why}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
-    let table = world.status_ran(&[]);
+    let table = agent_node.status_ran(&[]);
     assert_eq!(table.code, 1);
     assert!(table.stdout.contains("Coverage gaps"), "{}", table.stdout);
     assert_eq!(agent.get("/healthz").0, 503);

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::agent_node::AgentNode;
 use crate::support::wait::TEST_TIMEOUT;
-use crate::world::World;
 
 /// A rank that reports a step, waits for a checkpoint request, reports it done, and exits when
 /// stdin ends.
@@ -57,9 +57,9 @@ fn the_python_client_reports_steps_and_gets_checkpoint_requests() {
     if !has_python() {
         return;
     }
-    let world = World::of(2);
-    let agent = world.agent().ready();
-    let (status, _) = world.status();
+    let agent_node = AgentNode::with_gpus(2);
+    let agent = agent_node.agent().ready();
+    let (status, _) = agent_node.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap();
     // PyTorch writes UUIDs without the prefix.
     let gpu = gpu.trim_start_matches("GPU-");
@@ -67,7 +67,7 @@ fn the_python_client_reports_steps_and_gets_checkpoint_requests() {
     let timeout_s = TEST_TIMEOUT.as_secs().to_string();
     let mut python = Command::new("python3");
     python.args(["-c", RANK, gpu, &timeout_s]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    python.env("PYTHONPATH", package).env("FARRIER_SOCKET", world.path("agent.sock"));
+    python.env("PYTHONPATH", package).env("FARRIER_SOCKET", agent_node.path("agent.sock"));
     let mut rank = Rank(python.spawn().unwrap());
     let mut lines = BufReader::new(rank.0.stdout.take().unwrap()).lines();
 
@@ -76,7 +76,7 @@ fn the_python_client_reports_steps_and_gets_checkpoint_requests() {
     assert_eq!((&job["job"], &job["phase"]), (&"4711".into(), &"train".into()), "{job:#}");
     assert_eq!((&job["loss"], &job["tokens_per_s"]), (&1.5.into(), &50.0.into()), "{job:#}");
 
-    world.inject(&["--gpu", "1", "xid", "95"]);
+    agent_node.inject(&["--gpu", "1", "xid", "95"]);
     let line = lines.next().unwrap().unwrap();
     assert!(line.starts_with("True 0 gpu.xid Xid 95") && line.contains(gpu), "{line}");
     assert_eq!(lines.next().unwrap().unwrap(), "True 0 None");

@@ -8,10 +8,10 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ran, farrier};
+use crate::support::{CommandOutput, farrier};
 
 /// Runs with the library in a directory instead of a real one.
-fn launch(folder: &Path, args: &[&str]) -> Ran {
+fn launch(folder: &Path, args: &[&str]) -> CommandOutput {
     let all: Vec<&str> = ["bench", "launch"].iter().chain(args).copied().collect();
     farrier(&all).env("LD_LIBRARY_PATH", folder).output().unwrap().into()
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::launch::driver;
 use crate::support::wait::wait_until;
-use crate::support::{Ran, farrier};
+use crate::support::{CommandOutput, farrier};
 
 /// The fake interpreter; a test appends the cases.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -78,14 +78,14 @@ impl FakeBench {
         all
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         let args = self.args(args);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         farrier(&args).output().unwrap().into()
     }
 
     /// Runs and parses the report.
-    fn report(&self, args: &[&str]) -> (Ran, Value) {
+    fn report(&self, args: &[&str]) -> (CommandOutput, Value) {
         let all: Vec<&str> = args.iter().chain(&["--output", "json"]).copied().collect();
         let ran = self.run(&all);
         let report = serde_json::from_str(&ran.stdout)
@@ -94,11 +94,11 @@ impl FakeBench {
     }
 
     /// Merges and parses the report.
-    fn merge(&self) -> (Ran, Value) {
+    fn merge(&self) -> (CommandOutput, Value) {
         let out = self.path("out");
         let args = ["bench", "train", "--merge-only", "--output", "json", "--dir"];
         let args: Vec<&str> = args.iter().copied().chain([out.to_str().unwrap()]).collect();
-        let ran: Ran = farrier(&args).output().unwrap().into();
+        let ran: CommandOutput = farrier(&args).output().unwrap().into();
         let report = serde_json::from_str(&ran.stdout).unwrap();
         (ran, report)
     }
@@ -334,7 +334,7 @@ fn without_a_gpu_no_shard_is_run() {
     let args = bench.args(&with(&[]));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut command = farrier(&args);
-    let ran: Ran = command
+    let ran: CommandOutput = command
         .env("PYTHONPATH", modules)
         .env("LD_LIBRARY_PATH", driver.path())
         .output()
@@ -360,7 +360,7 @@ fn merge_only_filters_existing_shards() {
         let dir = bench.path("out");
         let all = ["bench", "train", "--dir", dir.to_str().unwrap()];
         let all: Vec<&str> = all.iter().chain(&args).copied().collect();
-        let ran: Ran = farrier(&all).output().unwrap().into();
+        let ran: CommandOutput = farrier(&all).output().unwrap().into();
         (ran.code, serde_json::from_str::<Value>(&ran.stdout).unwrap_or_default(), ran.stderr)
     };
     let (_, all, _) = merge(&[]);
@@ -513,7 +513,7 @@ fn invalid_arguments_are_rejected() {
     assert!(!Path::exists(&bench.path("out")));
     let out = bench.path("out");
     let merge = ["bench", "train", "--merge-only", "--dir", out.to_str().unwrap()];
-    let none: Ran = farrier(&merge).output().unwrap().into();
+    let none: CommandOutput = farrier(&merge).output().unwrap().into();
     assert_eq!(none.code, 2);
     assert!(none.stderr.contains("no directory"), "{}", none.stderr);
 }

@@ -13,7 +13,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use support::wait::wait_until;
-use support::{Ran, farrier, run};
+use support::{CommandOutput, farrier, run};
 
 /// A directory with simulated GPUs, one per list of faults.
 struct Bench {
@@ -48,7 +48,7 @@ impl Bench {
         args
     }
 
-    fn run(&self, more: &[&str]) -> Ran {
+    fn run(&self, more: &[&str]) -> CommandOutput {
         let (file, history) = (self.file(), self.folder.path().join("history"));
         run(&Self::args(file.to_str().unwrap(), history.to_str().unwrap(), more))
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Ran, run};
+use crate::support::{CommandOutput, run};
 use crate::{Bench, grade};
 
 /// A simulated node; CUDA tests run on healthy simulated GPUs.
@@ -31,7 +31,7 @@ impl Node {
         assert_eq!(output.code, 0, "{args:?}: {}", output.stderr);
     }
 
-    fn diag(&self, more: &[&str]) -> Ran {
+    fn diag(&self, more: &[&str]) -> CommandOutput {
         let library = format!("{}/lib/libnvidia-ml.so.1", self.dir());
         self.bench.run(&[&["--nvml", &library], more].concat())
     }

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::wait::wait_until;
-use crate::support::{Ran, run};
+use crate::support::{CommandOutput, run};
 use crate::test_fleet::TestFleet;
 
-fn verify(path: &str, more: &[&str]) -> Ran {
+fn verify(path: &str, more: &[&str]) -> CommandOutput {
     run(&[&["server", "verify-log", path], more].concat())
 }
 

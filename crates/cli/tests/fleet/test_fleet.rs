@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::support::wait::wait_for;
-use crate::support::{Ran, farrier, run};
+use crate::support::{CommandOutput, farrier, run};
 
 pub(crate) struct TestFleet {
     folder: TempDir,
@@ -167,7 +167,7 @@ impl TestFleet {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         self.command(args).output().unwrap().into()
     }
 

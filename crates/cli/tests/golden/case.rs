@@ -8,7 +8,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use crate::fleet_server::FleetServer;
-use crate::support::{Ran, farrier};
+use crate::support::{CommandOutput, farrier};
 use crate::volatile;
 
 const PROMPT: &str = "$ farrier ";
@@ -129,7 +129,7 @@ impl CaseEnv {
             let path = command.get_current_dir().unwrap().join(&input[1]);
             command.stdin(Stdio::from(fs::File::open(path).unwrap()));
         }
-        let Ran { code, stdout, stderr } = command.output().unwrap().into();
+        let CommandOutput { code, stdout, stderr } = command.output().unwrap().into();
         let mut out = format!("{PROMPT}{line}\n");
         let folder = self.folder.as_ref().map(TempDir::path);
         let stdout: String = stdout.split_inclusive('\n').take(lines_max).collect();

@@ -5,44 +5,44 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::agent_node::{Agent, AgentNode, find};
 use crate::lifecycle::configure;
 use crate::orders::{OrdersProcess, order};
-use crate::world::{Agent, World, find};
 
 #[test]
 fn an_agent_resumes_an_order_that_a_killed_one_accepted() {
-    let world = World::of(1);
-    configure(&world, "enabled = true\n");
-    let (config, log) = (world.path("agent.toml"), world.path("orders.log"));
+    let agent_node = AgentNode::with_gpus(1);
+    configure(&agent_node, "enabled = true\n");
+    let (config, log) = (agent_node.path("agent.toml"), agent_node.path("orders.log"));
     let mut orders = OrdersProcess::start(&config, &log, Some("order-synced"));
-    orders.say(&json!({ "order": order(1, json!("cordon"), None) }));
-    assert_eq!(orders.hear(), None, "it died before it could print a status");
-    assert!(!orders.ended().success());
-    let agent = world.agent();
-    agent.until(|_| world.path("state/cordon.json").exists());
+    orders.send(&json!({ "order": order(1, json!("cordon"), None) }));
+    assert_eq!(orders.next_line(), None, "it died before it could print a status");
+    assert!(!orders.wait_for_exit().success());
+    let agent = agent_node.agent();
+    agent.until(|_| agent_node.path("state/cordon.json").exists());
     agent.until(|_| agent.log().contains("order done"));
     // Only one process may execute orders.
     let mut other = OrdersProcess::start(&config, &log, None);
-    assert!(!other.ended().success());
+    assert!(!other.wait_for_exit().success());
     assert!(fs::read_to_string(&log).unwrap().contains("another process executes orders"));
     agent.stop();
 }
 
 #[test]
 fn a_damaged_order_journal_does_not_stop_monitoring() {
-    let world = World::of(1);
-    configure(&world, "enabled = true\n");
-    fs::create_dir_all(world.path("state")).unwrap();
-    fs::write(world.path("state/orders.jsonl"), "nonsense\n").unwrap();
-    let agent = world.agent().ready();
+    let agent_node = AgentNode::with_gpus(1);
+    configure(&agent_node, "enabled = true\n");
+    fs::create_dir_all(agent_node.path("state")).unwrap();
+    fs::write(agent_node.path("state/orders.jsonl"), "nonsense\n").unwrap();
+    let agent = agent_node.agent().ready();
     let log = agent.log();
     assert!(log.contains("failed to start the order executor") && log.contains("line 1"), "{log}");
     agent.stop();
 }
 
 /// A fault that stays open until a part is replaced.
-fn inject_fault(world: &World, agent: &Agent<'_>) {
-    world.inject(&["kernel-line", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"]);
+fn inject_fault(agent_node: &AgentNode, agent: &Agent<'_>) {
+    agent_node.inject(&["kernel-line", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"]);
     agent.until_found("host.kernel-error");
 }
 
@@ -56,11 +56,11 @@ fn repair(generation: u64) -> serde_json::Value {
 
 #[test]
 fn a_repair_note_of_another_process_reaches_the_agent() {
-    let world = World::of(1);
-    let config = configure(&world, "");
-    let agent = world.agent().ready();
-    inject_fault(&world, &agent);
-    let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), None);
+    let agent_node = AgentNode::with_gpus(1);
+    let config = configure(&agent_node, "");
+    let agent = agent_node.agent().ready();
+    inject_fault(&agent_node, &agent);
+    let mut orders = OrdersProcess::start(&config, &agent_node.path("orders.log"), None);
     orders.done(&repair(1));
     wait_until_cleared(&agent);
     agent.stop();
@@ -68,16 +68,17 @@ fn a_repair_note_of_another_process_reaches_the_agent() {
 
 #[test]
 fn a_repair_note_of_the_agent_itself_clears_the_finding() {
-    let world = World::of(1);
-    let config = configure(&world, "enabled = true\n");
-    let agent = world.agent().ready();
-    inject_fault(&world, &agent);
+    let agent_node = AgentNode::with_gpus(1);
+    let config = configure(&agent_node, "enabled = true\n");
+    let agent = agent_node.agent().ready();
+    inject_fault(&agent_node, &agent);
     agent.stop();
     // One process accepts the order and dies; the agent executes it.
-    let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), Some("order-synced"));
-    orders.say(&json!({ "order": repair(1) }));
-    assert!(!orders.ended().success());
-    let agent = world.agent().ready();
+    let mut orders =
+        OrdersProcess::start(&config, &agent_node.path("orders.log"), Some("order-synced"));
+    orders.send(&json!({ "order": repair(1) }));
+    assert!(!orders.wait_for_exit().success());
+    let agent = agent_node.agent().ready();
     agent.until(|_| agent.log().contains("order done"));
     wait_until_cleared(&agent);
     agent.stop();

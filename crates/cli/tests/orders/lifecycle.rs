@@ -4,42 +4,45 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::agent_node::AgentNode;
 use crate::orders::{OrdersProcess, hopeless_order, order};
-use crate::world::World;
 
 /// Writes the configuration of a node that executes orders.
-pub(crate) fn configure(world: &World, more: &str) -> std::path::PathBuf {
-    let path = world.path("agent.toml");
+pub(crate) fn configure(agent_node: &AgentNode, more: &str) -> std::path::PathBuf {
+    let path = agent_node.path("agent.toml");
     let services = "services = [\"nvidia-fabricmanager.service\"]";
-    fs::write(&path, world.config(&format!("[orders]\nscheduler = \"host\"\n{services}\n{more}")))
-        .unwrap();
+    fs::write(
+        &path,
+        agent_node.config(&format!("[orders]\nscheduler = \"host\"\n{services}\n{more}")),
+    )
+    .unwrap();
     path
 }
 
-pub(crate) fn boot(world: &World) -> String {
-    let path = world.path("node/root/proc/sys/kernel/random/boot_id");
+pub(crate) fn boot(agent_node: &AgentNode) -> String {
+    let path = agent_node.path("node/root/proc/sys/kernel/random/boot_id");
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-fn start_executor(world: &World) -> OrdersProcess {
-    OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), None)
+fn start_executor(agent_node: &AgentNode) -> OrdersProcess {
+    OrdersProcess::start(&agent_node.path("agent.toml"), &agent_node.path("orders.log"), None)
 }
 
 #[test]
 fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
-    let world = World::of(2);
-    configure(&world, "");
-    let agent = world.agent().ready();
-    let mut orders = start_executor(&world);
+    let agent_node = AgentNode::with_gpus(2);
+    configure(&agent_node, "");
+    let agent = agent_node.agent().ready();
+    let mut orders = start_executor(&agent_node);
     // The node passes verification before the fault.
     let evidence = orders.done(&order(1, json!({ "verify": { "level": "v1" } }), None));
     assert!(evidence.contains("NVML lists 2 GPUs"), "{evidence}");
-    world.inject(&["--gpu", "0", "process", "4242", "--command", "python train.py"]);
-    world.inject(&["--gpu", "1", "xid", "79"]);
+    agent_node.inject(&["--gpu", "0", "process", "4242", "--command", "python train.py"]);
+    agent_node.inject(&["--gpu", "1", "xid", "79"]);
     agent.until_found("gpu.lost");
-    let before = boot(&world);
+    let before = boot(&agent_node);
 
-    let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
+    let why = orders.fails(&order(2, json!("reboot"), Some(&before)));
     assert!(why.contains("the node accepts new work"), "{why}");
     let evidence = orders.done(&order(3, json!("cordon"), None));
     assert!(
@@ -48,7 +51,7 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
     );
     // The cordon records its owner, reason and start for others.
     let cordon: Value =
-        serde_json::from_slice(&fs::read(world.path("state/cordon.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(agent_node.path("state/cordon.json")).unwrap()).unwrap();
     assert_eq!(cordon["owner"], "farrier");
     assert!(
         cordon["reason"].as_str().unwrap().starts_with("farrier: critical gpu.xid"),
@@ -59,57 +62,57 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
 
     // The drain waits for running work; until the reboot, the node cannot pass verification.
     let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
-    orders.say(&json!({ "order": drain }));
+    orders.send(&json!({ "order": drain }));
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
-    assert_eq!(orders.hear().unwrap()["order-status"]["answer"], "accepted");
-    world.inject(&["--gpu", "0", "process", "4242", "--end"]);
+    assert_eq!(orders.next_line().unwrap()["order-status"]["answer"], "accepted");
+    agent_node.inject(&["--gpu", "0", "process", "4242", "--end"]);
     assert!(orders.done(&drain).starts_with("no job runs on the node"));
-    let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
+    let why = orders.fails(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
     assert!(why.starts_with("fatal gpu.xid (Xid 79) on GPU 1 at "), "{why}");
 
     // The reboot ends every process on the node.
-    orders.say(&json!({ "order": order(7, json!("reboot"), Some(&before)) }));
-    while orders.hear().is_some() {}
-    assert!(orders.ended().success());
+    orders.send(&json!({ "order": order(7, json!("reboot"), Some(&before)) }));
+    while orders.next_line().is_some() {}
+    assert!(orders.wait_for_exit().success());
     agent.kill();
-    assert_ne!(boot(&world), before);
-    let agent = world.agent();
-    let mut orders = start_executor(&world);
-    let lines: Vec<Value> = std::iter::from_fn(|| orders.hear()).take(6).collect();
+    assert_ne!(boot(&agent_node), before);
+    let agent = agent_node.agent();
+    let mut orders = start_executor(&agent_node);
+    let lines: Vec<Value> = std::iter::from_fn(|| orders.next_line()).take(6).collect();
     let rebooted = lines.iter().find(|line| line["order-status"]["generation"] == 7).unwrap();
     let evidence = rebooted["order-status"]["answer"]["done"]["evidence"].as_str().unwrap();
-    assert_eq!(evidence, format!("boot {}, previous boot {before}", boot(&world)));
+    assert_eq!(evidence, format!("boot {}, previous boot {before}", boot(&agent_node)));
 
     let evidence = orders.done(&order(8, json!({ "verify": { "level": "v0" } }), None));
     assert!(evidence.contains("checks of driver, kernel and packages passed"), "{evidence}");
     // Findings from before the reboot are cleared when the node passes verification; until then it
     // stays cordoned.
     orders.done(&order(9, json!({ "verify": { "level": "v1" } }), None));
-    orders.done(&order(10, json!("uncordon"), Some(&boot(&world))));
-    assert!(!world.path("state/cordon.json").exists());
+    orders.done(&order(10, json!("uncordon"), Some(&boot(&agent_node))));
+    assert!(!agent_node.path("state/cordon.json").exists());
     assert_eq!(orders.cordon(), json!("none"));
     // An order for the previous boot is refused.
-    let why = orders.not_done(&order(11, json!("reboot"), Some(&before)));
+    let why = orders.fails(&order(11, json!("reboot"), Some(&before)));
     assert!(why.contains("the order is for boot"), "{why}");
     agent.stop();
 }
 
 #[test]
 fn an_external_cordon_stays() {
-    let world = World::of(1);
-    configure(&world, "");
-    fs::create_dir_all(world.path("state")).unwrap();
-    let cordon = world.path("state/cordon.json");
+    let agent_node = AgentNode::with_gpus(1);
+    configure(&agent_node, "");
+    fs::create_dir_all(agent_node.path("state")).unwrap();
+    let cordon = agent_node.path("state/cordon.json");
     for (text, owner) in [
         ("{\"owner\":\"alice\",\"reason\":\"disk\",\"ticket\":7}", "alice"),
         ("do not use", "unknown"),
     ] {
         fs::write(&cordon, text).unwrap();
-        let mut orders = start_executor(&world);
+        let mut orders = start_executor(&agent_node);
         let generation = u64::from(owner == "unknown") * 2 + 1;
         assert_eq!(orders.cordon()["external"]["owner"], owner);
         for (offset, kind) in [(0, "cordon"), (1, "uncordon")] {
-            let why = orders.not_done(&order(generation + offset, json!(kind), None));
+            let why = orders.fails(&order(generation + offset, json!(kind), None));
             assert!(
                 why.contains(&format!("cordoned by {owner} (host); farrier does not remove")),
                 "{why}"
@@ -120,7 +123,7 @@ fn an_external_cordon_stays() {
 }
 
 /// Two simulated CUDA devices of type H100, the second with these faults.
-fn cuda(world: &World, faults: &Value) {
+fn cuda(agent_node: &AgentNode, faults: &Value) {
     let gpu = |faults: &Value| {
         json!({
             "name": "NVIDIA H100 80GB HBM3", "compute_capability": [9, 0], "processors": 132,
@@ -130,65 +133,65 @@ fn cuda(world: &World, faults: &Value) {
         })
     };
     let gpus = json!([gpu(&json!([])), gpu(faults)]);
-    fs::write(world.path("cuda.json"), gpus.to_string()).unwrap();
+    fs::write(agent_node.path("cuda.json"), gpus.to_string()).unwrap();
 }
 
 #[test]
 fn gpus_are_verified_under_load() {
-    let world = World::of(2);
-    cuda(&world, &json!([]));
-    let file = world.path("cuda.json");
-    let config = world.config("[orders]\nscheduler = \"host\"\n");
-    fs::write(world.path("agent.toml"), format!("cuda = {file:?}\n{config}")).unwrap();
-    let mut orders = start_executor(&world);
+    let agent_node = AgentNode::with_gpus(2);
+    cuda(&agent_node, &json!([]));
+    let file = agent_node.path("cuda.json");
+    let config = agent_node.config("[orders]\nscheduler = \"host\"\n");
+    fs::write(agent_node.path("agent.toml"), format!("cuda = {file:?}\n{config}")).unwrap();
+    let mut orders = start_executor(&agent_node);
     let level = |level: &str| json!({ "verify": { "level": level } });
     let evidence = orders.done(&order(1, level("v2"), None));
     assert!(evidence.starts_with("GPU 0 passed 7 tests; GPU 1 passed 7"), "{evidence}");
     // Only the level that measures bandwidth finds slow memory.
-    cuda(&world, &json!([{ "slow-memory": 0.5 }]));
+    cuda(&agent_node, &json!([{ "slow-memory": 0.5 }]));
     orders.done(&order(2, level("v2"), None));
-    let why = orders.not_done(&order(3, level("v3"), None));
+    let why = orders.fails(&order(3, level("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
     // The same tests as an operator-requested order, on a cordoned node.
-    let agent = world.agent().ready();
+    let agent = agent_node.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
-    let why = orders.not_done(&hopeless_order(4, diag(1), None));
+    let why = orders.fails(&hopeless_order(4, diag(1), None));
     assert!(why.contains("the node accepts new work"), "{why}");
     orders.done(&order(5, json!("cordon"), None));
     let evidence = orders.done(&order(6, diag(1), None));
     assert!(evidence.starts_with("level 1: GPU 0 passed 7 tests"), "{evidence}");
-    let why = orders.not_done(&order(7, diag(2), None));
+    let why = orders.fails(&order(7, diag(2), None));
     assert!(why.starts_with("level 2: GPU 1 degraded: hbm-read"), "{why}");
     agent.stop();
     // A GPU in use is neither verified nor disturbed.
-    world.inject(&["--gpu", "0", "process", "4242"]);
-    let why = orders.not_done(&hopeless_order(8, level("v2"), None));
+    agent_node.inject(&["--gpu", "0", "process", "4242"]);
+    let why = orders.fails(&hopeless_order(8, level("v2"), None));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
 }
 
 #[test]
 fn a_drained_node_is_tuned() {
-    let world = World::of(2);
-    let config = world.config("[orders]\nscheduler = \"host\"\n");
-    fs::write(world.path("agent.toml"), config).unwrap();
-    let agent = world.agent().ready();
-    let mut orders = start_executor(&world);
+    let agent_node = AgentNode::with_gpus(2);
+    let config = agent_node.config("[orders]\nscheduler = \"host\"\n");
+    fs::write(agent_node.path("agent.toml"), config).unwrap();
+    let agent = agent_node.agent().ready();
+    let mut orders = start_executor(&agent_node);
     let tune = |profile: &str| json!({ "tune": { "profile": profile } });
-    let why = orders.not_done(&hopeless_order(1, tune("training"), None));
+    let why = orders.fails(&hopeless_order(1, tune("training"), None));
     assert!(why.contains("the node accepts new work"), "{why}");
     orders.done(&order(2, json!("cordon"), None));
     let evidence = orders.done(&order(3, tune("training"), None));
     assert!(evidence.contains("changes made"), "{evidence}");
-    let applied = world.path("node/root/var/lib/farrier-tune/applied.json");
+    let applied = agent_node.path("node/root/var/lib/farrier-tune/applied.json");
     assert!(fs::read_to_string(applied).unwrap().contains("\"name\":\"training\""));
-    let why = orders.not_done(&order(4, tune("trainig"), None));
+    let why = orders.fails(&order(4, tune("trainig"), None));
     assert!(why.contains("there is no profile `trainig`"), "{why}");
     agent.stop();
     // A change after the order is reported as drift by the agent.
-    let pages = world.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
+    let pages = agent_node.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
     fs::write(pages, "[always] madvise never\n").unwrap();
-    let agent = world.agent();
+    let agent = agent_node.agent();
     let finding = agent.until_found("check");
     assert_eq!(finding["detail"], "tune-drift");
     let text = finding["text"].as_str().unwrap();

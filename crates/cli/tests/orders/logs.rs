@@ -38,7 +38,7 @@ fn a_bug_report_is_decompressed_redacted_and_deleted() {
     let mut orders =
         OrdersProcess::start_with(&at("agent.toml"), &at("orders.log"), None, &environment);
     orders.done(&order(1, json!("collect-logs"), None));
-    assert!(orders.ended().success());
+    assert!(orders.wait_for_exit().success());
     let files: Vec<_> = fs::read_dir(at("state/artifacts")).unwrap().flatten().collect();
     assert_eq!(files.len(), 1, "only the bundle: {files:?}");
     let manifest = Manifest::read(fs::File::open(files[0].path()).unwrap()).unwrap();

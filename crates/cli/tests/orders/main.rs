@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
+#[expect(dead_code, reason = "the agent's tests use the rest")]
+#[path = "../agent/agent_node.rs"]
+mod agent_node;
 #[path = "../support/kill.rs"]
 mod kill;
 #[path = "../support/orders.rs"]
 mod orders;
 #[path = "../support/mod.rs"]
 mod support;
-#[expect(dead_code, reason = "the agent's tests use the rest")]
-#[path = "../agent/world.rs"]
-mod world;
 
 mod agent;
 mod crash;

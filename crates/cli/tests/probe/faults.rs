@@ -17,13 +17,13 @@ use crate::watch::{ProbeChild, TestWatch, command, library};
 
 #[test]
 fn a_gpu_is_lost_and_recovers() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     for request in ["fast", "medium", "slow", "rare"] {
         child.ask(request);
     }
-    world.inject(&["xid", "79", "--gpu", "6"]);
+    node.inject(&["xid", "79", "--gpu", "6"]);
     let fast = child.ask("fast");
     let lost = &fast.gpus[6];
     assert_eq!(lost["gpu.lost"], "1");
@@ -38,14 +38,14 @@ fn a_gpu_is_lost_and_recovers() {
         assert_eq!(answer.gpus[6]["gpu.lost"], "1", "{request}");
         assert_eq!(answer.gpus.len(), 8, "{request}");
     }
-    world.inject(&["clear", "--gpu", "6"]);
+    node.inject(&["clear", "--gpu", "6"]);
     child.ask("medium");
     assert_eq!(child.ask("slow").json["count"]["value"], 8);
     child.ask("rare");
     let back = child.ask("fast");
     assert_eq!(back.gpus[6]["gpu.lost"], "0");
     assert!(back.gpus[6].contains_key("gpu.temperature_c"));
-    world.inject(&["xid", "94", "--gpu", "6"]);
+    node.inject(&["xid", "94", "--gpu", "6"]);
     let fast = child.ask("fast");
     assert_eq!(fast.json["xids"].as_array().unwrap().len(), 1, "events arrive again");
     assert_eq!(fast.json["xids"][0][1], 94);
@@ -53,34 +53,34 @@ fn a_gpu_is_lost_and_recovers() {
 
 #[test]
 fn a_gpu_lost_before_the_child_started_is_in_the_inventory() {
-    let world = TestNode::eight_h100();
-    let mut first = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut first = ProbeChild::spawn(&node);
     let known = first.ask("inventory").json["inventory"].clone();
-    world.inject(&["lost", "--gpu", "6"]);
-    let mut without = ProbeChild::spawn(&world);
+    node.inject(&["lost", "--gpu", "6"]);
+    let mut without = ProbeChild::spawn(&node);
     let listed = without.ask("inventory");
     assert_eq!(listed.json["inventory"].as_array().unwrap().len(), 7);
     assert_eq!(listed.json["count"]["value"], 7, "a GPU without an identity is not counted");
     assert_eq!(listed.json["shut"], "NVML does not open GPU 6: NVML_ERROR_GPU_IS_LOST");
-    let mut second = ProbeChild::spawn(&world);
+    let mut second = ProbeChild::spawn(&node);
     let listed = second.ask(&format!(r#"inventory {{"known":{known}}}"#));
     assert_eq!(listed.json["inventory"], known);
     assert_eq!(listed.json["count"]["value"], 8, "its loss is a separate signal");
     let fast = second.ask("fast");
     assert_eq!(fast.gpus[6]["gpu.lost"], "1");
-    world.inject(&["clear", "--gpu", "6"]);
+    node.inject(&["clear", "--gpu", "6"]);
     second.ask("medium");
     assert_eq!(second.ask("fast").gpus[6]["gpu.lost"], "0");
 }
 
 #[test]
 fn a_gpu_that_nvml_cannot_open_is_retried() {
-    let world = TestNode::eight_h100();
-    let known = ProbeChild::spawn(&world).ask("inventory").json["inventory"].clone();
-    world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
+    let node = TestNode::eight_h100();
+    let known = ProbeChild::spawn(&node).ask("inventory").json["inventory"].clone();
+    node.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
     let with_known = format!(r#"inventory {{"known":{known}}}"#);
     for (request, gpus) in [("inventory", 7), (with_known.as_str(), 8)] {
-        let mut child = ProbeChild::spawn(&world);
+        let mut child = ProbeChild::spawn(&node);
         let listed = child.ask(request).json;
         assert_eq!(listed["inventory"].as_array().unwrap().len(), gpus, "{request}");
         assert_eq!(listed["count"]["value"], 7, "{request}");
@@ -88,14 +88,14 @@ fn a_gpu_that_nvml_cannot_open_is_retried() {
         assert_eq!(listed["shut"], why, "{request}");
         assert_eq!(child.ask("slow").json["count"]["value"], 7, "{request}");
     }
-    let mut child = ProbeChild::spawn(&world);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
-    world.inject(&["clear", "--gpu", "2"]);
+    node.inject(&["clear", "--gpu", "2"]);
     let listed = child.ask("slow").json;
     assert_eq!((&listed["inventory"], &listed["count"]["value"]), (&known, &8.into()));
     // Without permission it is unknown whether it would open.
-    world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
-    let listed = ProbeChild::spawn(&world).ask("inventory").json;
+    node.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
+    let listed = ProbeChild::spawn(&node).ask("inventory").json;
     let why: ReadError = serde_json::from_value(listed["count"]["unreadable"].clone()).unwrap();
     assert_eq!(why, ReadError::GpusNotOpened { gpus: vec![(2, NvmlStatus::NO_PERMISSION)] });
     assert_eq!(why.to_string(), "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION");
@@ -103,12 +103,12 @@ fn a_gpu_that_nvml_cannot_open_is_retried() {
 
 #[test]
 fn a_failed_gpu_count_is_a_refusal() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let call = "nvmlDeviceGetCount_v2";
-    world.inject(&["error", call, "UNKNOWN", "--gpu", "all"]);
-    for answer in [child.ask("slow"), ProbeChild::spawn(&world).ask("inventory")] {
+    node.inject(&["error", call, "UNKNOWN", "--gpu", "all"]);
+    for answer in [child.ask("slow"), ProbeChild::spawn(&node).ask("inventory")] {
         assert_eq!(answer.json["refusal"]["refused"], "NVML_ERROR_UNKNOWN");
         assert!(answer.json["inventory"].is_null(), "{:#}", answer.json);
     }
@@ -116,12 +116,12 @@ fn a_failed_gpu_count_is_a_refusal() {
 
 #[test]
 fn an_unreadable_link_count_is_reported() {
-    let world = TestNode::eight_h100();
+    let node = TestNode::eight_h100();
     let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
-    let mut child = ProbeChild::spawn(&world);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     assert_eq!(child.ask("medium").gpus[2]["link17/link.active"], "1");
-    world.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
+    node.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
     // The rare tier reads everything again.
     child.ask("rare");
     let unknown = child.ask("medium");
@@ -130,12 +130,12 @@ fn an_unreadable_link_count_is_reported() {
     }
     assert_eq!(unknown.gpus[1]["link17/link.active"], "1");
     // A child that never knew the count reports it for the first link.
-    let mut late = ProbeChild::spawn(&world);
+    let mut late = ProbeChild::spawn(&node);
     late.ask("inventory");
     let unknown = late.ask("medium");
     assert_eq!(unknown.gpus[2]["link0/link.active"], why);
     assert!(!unknown.gpus[2].contains_key("link1/link.active"));
-    world.inject(&["clear", "--gpu", "2"]);
+    node.inject(&["clear", "--gpu", "2"]);
     for child in [&mut child, &mut late] {
         assert_eq!(child.ask("medium").gpus[2]["link0/link.active"], "1");
     }
@@ -143,24 +143,24 @@ fn an_unreadable_link_count_is_reported() {
 
 #[test]
 fn a_gpu_without_links_retracts_the_unknown_one() {
-    let world = TestNode::new("L40S", 1, "580.95.05");
-    world.inject(&["error", "field:91", "UNKNOWN"]);
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::new("L40S", 1, "580.95.05");
+    node.inject(&["error", "field:91", "UNKNOWN"]);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     assert!(child.ask("medium").gpus[0]["link0/link.active"].contains("cannot be read"));
-    world.inject(&["clear"]);
+    node.inject(&["clear"]);
     assert_eq!(child.ask("medium").gpus[0]["link0/link.active"], "absent");
     assert!(!child.ask("medium").gpus[0].contains_key("link0/link.active"));
 }
 
 #[test]
 fn an_xid_triggers_a_read_of_the_recovery_action() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
-    world.inject(&["recovery-action", "2", "--gpu", "3"]);
+    node.inject(&["recovery-action", "2", "--gpu", "3"]);
     assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"));
-    world.inject(&["xid", "94", "--gpu", "3"]);
+    node.inject(&["xid", "94", "--gpu", "3"]);
     let after_xid = child.ask("fast");
     assert_eq!(after_xid.gpus[3]["gpu.recovery_action"], "2");
     assert!(!after_xid.gpus[2].contains_key("gpu.recovery_action"), "the others are not read");
@@ -169,9 +169,9 @@ fn an_xid_triggers_a_read_of_the_recovery_action() {
 
 #[test]
 fn readings_of_an_unlisted_gpu_are_unknown() {
-    let world = TestNode::eight_h100();
+    let node = TestNode::eight_h100();
     let mut watcher = Watcher::new(WatchSettings::new({
-        let library = library(&world);
+        let library = library(&node);
         move || command(&library)
     }));
     let samples = |messages: Vec<ProbeEvent>| -> Vec<Sample> {
@@ -182,8 +182,8 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
         reports.flatten().collect()
     };
     let before = samples(watcher.run_until(Duration::ZERO));
-    let uuid = gpu(&world, 7)["uuid"].as_str().unwrap().to_owned();
-    fs::rename(world.path().join("gpus/7.json"), world.path().join("7.json")).unwrap();
+    let uuid = gpu(&node, 7)["uuid"].as_str().unwrap().to_owned();
+    fs::rename(node.path().join("gpus/7.json"), node.path().join("7.json")).unwrap();
     let mut after = Vec::new();
     for second in (10..=180).step_by(10) {
         after.extend(samples(watcher.run_until(Duration::from_secs(second))));
@@ -207,10 +207,10 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
 
 #[test]
 fn an_unreadable_identity_is_unknown() {
-    let world = TestNode::eight_h100();
-    world.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
-    world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
-    let library = library(&world);
+    let node = TestNode::eight_h100();
+    node.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
+    node.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
+    let library = library(&node);
     let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
     let inventory =
         watcher.run_until(Duration::ZERO).into_iter().find_map(|message| match message {
@@ -225,11 +225,11 @@ fn an_unreadable_identity_is_unknown() {
 
 #[test]
 fn a_required_reset_is_reported() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
-    world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
-    world.inject(&["error", "nvmlDeviceGetPowerUsage", "UNKNOWN", "--gpu", "3"]);
+    node.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
+    node.inject(&["error", "nvmlDeviceGetPowerUsage", "UNKNOWN", "--gpu", "3"]);
     let fast = child.ask("fast");
     assert_eq!(fast.gpus[2]["gpu.reset_required"], "1");
     assert_eq!(fast.gpus[2]["gpu.lost"], "0");
@@ -238,13 +238,13 @@ fn a_required_reset_is_reported() {
     assert_eq!(fast.gpus[3]["gpu.lost"], "0");
     assert!(fast.gpus[3].contains_key("gpu.temperature_c"));
     // A fault found by another tier persists.
-    world.inject(&["clear", "--gpu", "2"]);
-    world.inject(&["error", "nvmlDeviceGetEncoderUtilization", "RESET_REQUIRED", "--gpu", "2"]);
+    node.inject(&["clear", "--gpu", "2"]);
+    node.inject(&["error", "nvmlDeviceGetEncoderUtilization", "RESET_REQUIRED", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.reset_required"], "1");
     let fast = child.ask("fast");
     assert_eq!(fast.gpus[2]["gpu.reset_required"], "1");
     assert!(fast.gpus[2].contains_key("gpu.temperature_c"));
-    world.inject(&["clear", "--gpu", "2"]);
+    node.inject(&["clear", "--gpu", "2"]);
     child.ask("medium");
     assert_eq!(child.ask("fast").gpus[2]["gpu.reset_required"], "0");
 }
@@ -266,10 +266,10 @@ fn back(message: &ProbeEvent) -> Option<()> {
 
 #[test]
 fn a_hung_call_is_named_and_the_next_child_continues() {
-    let world = TestNode::eight_h100();
-    let watch = TestWatch::spawn(&world);
+    let node = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&node);
     watch.report(|report| report.tier == Tier::Rare);
-    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
+    node.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
     let (during, before) = watch.until(hung);
     assert_eq!(during, "nvmlDeviceGetPowerUsage of GPU 3");
     let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
@@ -294,7 +294,7 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
     // It is read again, hangs again, and is avoided again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);
-    world.inject(&["clear", "--gpu", "3"]);
+    node.inject(&["clear", "--gpu", "3"]);
     let known =
         |sample: &&Sample| sample.signal == Signal::GpuPower && sample.reading.value().is_some();
     watch.report(|report| report.samples.iter().filter(known).count() == 8);
@@ -302,13 +302,13 @@ fn a_hung_call_is_named_and_the_next_child_continues() {
 
 #[test]
 fn the_driver_is_replaced() {
-    let world = TestNode::eight_h100();
-    let watch = TestWatch::spawn(&world);
+    let node = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&node);
     let first = watch.report(|report| report.inventory.is_some());
     assert_eq!(first.driver.as_deref(), Some("580.95.05"));
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
-    world.inject(&["driver-unloaded"]);
+    node.inject(&["driver-unloaded"]);
     let refused = |message: &ProbeEvent| match message {
         ProbeEvent::Refused { error } => Some(*error),
         _ => None,
@@ -318,10 +318,9 @@ fn the_driver_is_replaced() {
     let Some(ProbeEvent::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     watch.until(refused);
-    world
-        .edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
-    world.inject(&["module-on-disk", "590.48.01"]);
-    world.inject(&["driver-loaded"]);
+    node.edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
+    node.inject(&["module-on-disk", "590.48.01"]);
+    node.inject(&["driver-loaded"]);
     let again = watch.report(|report| report.inventory.is_some());
     watch.until(back);
     assert_eq!(again.driver.as_deref(), Some("590.48.01"));
@@ -331,22 +330,22 @@ fn the_driver_is_replaced() {
 
 #[test]
 fn a_version_mismatch_is_a_refusal() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
-    world.inject(&["module-on-disk", "590.48.01"]);
+    node.inject(&["module-on-disk", "590.48.01"]);
     // A process with the old library in memory continues; one that loads the new library does not.
     assert_eq!(child.ask("fast").gpus.len(), 8);
-    let refusal = &ProbeChild::spawn(&world).ask("inventory").json["refusal"]["refused"];
+    let refusal = &ProbeChild::spawn(&node).ask("inventory").json["refusal"]["refused"];
     assert_eq!(refusal, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
 }
 
 /// PID of the child on this node.
-fn pid_of(world: &TestNode) -> Option<u32> {
+fn pid_of(node: &TestNode) -> Option<u32> {
     let is_child = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&command).into_owned();
-        text.contains("watch") && text.contains(&world.dir())
+        text.contains("watch") && text.contains(&node.dir())
     };
     let entries = fs::read_dir("/proc").unwrap();
     let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -355,10 +354,10 @@ fn pid_of(world: &TestNode) -> Option<u32> {
 
 #[test]
 fn a_killed_child_is_replaced() {
-    let world = TestNode::eight_h100();
-    let watch = TestWatch::spawn(&world);
+    let node = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&node);
     watch.report(|report| report.tier == Tier::Rare);
-    let pid = pid_of(&world).unwrap();
+    let pid = pid_of(&node).unwrap();
     crate::kill::kill("-KILL", &pid.to_string());
     let (why, _) = watch.until(|message| match message {
         ProbeEvent::Died { why } => Some(why.clone()),
@@ -367,24 +366,24 @@ fn a_killed_child_is_replaced() {
     assert!(why.contains("signal: 9"), "{why}");
     assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "no zombie is left");
     watch.until(back);
-    assert!(pid_of(&world).is_some_and(|another| another != pid));
+    assert!(pid_of(&node).is_some_and(|another| another != pid));
 }
 
 #[test]
 fn the_child_ends_with_the_watch() {
-    let world = TestNode::eight_h100();
-    let watch = TestWatch::spawn(&world);
+    let node = TestNode::eight_h100();
+    let watch = TestWatch::spawn(&node);
     watch.report(|report| report.tier == Tier::Rare);
-    assert!(pid_of(&world).is_some());
+    assert!(pid_of(&node).is_some());
     drop(watch);
-    assert_eq!(pid_of(&world), None);
+    assert_eq!(pid_of(&node), None);
 }
 
 #[test]
 fn a_missing_library_is_reported_repeatedly() {
-    let world = TestNode::eight_h100();
-    fs::remove_file(world.path().join("lib/libnvidia-ml.so.1")).unwrap();
-    let watch = TestWatch::spawn(&world);
+    let node = TestNode::eight_h100();
+    fs::remove_file(node.path().join("lib/libnvidia-ml.so.1")).unwrap();
+    let watch = TestWatch::spawn(&node);
     for _ in 0..2 {
         let (why, _) = watch.until(|message| match message {
             ProbeEvent::NoLibrary { why } => Some(why.clone()),
@@ -396,8 +395,8 @@ fn a_missing_library_is_reported_repeatedly() {
 
 #[test]
 fn a_pause_unloads_nvml() {
-    let world = TestNode::eight_h100();
-    let library_path = library(&world).canonicalize().unwrap().display().to_string();
+    let node = TestNode::eight_h100();
+    let library_path = library(&node).canonicalize().unwrap().display().to_string();
     let processes = || {
         let maps =
             |pid: &fs::DirEntry| fs::read_to_string(pid.path().join("maps")).unwrap_or_default();
@@ -407,7 +406,7 @@ fn a_pause_unloads_nvml() {
             .filter(|pid| maps(pid).contains(&library_path))
             .count()
     };
-    let watch = TestWatch::spawn(&world);
+    let watch = TestWatch::spawn(&node);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
     let pause = ProbePause::acquire(&watch.hold, TEST_TIMEOUT).unwrap();

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::test_node::TestNode;
 use crate::watch::{ProbeChild, Readings};
 
-pub(crate) fn gpu(world: &TestNode, number: usize) -> Value {
-    let path = world.path().join(format!("gpus/{number}.json"));
+pub(crate) fn gpu(node: &TestNode, number: usize) -> Value {
+    let path = node.path().join(format!("gpus/{number}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -89,29 +89,29 @@ const RARE: &[(Signal, &str, f64)] = &[
 
 #[test]
 fn every_tier_matches_the_files() {
-    let world = TestNode::eight_h100();
-    world.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
-    world.inject(&["temperature", "71", "--gpu", "1"]);
-    world.inject(&["power", "650", "--gpu", "1"]);
-    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
-    world.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
-    world.inject(&["recovery-action", "4", "--gpu", "2"]);
-    world.inject(&["pcie", "--generation", "4", "--width", "8", "--replays", "40", "--gpu", "1"]);
-    world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
-    world.edit("gpus/3.json", |gpu| {
+    let node = TestNode::eight_h100();
+    node.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
+    node.inject(&["temperature", "71", "--gpu", "1"]);
+    node.inject(&["power", "650", "--gpu", "1"]);
+    node.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    node.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
+    node.inject(&["recovery-action", "4", "--gpu", "2"]);
+    node.inject(&["pcie", "--generation", "4", "--width", "8", "--replays", "40", "--gpu", "1"]);
+    node.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
+    node.edit("gpus/3.json", |gpu| {
         gpu["board"]["inforom_valid"] = false.into();
         gpu["ecc"]["unrepairable_memory"] = true.into();
         gpu["ecc"]["sram_threshold_exceeded"] = true.into();
         gpu["fabric"]["health_mask"] = 0x1.into();
         gpu["utilisation"]["decoder_percent"] = 30.into();
     });
-    let mut child = ProbeChild::spawn(&world);
+    let mut child = ProbeChild::spawn(&node);
     let inventory = child.ask("inventory");
     assert_eq!(inventory.json["driver"], "580.95.05");
     assert_eq!(inventory.json["count"]["value"], 8);
     let listed = inventory.json["inventory"].as_array().unwrap();
     for (number, identity) in listed.iter().enumerate() {
-        let file = gpu(&world, number);
+        let file = gpu(&node, number);
         assert_eq!(identity["uuid"], file["uuid"]);
         assert_eq!(identity["minor"], file["minor"]);
         let bus = file["pci"]["bus"].as_u64().unwrap();
@@ -129,7 +129,7 @@ fn every_tier_matches_the_files() {
         let answer = child.ask(request);
         assert_eq!(answer.gpus.len(), 8);
         for (number, readings) in answer.gpus.iter().enumerate() {
-            compare(readings, &gpu(&world, number), expected_fields);
+            compare(readings, &gpu(&node, number), expected_fields);
         }
     }
     assert!(child.end().success(), "it exits at the end of its input");
@@ -137,18 +137,18 @@ fn every_tier_matches_the_files() {
 
 #[test]
 fn derived_readings() {
-    let world = TestNode::eight_h100();
-    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
-    world.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
-    world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
-    world.inject(&["throttle", "hw-thermal", "sw-power-cap", "--gpu", "1"]);
-    world.edit("gpus/3.json", |gpu| gpu["fabric"]["health_mask"] = 0x1.into());
-    world.edit("gpus/1.json", |gpu| {
+    let node = TestNode::eight_h100();
+    node.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    node.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
+    node.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
+    node.inject(&["throttle", "hw-thermal", "sw-power-cap", "--gpu", "1"]);
+    node.edit("gpus/3.json", |gpu| gpu["fabric"]["health_mask"] = 0x1.into());
+    node.edit("gpus/1.json", |gpu| {
         gpu["clock_events"]["held_us"]["sync_boost"] = 2_500_000.into();
         gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
         gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
     });
-    let mut child = ProbeChild::spawn(&world);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let fast = child.ask("fast");
     assert_eq!(fast.gpus[1]["gpu.clock_reasons"], f64::from(0x4 | 0x8 | 0x40).to_string());
@@ -161,33 +161,33 @@ fn derived_readings() {
         ("gpu.ecc_uncorrected", "2"),
         ("gpu.ecc_corrected_lifetime", "17"),
         ("gpu.ecc_uncorrected_lifetime", "2"),
-        ("gpu.held_sync_boost_s", "2.5"),
-        ("gpu.held_power_brake_s", "7"),
-        ("gpu.held_sw_thermal_s", "9"),
+        ("gpu.throttle_sync_boost_s", "2.5"),
+        ("gpu.throttle_power_brake_s", "7"),
+        ("gpu.throttle_sw_thermal_s", "9"),
         ("gpu.processes", "0"),
     ] {
         assert_eq!(one[name], expected, "{name}");
     }
-    for signal in ["gpu.held_hw_thermal_s", "gpu.held_power_cap_s"] {
+    for signal in ["gpu.throttle_hw_thermal_s", "gpu.throttle_power_cap_s"] {
         assert!(one[signal].parse::<f64>().unwrap() > 0.0, "{signal}");
     }
     // Expensive readings come with every third answer.
     let again = child.ask("medium");
-    assert!(!again.gpus[1].contains_key("gpu.held_hw_thermal_s"));
-    assert!(again.gpus[1].contains_key("gpu.held_sw_thermal_s"));
+    assert!(!again.gpus[1].contains_key("gpu.throttle_hw_thermal_s"));
+    assert!(again.gpus[1].contains_key("gpu.throttle_sw_thermal_s"));
     child.ask("medium");
-    assert!(child.ask("medium").gpus[1].contains_key("gpu.held_hw_thermal_s"));
+    assert!(child.ask("medium").gpus[1].contains_key("gpu.throttle_hw_thermal_s"));
     assert_eq!(medium.gpus[5]["gpu.processes"], "1");
     let process = &medium.json["processes"][0];
     assert_eq!(process["pid"], 4242);
     assert_eq!(process["used_bytes"]["value"], 2048_u64 << 20);
-    assert_eq!(process["gpu"], gpu(&world, 5)["uuid"]);
+    assert_eq!(process["gpu"], gpu(&node, 5)["uuid"]);
     let slow = child.ask("slow");
     assert_eq!(slow.gpus[0]["gpu.pcie_replay_limit_per_min"], "31");
     assert_eq!(slow.gpus[1]["gpu.pcie_replay_limit_per_min"], "8");
     assert_eq!(slow.gpus[3]["gpu.fabric_unhealthy"], "1");
     assert_eq!(slow.gpus[2]["gpu.fabric_unhealthy"], "0");
-    let file = gpu(&world, 1);
+    let file = gpu(&node, 1);
     let margin = file["temperature"]["gpu_limit_c"].as_i64().unwrap()
         - file["temperature"]["gpu_c"].as_i64().unwrap();
     assert_eq!(slow.gpus[1]["gpu.temperature_margin_c"], margin.to_string());
@@ -197,11 +197,11 @@ fn derived_readings() {
 
 #[test]
 fn links_are_read_individually() {
-    let world = TestNode::eight_h100();
-    world.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    let node = TestNode::eight_h100();
+    node.inject(&["nvlink-down", "7", "--gpu", "1"]);
     let errors = ["nvlink-errors", "6", "--crc", "9", "--replay", "3", "--recovery", "2"];
-    world.inject(&[&errors[..], &["--gpu", "1"]].concat());
-    let mut child = ProbeChild::spawn(&world);
+    node.inject(&[&errors[..], &["--gpu", "1"]].concat());
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let medium = child.ask("medium");
     let one = &medium.gpus[1];
@@ -228,26 +228,26 @@ fn links_are_read_individually() {
 
 #[test]
 fn an_older_driver_has_other_field_numbers() {
-    let world = TestNode::new("H100-SXM5-80GB", 8, "570.133.20");
-    world.edit("gpus/0.json", |gpu| {
+    let node = TestNode::new("H100-SXM5-80GB", 8, "570.133.20");
+    node.edit("gpus/0.json", |gpu| {
         gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
         gpu["clock_events"]["held_us"]["hw_thermal"] = 4_000_000.into();
         gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
     });
-    let mut child = ProbeChild::spawn(&world);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let medium = child.ask("medium");
-    assert_eq!(medium.gpus[0]["gpu.held_sw_thermal_s"], "9");
-    assert_eq!(medium.gpus[0]["gpu.held_hw_thermal_s"], "4");
-    assert_eq!(medium.gpus[0]["gpu.held_power_brake_s"], "7");
+    assert_eq!(medium.gpus[0]["gpu.throttle_sw_thermal_s"], "9");
+    assert_eq!(medium.gpus[0]["gpu.throttle_hw_thermal_s"], "4");
+    assert_eq!(medium.gpus[0]["gpu.throttle_power_brake_s"], "7");
 }
 
 #[test]
 fn power_limits_fall_back_to_calls() {
-    let world = TestNode::eight_h100();
+    let node = TestNode::eight_h100();
     // Without `nvmlDeviceGetFieldValues`, readings with a call of their own are still known.
-    world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
-    let mut child = ProbeChild::spawn(&world);
+    node.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let medium = child.ask("medium");
     for number in 0..2 {
@@ -255,7 +255,7 @@ fn power_limits_fall_back_to_calls() {
             (Signal::GpuPowerLimit, "/power/limit_mw", 0.001),
             (Signal::GpuPowerLimitDefault, "/power/default_limit_mw", 0.001),
         ];
-        compare(&medium.gpus[number], &gpu(&world, number), limits);
+        compare(&medium.gpus[number], &gpu(&node, number), limits);
     }
     assert_eq!(medium.gpus[0]["gpu.rows_pending"], "absent");
     assert_eq!(medium.gpus[0]["gpu.recovery_action"], "absent");
@@ -263,8 +263,8 @@ fn power_limits_fall_back_to_calls() {
 
 #[test]
 fn unsupported_readings_are_absent() {
-    let absent = |world: &TestNode| {
-        let mut child = ProbeChild::spawn(world);
+    let absent = |node: &TestNode| {
+        let mut child = ProbeChild::spawn(node);
         child.ask("inventory");
         let mut readings = Readings::new();
         for request in ["fast", "medium", "slow", "rare"] {
@@ -293,8 +293,8 @@ fn unsupported_readings_are_absent() {
 
 #[test]
 fn an_unconnected_link_is_absent_not_down() {
-    let world = TestNode::new("A100-PCIe-80GB", 2, "580.95.05");
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::new("A100-PCIe-80GB", 2, "580.95.05");
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let active = |child: &mut ProbeChild, gpu: usize| {
         child.ask("medium").gpus[gpu]["link3/link.active"].clone()
@@ -302,21 +302,21 @@ fn an_unconnected_link_is_absent_not_down() {
     assert_eq!(active(&mut child, 0), "absent");
     // With a bridge it is up, and a later failure is a fault.
     for (up, expected) in [(true, "1"), (false, "0"), (true, "1")] {
-        world.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
+        node.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
         assert_eq!(active(&mut child, 0), expected);
         assert_eq!(active(&mut child, 1), "absent");
     }
     // It was down from the start, but a GPU is at its other end.
-    world.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
+    node.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
     child.ask("rare");
     assert_eq!(active(&mut child, 1), "0");
 }
 
 #[test]
 fn a_fifth_generation_link_has_more_counters() {
-    let world = TestNode::new("B200-SXM-180GB", 8, "580.95.05");
-    world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::new("B200-SXM-180GB", 8, "580.95.05");
+    node.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     let medium = child.ask("medium");
     for name in ["link.rx_errors", "link.malformed_packets", "link.integrity_errors"] {
@@ -330,20 +330,20 @@ fn a_fifth_generation_link_has_more_counters() {
 
 #[test]
 fn a_mig_gpu_reports_the_supported_readings() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     child.ask("inventory");
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
     child.ask("slow");
-    world.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = true.into());
+    node.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = true.into());
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "absent");
     assert_eq!(child.ask("slow").gpus[2]["gpu.mig_enabled"], "1");
     let medium = child.ask("medium");
     assert_eq!(medium.gpus[2]["gpu.processes"], "0");
     // Without privileges the MIG instances are queried.
-    world.inject(&["error", "nvmlDeviceGetComputeRunningProcesses", "NO_PERMISSION", "--gpu", "2"]);
+    node.inject(&["error", "nvmlDeviceGetComputeRunningProcesses", "NO_PERMISSION", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.processes"], "0");
-    world.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = false.into());
+    node.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = false.into());
     child.ask("slow");
     assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
     let denied = child.ask("medium");
@@ -352,8 +352,8 @@ fn a_mig_gpu_reports_the_supported_readings() {
 
 #[test]
 fn memory_use_is_bounded() {
-    let world = TestNode::eight_h100();
-    let mut child = ProbeChild::spawn(&world);
+    let node = TestNode::eight_h100();
+    let mut child = ProbeChild::spawn(&node);
     for request in ["inventory", "fast", "medium", "slow", "rare"] {
         child.ask(request);
     }
@@ -370,14 +370,14 @@ fn memory_use_is_bounded() {
 
 #[test]
 fn interactive_use_reads_more_and_skips_expensive_calls() {
-    let world = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
-    world.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
-    let mut agent = ProbeChild::spawn(&world);
+    let node = TestNode::new("H100-SXM5-80GB", 1, "580.95.05");
+    node.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
+    let mut agent = ProbeChild::spawn(&node);
     let inventory = agent.ask("inventory");
     assert_eq!(inventory.json["cuda"], Value::Null);
     assert_eq!(agent.ask("medium").json["close"], Value::Null, "no rule needs it");
 
-    let mut view = ProbeChild::spawn(&world);
+    let mut view = ProbeChild::spawn(&node);
     assert_eq!(view.ask(r#"inventory {"closely":true}"#).json["cuda"], 13_000);
     let first = view.ask("medium");
     let details = &first.json["close"][0];
@@ -387,7 +387,7 @@ fn interactive_use_reads_more_and_skips_expensive_calls() {
     assert_eq!(details["display_active"], json!({"value": 0}));
     let share = json!([{"pid": 4242, "sm_percent": 37, "memory_percent": 0}]);
     assert_eq!(details["shares"]["value"], share);
-    assert!(!first.gpus[0].contains_key(Signal::GpuHeldHwThermal.name()), "700 us");
+    assert!(!first.gpus[0].contains_key(Signal::GpuThrottleHwThermal.name()), "700 us");
     // Activity needs two samples and comes with every second answer from then on.
     let has_activity = |readings: &Readings| {
         readings.get(Signal::GpuSmActive.name()).is_some_and(|value| value != "absent")

@@ -25,8 +25,8 @@ pub(crate) fn command(library: &Path) -> Command {
     command
 }
 
-pub(crate) fn library(world: &TestNode) -> PathBuf {
-    world.path().join("lib/libnvidia-ml.so.1")
+pub(crate) fn library(node: &TestNode) -> PathBuf {
+    node.path().join("lib/libnvidia-ml.so.1")
 }
 
 /// A probe child; killed on drop.
@@ -46,8 +46,8 @@ pub(crate) struct ProbeAnswer {
 }
 
 impl ProbeChild {
-    pub(crate) fn spawn(world: &TestNode) -> Self {
-        let mut child = command(&library(world))
+    pub(crate) fn spawn(node: &TestNode) -> Self {
+        let mut child = command(&library(node))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -134,11 +134,11 @@ pub(crate) struct TestWatch {
 impl TestWatch {
     /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next
     /// child to start on a busy machine.
-    pub(crate) fn spawn(world: &TestNode) -> Self {
-        let library = library(world);
+    pub(crate) fn spawn(node: &TestNode) -> Self {
+        let library = library(node);
         let mut settings = WatchSettings::new(move || command(&library));
         settings.avoid = Duration::from_secs(15);
-        settings.module = Some(world.path().join("root/sys/module/nvidia/initstate"));
+        settings.module = Some(node.path().join("root/sys/module/nvidia/initstate"));
         let hold = Arc::new(ProbePause::default());
         settings.pause = Some(Arc::clone(&hold));
         let stop = Arc::new(AtomicBool::new(false));

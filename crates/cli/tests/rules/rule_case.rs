@@ -12,8 +12,8 @@ use farrier_facts::FactSet;
 use farrier_facts::decode::Decoder;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Batch, Change, Engine, EventSource, KernelEvent, Moment, Remembered, Rules, Sample, Saved,
-    Scope, Signal, Subject,
+    Batch, Change, Engine, EngineSnapshot, EventSource, KernelEvent, Moment, Rules, Sample, Scope,
+    Signal, StoredEvent, Subject,
 };
 use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
@@ -43,7 +43,7 @@ pub(crate) struct RuleCase {
     elapsed_s: u64,
     boot_s: u64,
     boots: u32,
-    remembered: Vec<Remembered>,
+    stored_events: Vec<StoredEvent>,
     changes: Vec<Change>,
 }
 
@@ -75,7 +75,7 @@ impl RuleCase {
             elapsed_s: 0,
             boot_s: 0,
             boots: 1,
-            remembered: Vec::new(),
+            stored_events: Vec::new(),
             changes: Vec::new(),
         };
         case.advance(1);
@@ -154,7 +154,7 @@ impl RuleCase {
                 self.repeat_sample(signal, number(value)?);
             }
             "check" => {
-                let (items, _) = check::look(&self.node.path().join("root"), self.facts);
+                let (items, _) = check::check_node(&self.node.path().join("root"), self.facts);
                 self.observe(&Batch { checks: Some(items), ..Batch::default() });
             }
             "reboot" => self.reboot(),
@@ -267,17 +267,17 @@ impl RuleCase {
 
     fn observe(&mut self, batch: &Batch) {
         let decision = self.engine.observe(self.now(), batch);
-        self.remembered.extend(decision.remembered);
+        self.stored_events.extend(decision.events_to_store);
         self.changes.extend(decision.changes);
     }
 
     /// Reboots the node; the agent restores its saved state.
     fn reboot(&mut self) {
-        let saved = Saved {
+        let saved = EngineSnapshot {
             findings: self.engine.findings().cloned().collect(),
-            remembered: self.remembered.clone(),
+            stored_events: self.stored_events.clone(),
             boot: self.boots.to_string(),
-            ..Saved::default()
+            ..EngineSnapshot::default()
         };
         let (watcher, host) = start_collectors(&self.node);
         std::mem::replace(&mut self.watcher, watcher).shutdown();

@@ -5,16 +5,16 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use farrier_agent::uplink::Keep;
+use farrier_agent::uplink::IdentityStore;
 use farrier_fleet::fleet::Event;
 use farrier_wire::client;
 use farrier_wire::proto::{AgentMessage, Hello, RenewRequest, agent_message};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::agent_node::{Agent, AgentNode};
 use crate::server::{TestServer, TestUser, reports_finding, until};
 use crate::support::wait::wait_until;
-use crate::world::{Agent, World};
 
 /// Nodes renew after two thirds of the lifetime. The last third is long enough, even on a busy
 /// machine, to check that the old certificate is still valid.
@@ -25,7 +25,7 @@ fn request_with(server: &TestServer, identity: Option<&Path>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fingerprint = client::fingerprint(&server.fingerprint()).unwrap();
     let tls = match identity {
-        Some(folder) => Keep::new(folder, None).tls().unwrap(),
+        Some(folder) => IdentityStore::new(folder, None).tls().unwrap(),
         None => client::pinned(fingerprint).unwrap(),
     };
     runtime.block_on(async {
@@ -46,7 +46,7 @@ fn request_with(server: &TestServer, identity: Option<&Path>) -> String {
 /// Error for a node that opens a stream under another node's name.
 fn open_session_as(server: &TestServer, identity: &Path, other: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tls = Keep::new(identity, None).tls().unwrap();
+    let tls = IdentityStore::new(identity, None).tls().unwrap();
     runtime.block_on(async {
         let mut agents = client::connect(&server.url().parse().unwrap(), tls).await.unwrap();
         let hello = AgentMessage { what: Some(agent_message::What::Hello(Hello::default())) };
@@ -61,22 +61,22 @@ fn certificate(identity: &Path) -> String {
     text.split("BEGIN CERTIFICATE").nth(1).unwrap().to_owned()
 }
 
-fn copy_identity(world: &World, name: &str) -> std::path::PathBuf {
-    let to = world.path(name);
+fn copy_identity(agent_node: &AgentNode, name: &str) -> std::path::PathBuf {
+    let to = agent_node.path(name);
     fs::DirBuilder::new().mode(0o700).create(&to).unwrap();
     for file in ["node.pem", "ca.pem"] {
-        fs::copy(world.path("identity").join(file), to.join(file)).unwrap();
+        fs::copy(agent_node.path("identity").join(file), to.join(file)).unwrap();
     }
     to
 }
 
-fn configure(world: &World, server: &TestServer) {
+fn configure(agent_node: &AgentNode, server: &TestServer) {
     let config = format!(
         "[server]\nurl = {:?}\nidentity = {:?}\n[orders]\nenabled = true\nscheduler = \"host\"\n",
         server.url(),
-        world.text("identity")
+        agent_node.text("identity")
     );
-    fs::write(world.path("agent.toml"), world.config(&config)).unwrap();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(&config)).unwrap();
 }
 
 fn link(status: &Value) -> &Value {
@@ -93,8 +93,8 @@ fn in_service(ann: &TestUser, agent: &Agent<'_>) {
 
 #[test]
 fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
-    let world = World::of(2);
-    let (home, identity) = (world.path(""), world.path("identity"));
+    let agent_node = AgentNode::with_gpus(2);
+    let (home, identity) = (agent_node.path(""), agent_node.path("identity"));
     let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &SHORT_LIVED);
     let ann = server.log_in("ann", "admin");
 
@@ -102,21 +102,21 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     assert_eq!(request_with(&server, None), "Unauthenticated: a node certificate is required");
     let short = server.token(&["--pool", "train", "--expires", "1s"]);
     let token = server.token(&["--pool", "train"]);
-    let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
+    let enrolled = server.enrol("gpu-1", &agent_node.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
-    let first = copy_identity(&world, "first");
+    let first = copy_identity(&agent_node, "first");
     let expired = Timestamp::now() + jiff::SignedDuration::from_secs(1);
     until("the short-lived token expires", || Timestamp::now() > expired);
     for (node, token) in [("gpu-2", &token), ("gpu-2", &short)] {
-        let refused = server.enrol(node, &world.text("other"), token);
+        let refused = server.enrol(node, &agent_node.text("other"), token);
         assert_eq!(refused.code, 2);
         assert!(refused.stderr.contains("used up, expired, revoked"), "{}", refused.stderr);
     }
 
     // With a certificate, the node has a session and gets orders, but only for itself.
     assert_eq!(request_with(&server, Some(&first)), "admitted");
-    configure(&world, &server);
-    let agent = world.agent();
+    configure(&agent_node, &server);
+    let agent = agent_node.agent();
     let status = connected(&agent);
     assert_eq!(status["server"]["node"], "gpu-1");
     let end: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
@@ -127,7 +127,7 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     // own expiry.
     until("the certificate is renewed", || certificate(&identity) != certificate(&first));
     assert_eq!(request_with(&server, Some(&first)), "admitted");
-    let second = copy_identity(&world, "second");
+    let second = copy_identity(&agent_node, "second");
     assert_eq!(request_with(&server, Some(&second)), "admitted");
     in_service(&ann, &agent);
     until("the first certificate expires", || Timestamp::now() > end);
@@ -142,19 +142,19 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     server.stop();
     let server = TestServer::start_with(&home, &address, "server-2.log", &SHORT_LIVED[2..]);
     until("the agent has a certificate with the default lifetime", || {
-        let until = world.status().0["server"]["certificate_until"].clone();
+        let until = agent_node.status().0["server"]["certificate_until"].clone();
         let until = until.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         until.is_some_and(|until| until > next + jiff::SignedDuration::from_hours(24))
     });
     connected(&agent);
-    revoke_and_enrol_again(&world, &server, &agent);
-    retire(&world, &server, &agent, &ann);
+    revoke_and_enrol_again(&agent_node, &server, &agent);
+    retire(&agent_node, &server, &agent, &ann);
     agent.stop();
     server.stop();
 }
 
-fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>) {
-    let identity = world.path("identity");
+fn revoke_and_enrol_again(agent_node: &AgentNode, server: &TestServer, agent: &Agent<'_>) {
+    let identity = agent_node.path("identity");
     assert_eq!(server.command(&["revoke", "gpu-1"]).code, 0);
     until("the server ends the session", || {
         server.log().contains("disconnected sessions of revoked certificates")
@@ -168,9 +168,9 @@ fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>)
     let reason = &link(&status)["not-connected"]["why"];
     assert_eq!(reason, "server error: the certificate was revoked");
     // The agent keeps its findings and shows them locally.
-    world.inject(&["xid", "79", "--gpu", "0"]);
+    agent_node.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.lost");
-    let output = world.status_ran(&[]);
+    let output = agent_node.status_ran(&[]);
     for part in
         ["NOT CONNECTED as gpu-1 since ", "the rest is queued", "until the node enrols again"]
     {
@@ -180,7 +180,7 @@ fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>)
 
     // A join token for this node brings it back: no finding is lost or duplicated.
     let token = server.token(&["--pool", "train", "--node", "gpu-1"]);
-    let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
+    let enrolled = server.enrol("gpu-1", &agent_node.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
     until("the finding is reported", || server.has(|event| reports_finding(event, "Xid 79")));
     agent.until(|status| {
@@ -197,12 +197,12 @@ fn revoke_and_enrol_again(world: &World, server: &TestServer, agent: &Agent<'_>)
     let joined = |event: &Event| matches!(event, Event::Enrolled { .. });
     assert_eq!(server.entries().iter().filter(|entry| joined(&entry.event)).count(), 1);
     assert_eq!(
-        request_with(server, Some(&world.path("second"))).split(':').next(),
+        request_with(server, Some(&agent_node.path("second"))).split(':').next(),
         Some("PermissionDenied")
     );
 }
 
-fn retire(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
+fn retire(agent_node: &AgentNode, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let output = ann.run_ok(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
     assert_eq!(output, "gpu-1 is removed from the fleet\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
@@ -210,11 +210,11 @@ fn retire(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser)
     assert!(reason.contains("the node is not part of the fleet: it was retired"), "{reason}");
     let unknown = ann.run(&["fleet", "node", "gpu-1"]);
     assert!(unknown.stderr.contains("`gpu-1` is not a node of the fleet"), "{}", unknown.stderr);
-    let refused = request_with(server, Some(&world.path("identity")));
+    let refused = request_with(server, Some(&agent_node.path("identity")));
     assert!(refused.starts_with("FailedPrecondition: "), "it is not renewed: {refused}");
     // The node returns. Its name is free again, and it reports its open findings.
     let enrolled =
-        server.enrol("gpu-1", &world.text("identity"), &server.token(&["--pool", "train"]));
+        server.enrol("gpu-1", &agent_node.text("identity"), &server.token(&["--pool", "train"]));
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
     connected(agent);
     until("the open findings are reported", || {

@@ -3,6 +3,9 @@
 #![allow(clippy::print_stderr, reason = "prints measured times")]
 
 mod access;
+#[path = "../agent/agent_node.rs"]
+#[allow(dead_code, reason = "the agent's own tests use the rest")]
+mod agent_node;
 #[path = "../support/kill.rs"]
 mod kill;
 mod killed;
@@ -12,9 +15,6 @@ mod reconnect;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../agent/world.rs"]
-#[allow(dead_code, reason = "the agent's own tests use the rest")]
-mod world;
 
 use std::fs;
 
@@ -23,10 +23,10 @@ use farrier_fleet::health::Finding;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 
+use agent_node::AgentNode;
 use server::{TestServer, reports_finding, until};
 use support::run;
 use support::wait::wait_for;
-use world::World;
 
 /// Whether an event reports the finding: as a change of the agent's journal, or in the findings
 /// snapshot of the first session with that journal.
@@ -36,15 +36,15 @@ fn has_finding(event: &Event, detail: &str) -> bool {
         || matches!(event, Event::FindingsSnapshot { open, .. } if is_open(open))
 }
 
-fn open_log(world: &World) -> SqliteLog {
-    SqliteLog::open_to_read(&world.path("server/log")).unwrap()
+fn open_log(agent_node: &AgentNode) -> SqliteLog {
+    SqliteLog::open_to_read(&agent_node.path("server/log")).unwrap()
 }
 
 #[test]
 fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
-    let world = World::of(2);
-    let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server-1.log");
-    let refused = server.enrol("gpu-1", &world.text("identity"), "fjoin_wrong");
+    let agent_node = AgentNode::with_gpus(2);
+    let server = TestServer::start(&agent_node.path(""), "127.0.0.1:0", "server-1.log");
+    let refused = server.enrol("gpu-1", &agent_node.text("identity"), "fjoin_wrong");
     assert_eq!(refused.code, 2);
     assert!(
         refused.stderr.contains("hint: create another with `farrier server token create`"),
@@ -52,21 +52,23 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
         refused.stderr
     );
     let secret = server.token(&["--pool", "train"]);
-    let enrolled = server.enrol("gpu-1", &world.text("identity"), &secret);
+    let enrolled = server.enrol("gpu-1", &agent_node.text("identity"), &secret);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
     let address = server.log_field("address=").unwrap();
-    let section =
-        format!("[server]\nurl = \"https://{address}\"\nidentity = {:?}\n", world.text("identity"));
-    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
-    let checked = run(&["agent", "--check-config", "--config", &world.text("agent.toml")]);
+    let section = format!(
+        "[server]\nurl = \"https://{address}\"\nidentity = {:?}\n",
+        agent_node.text("identity")
+    );
+    fs::write(agent_node.path("agent.toml"), agent_node.config(&section)).unwrap();
+    let checked = run(&["agent", "--check-config", "--config", &agent_node.text("agent.toml")]);
     assert_eq!(checked.code, 0, "{}", checked.stderr);
-    let agent = world.agent().ready();
+    let agent = agent_node.agent().ready();
     until("the node reports its inventory", || {
         server.has(
             |event| matches!(event, Event::InventoryReported { inventory, .. } if inventory.gpus.as_ref().is_some_and(|gpus| gpus.len() == 2)),
         )
     });
-    world.inject(&["xid", "79", "--gpu", "0"]);
+    agent_node.inject(&["xid", "79", "--gpu", "0"]);
     until("the finding is in the server's log", || {
         server.has(|event| reports_finding(event, "Xid 79"))
     });
@@ -86,8 +88,8 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     );
     // After SIGKILL and a restart, the server continues without duplicates.
     server.kill();
-    world.inject(&["xid", "79", "--gpu", "1"]);
-    let server = TestServer::start(&world.path(""), &address, "server-2.log");
+    agent_node.inject(&["xid", "79", "--gpu", "1"]);
+    let server = TestServer::start(&agent_node.path(""), &address, "server-2.log");
     until("both findings are in the log", || {
         server.entries().iter().filter(|entry| reports_finding(&entry.event, "Xid 79")).count() >= 2
     });
@@ -98,10 +100,10 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
         }
     }
     assert!(records.windows(2).all(|pair| pair[0] < pair[1]), "{records:?}");
-    assert!(verify(&open_log(&world)).unwrap().is_ok());
+    assert!(verify(&open_log(&agent_node)).unwrap().is_ok());
     // The token itself is stored nowhere.
     for name in ["server/access", "server/log", "server-1.log", "server-2.log", "log"] {
-        let bytes = fs::read(world.path(name)).unwrap();
+        let bytes = fs::read(agent_node.path(name)).unwrap();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{name}");
     }
     let revoked = server.command(&["revoke", "gpu-1"]);
@@ -113,8 +115,8 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
 
 #[test]
 fn a_server_with_a_full_disk_exits_with_an_error_and_keeps_acknowledged_entries() {
-    let world = World::of(4);
-    let dir = world.text("server");
+    let agent_node = AgentNode::with_gpus(4);
+    let dir = agent_node.text("server");
     // `ulimit -f` counts blocks of 512 bytes; the log reaches the limit after some commits.
     let run = format!(
         "trap '' XFSZ; ulimit -f 160; exec {} server run --dir {dir} --plain train --listen 127.0.0.1:0",
@@ -122,29 +124,29 @@ fn a_server_with_a_full_disk_exits_with_an_error_and_keeps_acknowledged_entries(
     );
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &run]);
-    let mut server = TestServer::spawn(&world.path(""), "full.log", &mut command);
+    let mut server = TestServer::spawn(&agent_node.path(""), "full.log", &mut command);
     let address = server.log_field("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
-    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
-    let agent = world.agent().ready();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(&section)).unwrap();
+    let agent = agent_node.agent().ready();
     let mut turn = 0;
     let explain = || "the server exits when its disk is full".to_owned();
     let status = wait_for(explain, || {
         let (xid, gpu) =
             (["79", "48", "94", "63", "31", "13"][turn % 6], (turn / 6 % 4).to_string());
-        world.inject(&["xid", xid, "--gpu", &gpu]);
+        agent_node.inject(&["xid", xid, "--gpu", &gpu]);
         turn += 1;
-        server.ended()
+        server.exit_status()
     });
     let output = server.log();
     assert_eq!(status.code(), Some(2), "{output}");
     assert!(output.contains("error: the log failed: failed to "), "{output}");
-    assert!(verify(&open_log(&world)).unwrap().is_ok());
+    assert!(verify(&open_log(&agent_node)).unwrap().is_ok());
     let before = server.entries().len();
     let plain = ["--plain", "train"];
-    let server = TestServer::start_with(&world.path(""), &address, "again.log", &plain);
+    let server = TestServer::start_with(&agent_node.path(""), &address, "again.log", &plain);
     // A new finding, whatever was acknowledged before the server exited.
-    world.inject(&["xid", "119", "--gpu", "1"]);
+    agent_node.inject(&["xid", "119", "--gpu", "1"]);
     until("the server continues", || {
         server.entries().len() > before && server.has(|event| has_finding(event, "Xid 79"))
     });

@@ -4,20 +4,21 @@ use std::fs;
 
 use farrier_fleet::fleet::Event;
 
+use crate::agent_node::AgentNode;
 use crate::has_finding;
 use crate::server::{TestServer, until};
-use crate::world::World;
 
 /// The agent's back-off is an hour, so anything that arrives sooner did not wait for it.
 #[test]
 fn a_fatal_finding_ends_the_reconnect_back_off() {
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let plain = ["--plain", "train"];
-    let server = TestServer::start_with(&world.path(""), "127.0.0.1:0", "server-1.log", &plain);
+    let server =
+        TestServer::start_with(&agent_node.path(""), "127.0.0.1:0", "server-1.log", &plain);
     let address = server.log_field("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
-    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
-    let agent = world
+    fs::write(agent_node.path("agent.toml"), agent_node.config(&section)).unwrap();
+    let agent = agent_node
         .agent_with(|command| {
             command.env("FARRIER_TEST_RECONNECT_WAIT_S", "3600");
         })
@@ -28,9 +29,9 @@ fn a_fatal_finding_ends_the_reconnect_back_off() {
     });
     server.kill();
     agent.until(|status| !status["server"]["link"]["not-connected"].is_null());
-    world.inject(&["xid", "79", "--gpu", "0"]);
+    agent_node.inject(&["xid", "79", "--gpu", "0"]);
     agent.until(|status| status["findings"].to_string().contains("Xid 79"));
-    let server = TestServer::start_with(&world.path(""), &address, "server-2.log", &plain);
+    let server = TestServer::start_with(&agent_node.path(""), &address, "server-2.log", &plain);
     until("the finding is in the server's log", || {
         server.has(|event| has_finding(event, "Xid 79"))
     });

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::support::{Ran, run};
+use crate::support::{CommandOutput, run};
 use crate::test_node::TestNode;
 
-fn check(node: &TestNode, more: &[&str]) -> Ran {
+fn check(node: &TestNode, more: &[&str]) -> CommandOutput {
     let (root, nvml) = (node.path().join("root"), node.path().join("lib/libnvidia-ml.so.1"));
     let mut args = vec!["check", "--root", root.to_str().unwrap(), "--on", "2026-11-15"];
     args.extend(["--nvml", nvml.to_str().unwrap()]);
@@ -13,7 +13,7 @@ fn check(node: &TestNode, more: &[&str]) -> Ran {
     run(&args)
 }
 
-fn report(output: &Ran) -> Value {
+fn report(output: &CommandOutput) -> Value {
     serde_json::from_str(&output.stdout)
         .unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr))
 }

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::support::{Ran, run};
+use crate::support::{CommandOutput, run};
 use crate::test_node::TestNode;
 
 /// Simulated CUDA results of healthy GPUs.
 const HEALTHY: &str = r#"[{"name":"NVIDIA H100 80GB HBM3","compute_capability":[9,0],"processors":132,"memory_mib":16,"memory_gb_per_s":3000.0,
 "pcie_gb_per_s":55.0,"peer_gb_per_s":390.0,"peers":1,"tflops":760.0,"launch_us":[3.6,0.6],"has_library":true}]"#;
 
-fn diag(node: &TestNode, more: &[&str]) -> Ran {
+fn diag(node: &TestNode, more: &[&str]) -> CommandOutput {
     let nvml = node.path().join("lib/libnvidia-ml.so.1");
     let (file, history) = (node.path().join("cuda.json"), node.path().join("history"));
     std::fs::write(&file, HEALTHY).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ran, run};
+use crate::support::{CommandOutput, run};
 
 /// Pinned client versions, since the tests check their output.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
@@ -47,7 +47,7 @@ impl TestNode {
     }
 
     /// Injects a fault and expects success.
-    pub(crate) fn inject(&self, args: &[&str]) -> Ran {
+    pub(crate) fn inject(&self, args: &[&str]) -> CommandOutput {
         let dir = self.dir();
         let mut command = vec!["simulate", "inject", &dir];
         command.extend(args);

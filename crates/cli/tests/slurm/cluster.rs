@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::agent_node::{is_root, skipped};
 use crate::support::wait::wait_until;
-use crate::world::{is_root, skipped};
 
 const NODES: u16 = 4;
 /// Daemons that have not exited by then are killed; no test depends on it.

@@ -5,39 +5,39 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::agent_node::AgentNode;
 use crate::cluster::Cluster;
 use crate::orders::{OrdersProcess, hopeless_order, order};
-use crate::world::World;
 
-fn executor(world: &World, cluster: &Cluster) -> OrdersProcess {
+fn executor(agent_node: &AgentNode, cluster: &Cluster) -> OrdersProcess {
     let environment = cluster.environment();
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
     OrdersProcess::start_with(
-        &world.path("agent.toml"),
-        &world.path("orders.log"),
+        &agent_node.path("agent.toml"),
+        &agent_node.path("orders.log"),
         None,
         &environment,
     )
 }
 
-fn boot(world: &World) -> String {
-    let path = world.path("node/root/proc/sys/kernel/random/boot_id");
+fn boot(agent_node: &AgentNode) -> String {
+    let path = agent_node.path("node/root/proc/sys/kernel/random/boot_id");
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
 #[test]
 fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let Some(cluster) = Cluster::start() else { return };
-    let world = World::of(2);
+    let agent_node = AgentNode::with_gpus(2);
     let orders = "[orders]\nscheduler = \"auto\"\nslurm_node = \"node1\"\nsettle_s = 60\n";
-    fs::write(world.path("agent.toml"), world.config(orders)).unwrap();
-    let agent = world.agent().ready();
+    fs::write(agent_node.path("agent.toml"), agent_node.config(orders)).unwrap();
+    let agent = agent_node.agent().ready();
     let job = cluster.start_job("node1", &["--requeue"]);
-    world.inject(&["--gpu", "1", "xid", "79"]);
+    agent_node.inject(&["--gpu", "1", "xid", "79"]);
     agent.until_found("gpu.lost");
 
-    let mut orders = executor(&world, &cluster);
+    let mut orders = executor(&agent_node, &cluster);
     assert_eq!(orders.cordon(), json!("none"));
     let evidence = orders.done(&order(1, json!("cordon"), None));
     assert!(evidence.starts_with("cordoned (Slurm): "), "{evidence}");
@@ -49,8 +49,8 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
         "{node}"
     );
     assert_eq!(orders.cordon(), json!("by-farrier"));
-    let before = boot(&world);
-    let reason = orders.not_done(&order(2, json!("reboot"), Some(&before)));
+    let before = boot(&agent_node);
+    let reason = orders.fails(&order(2, json!("reboot"), Some(&before)));
     assert!(
         reason.contains(&format!("the node is not drained: job {job} (job.sh) of root, running")),
         "{reason}"
@@ -62,15 +62,15 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
     let requeued = cluster.job(&job);
     assert!(requeued.contains("Restarts=1") && !requeued.contains("NodeList=node1"), "{requeued}");
 
-    orders.say(&json!({ "order": order(4, json!("reboot"), Some(&before)) }));
-    while orders.hear().is_some() {}
-    assert!(orders.ended().success());
+    orders.send(&json!({ "order": order(4, json!("reboot"), Some(&before)) }));
+    while orders.next_line().is_some() {}
+    assert!(orders.wait_for_exit().success());
     agent.kill();
-    let agent = world.agent();
-    let mut orders = executor(&world, &cluster);
+    let agent = agent_node.agent();
+    let mut orders = executor(&agent_node, &cluster);
     orders.done(&order(5, json!({ "verify": { "level": "v0" } }), None));
     orders.done(&order(6, json!({ "verify": { "level": "v1" } }), None));
-    orders.done(&order(7, json!("uncordon"), Some(&boot(&world))));
+    orders.done(&order(7, json!("uncordon"), Some(&boot(&agent_node))));
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
     agent.stop();
@@ -79,11 +79,11 @@ fn a_node_with_a_lost_gpu_is_drained_repaired_and_resumed() {
 #[test]
 fn nodes_drained_by_others_stay_drained() {
     let Some(cluster) = Cluster::start() else { return };
-    let world = World::of(1);
+    let agent_node = AgentNode::with_gpus(1);
     let configured = |node: &str| {
         let orders = format!("[orders]\nscheduler = \"slurm\"\nslurm_node = \"{node}\"\n");
-        fs::write(world.path("agent.toml"), world.config(&orders)).unwrap();
-        executor(&world, &cluster)
+        fs::write(agent_node.path("agent.toml"), agent_node.config(&orders)).unwrap();
+        executor(&agent_node, &cluster)
     };
     // Drained by another owner: farrier neither overwrites the reason nor resumes the node.
     cluster.drain("node2", "bad disk");
@@ -91,30 +91,30 @@ fn nodes_drained_by_others_stay_drained() {
     let external = json!({ "external": { "owner": "root", "reason": "bad disk" } });
     assert_eq!(orders.cordon(), external);
     for (generation, kind) in [(1, "cordon"), (2, "uncordon")] {
-        let reason = orders.not_done(&order(generation, json!(kind), None));
+        let reason = orders.fails(&order(generation, json!(kind), None));
         assert_eq!(
             reason,
             "cordoned by root (Slurm); farrier does not remove an external cordon: bad disk"
         );
     }
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
-    assert!(orders.ended().success());
+    assert!(orders.wait_for_exit().success());
 
     // A cordon by farrier, until a person replaces its reason.
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
     cluster.drain("node3", "farrier: and the disk, do not resume");
-    let reason = orders.not_done(&order(4, json!("uncordon"), None));
+    let reason = orders.fails(&order(4, json!("uncordon"), None));
     assert!(reason.contains("do not resume"), "{reason}");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("do not resume"), "{node}");
 
     // A job that cannot be requeued is named, and left alone.
     let job = cluster.start_job("node4", &["--no-requeue", "--nodelist=node4"]);
-    assert!(orders.ended().success());
+    assert!(orders.wait_for_exit().success());
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
-    let reason = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
+    let reason = orders.fails(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
     assert!(
         reason.contains(&format!("job {job} (job.sh) of root, running (requeue failed: ")),
         "{reason}"
@@ -122,9 +122,9 @@ fn nodes_drained_by_others_stay_drained() {
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
     // If Slurm does not know the node, or does not respond, the cordon state is unknown.
-    assert!(orders.ended().success());
+    assert!(orders.wait_for_exit().success());
     let mut orders = configured("node9");
     assert_eq!(orders.cordon(), json!("unknown"));
-    let reason = orders.not_done(&hopeless_order(7, json!("cordon"), None));
+    let reason = orders.fails(&hopeless_order(7, json!("cordon"), None));
     assert!(reason.contains("not found"), "{reason}");
 }

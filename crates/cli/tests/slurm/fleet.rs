@@ -5,23 +5,23 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::agent_node::{Agent, AgentNode};
 use crate::cluster::Cluster;
 use crate::server::{TestServer, TestUser, until};
 use crate::support::run;
 use crate::support::wait::wait_for;
-use crate::world::{Agent, World};
 
 /// A Slurm node with an enrolled agent that executes orders.
 struct SlurmNode {
     name: &'static str,
-    world: World,
+    agent_node: AgentNode,
 }
 
 impl SlurmNode {
     fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
         // A seed per node, so that GPUs differ.
-        let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
-        let identity = world.text("identity");
+        let agent_node = AgentNode::with(&["--gpus", "2", "--seed", &name[4..]]);
+        let identity = agent_node.text("identity");
         let enrolled = server.enrol(name, &identity, &server.token(&["--pool", pool]));
         assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
         let config = format!(
@@ -29,24 +29,24 @@ impl SlurmNode {
              slurm_node = {name:?}\nsettle_s = 60\n",
             server.url(),
         );
-        fs::write(world.path("agent.toml"), world.config(&config)).unwrap();
-        Self { name, world }
+        fs::write(agent_node.path("agent.toml"), agent_node.config(&config)).unwrap();
+        Self { name, agent_node }
     }
 
     fn agent(&self, cluster: &Cluster) -> Agent<'_> {
-        self.world.agent_with(|command| {
+        self.agent_node.agent_with(|command| {
             command.envs(cluster.environment());
         })
     }
 
     fn lose_gpu(&self) {
-        self.world.inject(&["--gpu", "1", "xid", "79"]);
+        self.agent_node.inject(&["--gpu", "1", "xid", "79"]);
     }
 
     /// Waits until the node is in this phase; returns its details.
     fn until(&self, ann: &TestUser, phase: &str) -> Value {
         let explain = || {
-            let log = fs::read_to_string(self.world.path("log")).unwrap();
+            let log = fs::read_to_string(self.agent_node.path("log")).unwrap();
             format!("{} is not {phase}: {:#}\n{log}", self.name, ann.node(self.name))
         };
         wait_for(explain, || Some(ann.node(self.name)).filter(|node| node["phase"] == phase))
@@ -55,7 +55,7 @@ impl SlurmNode {
 
 /// A disruption budget that allows all of these few nodes out, a short drain timeout, and no
 /// autonomous repairs in pool `lab`.
-fn policy(ann: &TestUser, folder: &World) {
+fn policy(ann: &TestUser, folder: &AgentNode) {
     let mut policy: Value =
         serde_json::from_str(&ann.run_ok(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
@@ -72,7 +72,7 @@ fn policy(ann: &TestUser, folder: &World) {
 #[test]
 fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     let Some(cluster) = Cluster::start() else { return };
-    let home = World::of(1);
+    let home = AgentNode::with_gpus(1);
     let interval = ["--heartbeat-interval", "1"];
     let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &interval);
     policy(&server.log_in("ann", "admin"), &home);
@@ -109,7 +109,7 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     until("node2 reports its finding", || findings("node2") >= Some(1));
 
     // The drained node is rebooted, which ends its agent; a service manager would restart it.
-    assert!(first.ended().success());
+    assert!(first.wait_for_exit().success());
     first = node1.agent(&cluster);
 
     // Farrier drained node3, but the policy leaves its repair to people. An administrator replaces
@@ -126,7 +126,7 @@ fn the_server_repairs_and_resumes_its_nodes_and_leaves_external_drains() {
     for (slurm_node, agent) in [(node2, second), (node3, third)] {
         // A manual reboot, which also ends the agent.
         agent.kill();
-        slurm_node.world.inject(&["reboot"]);
+        slurm_node.agent_node.inject(&["reboot"]);
     }
     let (second, third) = (node2.agent(&cluster), node3.agent(&cluster));
     let output = bob.run_ok(&["fleet", "repaired", "node3", "--repair", "the riser was reseated"]);

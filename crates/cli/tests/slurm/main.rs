@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints why")]
 
+#[expect(dead_code, reason = "the agent tests use all of it")]
+#[path = "../agent/agent_node.rs"]
+mod agent_node;
 #[path = "../support/kill.rs"]
 mod kill;
 #[expect(dead_code, reason = "the order tests use all of it")]
@@ -13,9 +16,6 @@ mod orders;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
-#[expect(dead_code, reason = "the agent tests use all of it")]
-#[path = "../agent/world.rs"]
-mod world;
 
 mod cluster;
 mod drain;

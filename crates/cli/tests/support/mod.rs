@@ -21,13 +21,13 @@ pub(crate) fn farrier(args: &[&str]) -> Command {
 }
 
 /// Output and exit code of a command.
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -38,6 +38,6 @@ impl From<Output> for Ran {
 }
 
 /// Runs the binary to completion.
-pub(crate) fn run(args: &[&str]) -> Ran {
+pub(crate) fn run(args: &[&str]) -> CommandOutput {
     farrier(args).output().unwrap().into()
 }

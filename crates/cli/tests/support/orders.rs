@@ -79,14 +79,14 @@ impl OrdersProcess {
     }
 
     /// Sends a line. The process may already have died of an earlier one.
-    pub(crate) fn say(&mut self, line: &Value) {
+    pub(crate) fn send(&mut self, line: &Value) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 
     /// The next line. `None` if the process has ended.
-    pub(crate) fn hear(&self) -> Option<Value> {
+    pub(crate) fn next_line(&self) -> Option<Value> {
         match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => Some(line),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
@@ -97,10 +97,10 @@ impl OrdersProcess {
     }
 
     /// Sends an order and returns its final status.
-    pub(crate) fn carry(&mut self, order: &Value) -> Value {
-        self.say(&json!({ "order": order }));
+    pub(crate) fn run_order(&mut self, order: &Value) -> Value {
+        self.send(&json!({ "order": order }));
         loop {
-            let line = self.hear().expect("the process has ended");
+            let line = self.next_line().expect("the process has ended");
             let update = &line["order-status"];
             if update["generation"] == order["generation"] && update["answer"] != "accepted" {
                 return update["answer"].clone();
@@ -110,23 +110,23 @@ impl OrdersProcess {
 
     /// Sends an order that must succeed and returns the evidence.
     pub(crate) fn done(&mut self, order: &Value) -> String {
-        let status = self.carry(order);
+        let status = self.run_order(order);
         let evidence = status["done"]["evidence"].as_str();
         evidence.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// Sends an order that must fail or be refused and returns the reason.
-    pub(crate) fn not_done(&mut self, order: &Value) -> String {
-        let status = self.carry(order);
+    pub(crate) fn fails(&mut self, order: &Value) -> String {
+        let status = self.run_order(order);
         let reason = status["failed"]["reason"].as_str().or(status["refused"]["reason"].as_str());
         reason.unwrap_or_else(|| panic!("{order:#}: {status}")).to_owned()
     }
 
     /// The node's cordon state.
     pub(crate) fn cordon(&mut self) -> Value {
-        self.say(&json!({ "cordon": {} }));
+        self.send(&json!({ "cordon": {} }));
         loop {
-            let line = self.hear().expect("the process has ended");
+            let line = self.next_line().expect("the process has ended");
             if let Some(cordon) = line.get("cordon") {
                 return cordon.clone();
             }
@@ -134,7 +134,7 @@ impl OrdersProcess {
     }
 
     /// Closes the input and waits for the process to exit.
-    pub(crate) fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
         self.input = None;
         self.child.wait().unwrap()
     }

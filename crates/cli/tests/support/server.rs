@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::kill::kill;
 use crate::support::wait::{wait_for, wait_until};
-use crate::support::{Ran, farrier, run};
+use crate::support::{CommandOutput, farrier, run};
 
 /// A running server, killed when the test ends.
 pub(crate) struct TestServer {
@@ -46,7 +46,7 @@ impl TestServer {
         let mut server = Self { child, folder: folder.to_owned(), log };
         until("the server accepts connections", || {
             // On a restart at the same address, another connection may briefly occupy the port.
-            if server.ended().is_some() && server.log().contains("failed to listen") {
+            if server.exit_status().is_some() && server.log().contains("failed to listen") {
                 server.child = command.spawn().unwrap();
             }
             server.log_field("fingerprint=").is_some()
@@ -74,7 +74,7 @@ impl TestServer {
     }
 
     /// Runs a `farrier server` command on this server's folder.
-    pub(crate) fn command(&self, args: &[&str]) -> Ran {
+    pub(crate) fn command(&self, args: &[&str]) -> CommandOutput {
         let dir = self.dir();
         run(&[&["server"], args, &["--dir", &dir]].concat())
     }
@@ -92,7 +92,7 @@ impl TestServer {
     }
 
     /// Enrols a node with `farrier agent enrol`.
-    pub(crate) fn enrol(&self, node: &str, identity: &str, token: &str) -> Ran {
+    pub(crate) fn enrol(&self, node: &str, identity: &str, token: &str) -> CommandOutput {
         let (url, fingerprint) = (self.url(), self.fingerprint());
         let args = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
         run(&[&args[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
@@ -131,7 +131,7 @@ impl TestServer {
     }
 
     /// Exit status, if the server has exited.
-    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+    pub(crate) fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
@@ -155,7 +155,7 @@ pub(crate) struct TestUser {
 }
 
 impl TestUser {
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         self.command(args).output().unwrap().into()
     }
 

@@ -52,7 +52,7 @@ fn fleet_pages_and_a_server_outage() {
     fleet.start("server");
     terminal.until("the server answers again", |text| !text.contains("no answer for"));
     terminal.keys("q");
-    assert!(terminal.ended().success());
+    assert!(terminal.wait_for_exit().success());
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn keys_sort_filter_open_freeze_and_quit() {
     let probes = terminal.children();
     assert_eq!(probes.len(), 1, "one child queries NVML");
     terminal.keys("q");
-    assert!(terminal.ended().success());
+    assert!(terminal.wait_for_exit().success());
     // It exits with its parent; init may reap it later, so a zombie counts as gone.
     let is_running = |probe: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
@@ -109,11 +109,11 @@ fn signals_restore_the_terminal() {
     for signal in ["-TERM", "-INT", "-HUP", "-QUIT"] {
         let terminal = top(&node);
         kill(signal, &terminal.pid().to_string());
-        assert!(terminal.ended().success(), "{signal}");
+        assert!(terminal.wait_for_exit().success(), "{signal}");
     }
     let mut terminal = top(&node);
     terminal.keys("\x03");
-    assert!(terminal.ended().success(), "Ctrl-C");
+    assert!(terminal.wait_for_exit().success(), "Ctrl-C");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn ctrl_z_suspends_and_restores_the_terminal() {
     node.inject(&["power", "444", "--gpu", "0"]);
     terminal.until_shown("444/700W");
     terminal.keys("q");
-    assert!(terminal.ended().success());
+    assert!(terminal.wait_for_exit().success());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn lost_gpus_and_nvml_hangs_are_shown() {
         assert!(text.contains("try: "), "{text}");
     }
     kill("-TERM", &terminal.pid().to_string());
-    assert!(terminal.ended().success(), "a hung driver does not hang the view");
+    assert!(terminal.wait_for_exit().success(), "a hung driver does not hang the view");
 }
 
 #[test]

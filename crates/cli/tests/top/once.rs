@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::simulated_node::{SimulatedNode, borrowed};
 use crate::support::wait::wait_for;
-use crate::support::{Ran, farrier, run};
+use crate::support::{CommandOutput, farrier, run};
 use crate::terminal::Terminal;
 
-fn once(node: &SimulatedNode, more: &[&str]) -> Ran {
+fn once(node: &SimulatedNode, more: &[&str]) -> CommandOutput {
     let args = node.args(&[&["--once", "--interval", "0.2"], more].concat());
     run(&borrowed(&args))
 }

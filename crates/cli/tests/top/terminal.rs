@@ -222,7 +222,7 @@ impl Terminal {
     }
 
     /// Waits for the exit; checks that the terminal is restored.
-    pub(crate) fn ended(mut self) -> ExitStatus {
+    pub(crate) fn wait_for_exit(mut self) -> ExitStatus {
         let screen = Arc::clone(&self.screen);
         let explain = || format!("the process exits:\n{}", screen.lock().unwrap().text());
         let status = wait_for(explain, || self.child.try_wait().unwrap());

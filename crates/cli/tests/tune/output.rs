@@ -1,9 +1,9 @@
 //! Output at 80 columns.
 
 use crate::simulated_node::SimulatedNode;
-use crate::support::{Ran, farrier};
+use crate::support::{CommandOutput, farrier};
 
-fn narrow(args: &[&str]) -> Ran {
+fn narrow(args: &[&str]) -> CommandOutput {
     farrier(args).env("COLUMNS", "80").output().unwrap().into()
 }
 
@@ -66,6 +66,6 @@ fn a_warning_is_printed_once() {
     std::os::unix::fs::symlink(&facts, &facts).unwrap();
     let root = folder.path().to_str().unwrap();
     let mut command = farrier(&["tune", "plan", "training", "--root", root]);
-    let output: Ran = command.env("FARRIER_FACTS_DIR", &facts).output().unwrap().into();
+    let output: CommandOutput = command.env("FARRIER_FACTS_DIR", &facts).output().unwrap().into();
     assert_eq!(output.stderr.matches("failed to list fact sets").count(), 1, "{}", output.stderr);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::support::{Ran, farrier, run};
+use crate::support::{CommandOutput, farrier, run};
 
 pub(crate) struct SimulatedNode {
     folder: tempfile::TempDir,
@@ -112,12 +112,12 @@ impl SimulatedNode {
     }
 
     /// Runs `farrier tune` on the node.
-    pub(crate) fn tune(&self, args: &[&str]) -> Ran {
+    pub(crate) fn tune(&self, args: &[&str]) -> CommandOutput {
         self.tune_with_failpoint(args, "")
     }
 
     /// Runs `farrier tune` with a failpoint.
-    pub(crate) fn tune_with_failpoint(&self, args: &[&str], crash: &str) -> Ran {
+    pub(crate) fn tune_with_failpoint(&self, args: &[&str], crash: &str) -> CommandOutput {
         let root = self.text("node/root");
         let library = self.text("node/lib/libnvidia-ml.so.1");
         let state = self.text("state");

@@ -16,10 +16,10 @@ mod report;
 mod setting;
 
 pub use control::{Content, FileContent, GpuControl, Target, Value};
-pub use plan::{Change, Need, Options, Standing, Step, Subject, plan};
+pub use plan::{Change, Need, Options, Step, StepStatus, Subject, plan};
 pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
 pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
-pub use report::{Applied, ApplyReport, Given, Outcome, REPORT_VERSION};
+pub use report::{Applied, ApplyReport, Outcome, REPORT_VERSION, RevertOutcome};
 pub use setting::{
     CLOCKS_LOCKED, ClockTarget, DesiredValue, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE,
     MEMLOCK_FILE, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError, SettingKind,

@@ -90,7 +90,7 @@ impl ApplyReport {
 /// Outcome of reverting one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Given {
+pub enum RevertOutcome {
     /// The previous value was restored.
     Back,
     /// The previous value was already there: the change was never applied, or was already reverted.
@@ -111,7 +111,7 @@ pub enum Given {
     NotDone(String),
 }
 
-impl Given {
+impl RevertOutcome {
     /// Whether nothing is left to revert.
     pub fn is_back(&self) -> bool {
         matches!(self, Self::Back | Self::Already | Self::Waits(_) | Self::Forgotten)

@@ -176,7 +176,7 @@ fn clocks_must_be_listed_by_the_gpu() {
     let clocks = |want: &str| first("gpu.application-clocks", want, &readings);
     let value = clocks("default").change.unwrap().value;
     assert_eq!(value, Value::Clocks { memory_mhz: 2619, graphics_mhz: 1980 });
-    assert_eq!(clocks("1500 MHz").standing, Standing::AsWanted);
+    assert_eq!(clocks("1500 MHz").standing, StepStatus::AsWanted);
     let refused = clocks("1970 MHz").standing;
     assert_eq!(refused.words(), "the card takes 345 to 1980 MHz in steps, 1965 MHz among them");
 }
@@ -185,13 +185,13 @@ fn clocks_must_be_listed_by_the_gpu() {
 fn changes_pending_a_reset_are_marked() {
     let mut readings = readings();
     let step = first("gpu.ecc", "on", &readings);
-    assert_eq!(step.standing, Standing::Change(vec![Need::Reset]));
+    assert_eq!(step.standing, StepStatus::Change(vec![Need::Reset]));
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
         gpus[0].ecc = Reading::Value(Setting { current: false, pending: true });
         gpus[1].ecc = Reading::Absent;
     }
     let steps = plan_steps(&profile_with("gpu.ecc", "on"), &readings);
-    assert_eq!(steps[0].standing, Standing::Waits(vec![Need::Reset]));
+    assert_eq!(steps[0].standing, StepStatus::Waits(vec![Need::Reset]));
     assert_eq!(steps[0].current.as_deref(), Some("off, on after a reset"));
     assert_eq!(steps[1].standing.words(), "the card does not have it");
     assert!(!steps[0].standing.is_fine() && steps[1].standing.is_fine());
@@ -227,7 +227,7 @@ fn mig_restricts_changes() {
     let other = words("gpu.mig-layout", "7g.80gb");
     assert!(other.0 == "by hand" && other.1.contains("nvidia-smi mig"), "{other:?}");
     let steps = plan_steps(&profile_with("gpu.mig-layout", "7g.80gb"), &readings);
-    assert_eq!(steps[1].standing, Standing::DoesNotApply("MIG is off".to_owned()));
+    assert_eq!(steps[1].standing, StepStatus::DoesNotApply("MIG is off".to_owned()));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn persistence_prefers_the_daemon() {
     // A static unit only has to run.
     let state = |running| ServiceState { enabled: false, running, is_static: true };
     readings.persistenced = Reading::Value(state(true));
-    assert_eq!(first("gpu.persistence", "on", &readings).standing, Standing::AsWanted);
+    assert_eq!(first("gpu.persistence", "on", &readings).standing, StepStatus::AsWanted);
     readings.persistenced = Reading::Value(state(false));
     let change = first("gpu.persistence", "on", &readings).change.unwrap();
     assert_eq!(change.value, Value::Service { enabled: false, running: true });
@@ -270,17 +270,17 @@ fn persistence_prefers_the_daemon() {
 fn changes_lost_without_persistence_are_marked() {
     let mut readings = readings();
     let needs = |readings: &Readings| first("gpu.power-limit", "max", readings).standing;
-    assert_eq!(needs(&readings), Standing::Change(vec![Need::Persistence]));
+    assert_eq!(needs(&readings), StepStatus::Change(vec![Need::Persistence]));
     let mut both = profile_with("gpu.power-limit", "max");
     both.setting.extend(profile_with("gpu.persistence", "on").setting);
     let steps = plan_steps(&both, &readings);
     let power = steps.iter().find(|step| step.setting == "gpu.power-limit").unwrap();
-    assert_eq!(power.standing, Standing::Change(vec![Need::EveryBoot]));
+    assert_eq!(power.standing, StepStatus::Change(vec![Need::EveryBoot]));
     assert!(steps[0].setting == "gpu.persistence", "persistence comes first");
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
         gpus[0].persistence = Reading::Value(true);
     }
-    assert_eq!(needs(&readings), Standing::Change(vec![Need::EveryBoot]));
+    assert_eq!(needs(&readings), StepStatus::Change(vec![Need::EveryBoot]));
 }
 
 #[test]
@@ -324,14 +324,14 @@ fn memory_mode_requires_a_coherent_gpu() {
     let path = SettingKind::from_name(name).unwrap().file().unwrap();
     readings.files.insert(path.clone(), Reading::Value(Value::NoFile));
     let step = first(name, "driver", &readings);
-    assert_eq!(step.standing, Standing::Change(vec![Need::ModuleReload]));
+    assert_eq!(step.standing, StepStatus::Change(vec![Need::ModuleReload]));
     let written = step.change.unwrap().value;
     readings.files.insert(path, Reading::Value(written));
     let step = first(name, "driver", &readings);
-    assert_eq!(step.standing, Standing::Waits(vec![Need::ModuleReload]));
+    assert_eq!(step.standing, StepStatus::Waits(vec![Need::ModuleReload]));
     parameters.insert("CoherentGPUMemoryMode".to_owned(), "driver".to_owned());
     readings.module_parameters = Reading::Value(parameters);
-    assert_eq!(first(name, "driver", &readings).standing, Standing::AsWanted);
+    assert_eq!(first(name, "driver", &readings).standing, StepStatus::AsWanted);
 }
 
 #[test]
@@ -454,7 +454,7 @@ proptest! {
                 Some(Value::Number(limit)) => {
                     prop_assert!((power.min_mw..=power.max_mw).contains(&limit), "{want}: {limit}");
                 }
-                None => prop_assert!(step.standing == Standing::AsWanted || want.ends_with('W')),
+                None => prop_assert!(step.standing == StepStatus::AsWanted || want.ends_with('W')),
                 other => prop_assert!(false, "{other:?}"),
             }
         }

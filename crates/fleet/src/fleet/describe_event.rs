@@ -198,7 +198,7 @@ fn describe_change(change: &Change) -> String {
 
 /// Code, subject and first sentence. The remedy is in the finding.
 fn describe_finding(finding: &Finding) -> String {
-    format!("{}: {}", FaultKey::of(finding), first_sentence(&finding.text))
+    format!("{}: {}", FaultKey::from_finding(finding), first_sentence(&finding.text))
 }
 
 fn describe_request(request: &OperatorRequest) -> String {

@@ -4,12 +4,12 @@ use super::policy::{Policy, PoolPolicy};
 use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{at}: {what}")]
+#[error("{at}: {expected}")]
 pub struct PolicyError {
     /// The field, such as `pools.train.heartbeat_timeout_s`.
     pub at: String,
     /// The expected and the actual value.
-    pub what: String,
+    pub expected: String,
 }
 
 /// One year: the upper bound of every duration.
@@ -101,8 +101,8 @@ fn service(at: &str, unit: &str) -> Result<(), PolicyError> {
     ensure(is_unit, at, || "expected the name of a unit, such as `x.service`".to_owned())
 }
 
-fn ensure(is_valid: bool, at: &str, what: impl FnOnce() -> String) -> Result<(), PolicyError> {
-    if is_valid { Ok(()) } else { Err(PolicyError { at: at.to_owned(), what: what() }) }
+fn ensure(is_valid: bool, at: &str, expected: impl FnOnce() -> String) -> Result<(), PolicyError> {
+    if is_valid { Ok(()) } else { Err(PolicyError { at: at.to_owned(), expected: expected() }) }
 }
 
 #[cfg(test)]

@@ -27,19 +27,19 @@ pub struct Divergence {
 
 impl Replay {
     /// Starts from a state, such as the one an archive ends with.
-    pub fn on(state: FleetState) -> Self {
+    pub fn from_state(state: FleetState) -> Self {
         Self { state, batch: Vec::new(), not_rederived: 0 }
     }
 
     /// The state after all entries so far.
-    pub fn settled(&mut self) -> Result<&FleetState, Box<Divergence>> {
+    pub fn state(&mut self) -> Result<&FleetState, Box<Divergence>> {
         self.check_batch()?;
         Ok(&self.state)
     }
 
     /// Continues from another state: the base snapshot of the next log.
     #[must_use]
-    pub fn go_on_from(self, state: FleetState) -> Self {
+    pub fn continue_from(self, state: FleetState) -> Self {
         Self { state, ..self }
     }
 
@@ -50,7 +50,7 @@ impl Replay {
     }
 
     /// Applies the next entry. Decisions are compared once their batch is complete.
-    pub fn take(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
+    pub fn apply(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
         let starts_batch = self.batch.first().is_some_and(|first| first.batch != entry.batch);
         if starts_batch {
             self.check_batch()?;

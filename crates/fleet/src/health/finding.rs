@@ -29,8 +29,8 @@ pub struct Finding {
     pub severity: Severity,
     /// Severity before a configuration override; `None` if there is none. Checkpoint requests use
     /// it, because the override only sets what the operator wants alerts for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own_severity: Option<Severity>,
+    #[serde(rename = "own_severity", default, skip_serializing_if = "Option::is_none")]
+    pub default_severity: Option<Severity>,
     /// Meaning of the finding.
     pub text: String,
     pub action: Action,
@@ -56,7 +56,8 @@ pub struct Finding {
     /// How often it happened, or was detected again.
     pub count: u64,
     /// What would clear it.
-    pub clears: String,
+    #[serde(rename = "clears")]
+    pub clears_when: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<Cleared>,
 }
@@ -69,9 +70,9 @@ impl Finding {
     /// Estimates its size in the log, which is JSON: its texts plus a fixed part. Few findings are
     /// larger.
     pub fn estimated_bytes(&self) -> usize {
-        let texts = [&self.code, &self.detail, &self.text, &self.clears];
-        let why = self.cleared.as_ref().map(|cleared| &cleared.why);
-        let texts = texts.into_iter().chain(&self.remedy).chain(why);
+        let texts = [&self.code, &self.detail, &self.text, &self.clears_when];
+        let reason = self.cleared.as_ref().map(|cleared| &cleared.reason);
+        let texts = texts.into_iter().chain(&self.remedy).chain(reason);
         let texts: usize = texts.map(|text| json_bytes(text)).sum();
         let evidence: usize = self.evidence.iter().map(Evidence::estimated_bytes).sum();
         texts + evidence + FINDING_BYTES
@@ -189,7 +190,8 @@ impl Evidence {
 #[serde(deny_unknown_fields)]
 pub struct Cleared {
     pub at: Timestamp,
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// A change of a finding, with its new content.

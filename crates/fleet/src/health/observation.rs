@@ -32,12 +32,12 @@ const UNKNOWN_UUID_PREFIX: &str = "unknown, GPU ";
 impl GpuUuid {
     /// Placeholder UUID of a GPU that never answered. Only its index is known, and only while
     /// indices stay the same.
-    pub fn nameless(index: u32) -> Self {
+    pub fn placeholder(index: u32) -> Self {
         Self(format!("{UNKNOWN_UUID_PREFIX}{index}"))
     }
 
     /// `true` if it is a placeholder for an unknown UUID.
-    pub fn is_nameless(&self) -> bool {
+    pub fn is_placeholder(&self) -> bool {
         self.0.starts_with(UNKNOWN_UUID_PREFIX)
     }
 }
@@ -201,7 +201,7 @@ pub struct GpuIdentity {
 
 impl GpuIdentity {
     /// `true` if it has this PCI address, with or without the function.
-    pub fn stands_at(&self, address: &str) -> bool {
+    pub fn has_pci_address(&self, address: &str) -> bool {
         let without_function =
             |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
         self.pci.as_deref().is_some_and(|pci| without_function(pci) == without_function(address))

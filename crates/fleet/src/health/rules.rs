@@ -146,7 +146,7 @@ impl Rules {
 
     /// The rule that a configuration names, by its code or by that of one of its events, such as
     /// `gpu.xid.95`.
-    pub fn meant(&self, code: &str) -> Option<&Rule> {
+    pub fn resolve(&self, code: &str) -> Option<&Rule> {
         self.get(code).or_else(|| self.resolve_event(code).map(|(index, _)| self.at(index)))
     }
 

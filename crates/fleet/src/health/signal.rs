@@ -102,15 +102,15 @@ signals! {
     /// Throttle reasons, as NVML's bit mask.
     GpuClockReasons = "gpu.clock_reasons", Gpu, Mask;
     /// Time throttled by the power limit.
-    GpuHeldPowerCap = "gpu.held_power_cap_s", Gpu, Counter;
+    GpuThrottlePowerCap = "gpu.throttle_power_cap_s", Gpu, Counter;
     /// Time throttled by the hardware's thermal protection.
-    GpuHeldHwThermal = "gpu.held_hw_thermal_s", Gpu, Counter;
+    GpuThrottleHwThermal = "gpu.throttle_hw_thermal_s", Gpu, Counter;
     /// Time throttled by the driver because of heat.
-    GpuHeldSwThermal = "gpu.held_sw_thermal_s", Gpu, Counter;
+    GpuThrottleSwThermal = "gpu.throttle_sw_thermal_s", Gpu, Counter;
     /// Time throttled by the server's power brake.
-    GpuHeldPowerBrake = "gpu.held_power_brake_s", Gpu, Counter;
+    GpuThrottlePowerBrake = "gpu.throttle_power_brake_s", Gpu, Counter;
     /// Time throttled by a slower GPU of the same sync boost group.
-    GpuHeldSyncBoost = "gpu.held_sync_boost_s", Gpu, Counter;
+    GpuThrottleSyncBoost = "gpu.throttle_sync_boost_s", Gpu, Counter;
 
     // Activity.
     /// Share of time in which a kernel ran.
@@ -362,11 +362,22 @@ impl fmt::Display for Signal {
     }
 }
 
+/// Names in journals and logs of earlier versions.
+const LEGACY_NAMES: [(&str, Signal); 5] = [
+    ("gpu.held_power_cap_s", Signal::GpuThrottlePowerCap),
+    ("gpu.held_hw_thermal_s", Signal::GpuThrottleHwThermal),
+    ("gpu.held_sw_thermal_s", Signal::GpuThrottleSwThermal),
+    ("gpu.held_power_brake_s", Signal::GpuThrottlePowerBrake),
+    ("gpu.held_sync_boost_s", Signal::GpuThrottleSyncBoost),
+];
+
 impl FromStr for Signal {
     type Err = UnknownSignal;
 
     fn from_str(name: &str) -> Result<Self, UnknownSignal> {
-        let signal = Self::ALL.iter().copied().find(|signal| signal.name() == name);
+        let current = Self::ALL.iter().copied().find(|signal| signal.name() == name);
+        let legacy = || LEGACY_NAMES.iter().find(|(legacy, _)| *legacy == name);
+        let signal = current.or_else(|| legacy().map(|(_, signal)| *signal));
         signal.ok_or_else(|| UnknownSignal { name: name.to_owned() })
     }
 }
@@ -397,5 +408,12 @@ mod tests {
             assert!(signal.meaning().ends_with('.'), "{signal}");
         }
         assert!("gpu.nonsense".parse::<Signal>().is_err());
+    }
+    #[test]
+    fn legacy_names_parse_as_the_current_signals() {
+        for (legacy, signal) in LEGACY_NAMES {
+            assert_eq!(legacy.parse(), Ok(signal));
+            assert_eq!(legacy.replace("gpu.held_", "gpu.throttle_"), signal.name());
+        }
     }
 }

@@ -562,7 +562,7 @@ fn a_replay_detects_a_decision_that_its_inputs_do_not_explain() {
         {
             *to = NodePhase::Repairing;
         }
-        if let Err(divergence) = replay.take(entry) {
+        if let Err(divergence) = replay.apply(entry) {
             found = Some(divergence);
             break;
         }

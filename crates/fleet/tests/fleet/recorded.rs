@@ -73,7 +73,7 @@ fn node_events() -> Vec<Event> {
 fn findings() -> Vec<Event> {
     let open = finding(7, Severity::Fatal, Action::ResetGpu, "gpu.xid", start());
     let mut closed = open.clone();
-    closed.cleared = Some(Cleared { at: start(), why: "a reset".to_owned() });
+    closed.cleared = Some(Cleared { at: start(), reason: "a reset".to_owned() });
     let record = Record { journal: "j1".to_owned(), number: 3 };
     let changes =
         vec![Change::Opened(open.clone()), Change::Updated(open.clone()), Change::Cleared(closed)];

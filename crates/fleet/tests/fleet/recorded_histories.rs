@@ -16,7 +16,7 @@ pub(crate) const HISTORIES: [&str; 3] = [
 #[test]
 fn histories_of_format_1_are_folded() {
     for history in HISTORIES {
-        let mut replay = Replay::on(FleetState::default());
+        let mut replay = Replay::from_state(FleetState::default());
         let (mut folded, mut quarantines) = (FleetState::default(), 0);
         for line in history.lines() {
             let entry = Entry::decode(line.as_bytes()).unwrap();
@@ -25,9 +25,9 @@ fn histories_of_format_1_are_folded() {
                 entry.event,
                 Event::PhaseChanged { to: NodePhase::Quarantined, .. }
             ));
-            replay.take(entry).unwrap();
+            replay.apply(entry).unwrap();
         }
-        assert_eq!(*replay.settled().unwrap(), folded);
+        assert_eq!(*replay.state().unwrap(), folded);
         assert_eq!(replay.not_rederived(), history.lines().count() as u64);
         assert!(quarantines > 0, "{quarantines}");
     }
@@ -37,24 +37,24 @@ fn histories_of_format_1_are_folded() {
 #[test]
 fn a_forged_decision_is_detected_after_entries_of_another_version() {
     let replayed = |forge: bool, logic: u32| {
-        let mut replay = Replay::on(FleetState::default());
+        let mut replay = Replay::from_state(FleetState::default());
         let mut seq = 0;
         for line in HISTORIES[0].lines() {
             let entry = Entry::decode(line.as_bytes()).unwrap();
             seq = entry.seq;
-            replay.take(entry).unwrap();
+            replay.apply(entry).unwrap();
         }
-        let at = replay.settled().unwrap().at;
+        let at = replay.state().unwrap().at;
         let event = if forge {
-            let node = replay.settled().unwrap().nodes.keys().next().unwrap().clone();
+            let node = replay.state().unwrap().nodes.keys().next().unwrap().clone();
             let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
             Event::PhaseChanged { node, to: NodePhase::InService, rationale: why }
         } else {
             Event::ControllerResumed { last_ran: at }
         };
         let (seq, by) = (seq + 1, Actor::Server);
-        replay.take(Entry { seq, batch: seq, at, by, logic, event }).unwrap();
-        let is_whole = replay.settled().is_ok();
+        replay.apply(Entry { seq, batch: seq, at, by, logic, event }).unwrap();
+        let is_whole = replay.state().is_ok();
         (is_whole, replay.not_rederived() - HISTORIES[0].lines().count() as u64)
     };
     assert_eq!(replayed(false, LOGIC_VERSION), (true, 0));

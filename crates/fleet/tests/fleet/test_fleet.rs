@@ -46,7 +46,7 @@ pub(crate) fn finding(
         subject: Subject::Gpu(GpuUuid(format!("GPU-{id}"))),
         kind: FindingKind::Fault,
         severity,
-        own_severity: None,
+        default_severity: None,
         text: "it is broken".to_owned(),
         action,
         remedy: None,
@@ -58,7 +58,7 @@ pub(crate) fn finding(
         opened_in: None,
         last_in: None,
         count: 1,
-        clears: "it is repaired".to_owned(),
+        clears_when: "it is repaired".to_owned(),
         cleared: None,
     }
 }
@@ -278,7 +278,7 @@ impl TestFleet {
                 else {
                     return;
                 };
-                finding.cleared = Some(Cleared { at: self.now, why: "repaired".to_owned() });
+                finding.cleared = Some(Cleared { at: self.now, reason: "repaired".to_owned() });
                 push(Actor::Node(id.clone()), self.finding_report(&id, Change::Cleared(finding)));
             }
             Act::HeartbeatLost(index) => {
@@ -452,7 +452,7 @@ impl TestFleet {
             let bytes = entry.encode().unwrap();
             let read = Entry::decode(&bytes).unwrap();
             assert_eq!(read.encode().unwrap(), bytes);
-            replay.take(read).unwrap();
+            replay.apply(read).unwrap();
         }
         let bytes = |state: &FleetState| serde_json::to_vec(state).unwrap();
         assert_eq!(bytes(&replay.finish().unwrap()), bytes(&self.state));

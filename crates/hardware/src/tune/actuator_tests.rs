@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::{Change, Given, Outcome, Standing, Step, Subject, Target, Value};
+use farrier_facts::tune::{
+    Change, Outcome, RevertOutcome, Step, StepStatus, Subject, Target, Value,
+};
 use jiff::Timestamp;
 
 use super::system_commands::SystemCommands;
@@ -96,7 +98,7 @@ impl TestNode {
             subject: Subject::Gpus,
             current: None,
             wanted: value.words(),
-            standing: Standing::Change(Vec::new()),
+            standing: StepStatus::Change(Vec::new()),
             change: Some(Change::new(target, value)),
             reason: "a test".to_owned(),
         };
@@ -106,11 +108,11 @@ impl TestNode {
         applied.remove(0).outcome
     }
 
-    fn revert(&self) -> Vec<Given> {
+    fn revert(&self) -> Vec<RevertOutcome> {
         let mut actuator = self.actuator(Duration::from_secs(20));
         let at = Timestamp::UNIX_EPOCH;
         let reverted = revert(&mut actuator, &mut journal(&self.state()), false, at);
-        reverted.into_iter().map(|reverted| reverted.given).collect()
+        reverted.into_iter().map(|reverted| reverted.outcome).collect()
     }
 }
 
@@ -157,7 +159,7 @@ fn service_is_enabled_started_and_reverted() {
     assert_eq!(node.apply(service(), both), Outcome::Done);
     assert_eq!(node.ran(), [format!("systemctl enable {UNIT}"), format!("systemctl start {UNIT}")]);
     assert!(node.path(&format!("etc/systemd/system/multi-user.target.wants/{UNIT}")).is_symlink());
-    assert_eq!(node.revert(), [Given::Back]);
+    assert_eq!(node.revert(), [RevertOutcome::Back]);
     assert_eq!(node.ran(), [format!("systemctl disable {UNIT}"), format!("systemctl stop {UNIT}")]);
 }
 
@@ -170,7 +172,7 @@ fn static_unit_is_started_but_not_enabled() {
     let running = Value::Service { enabled: false, running: true };
     assert_eq!(node.apply(service(), running), Outcome::Done);
     assert_eq!(node.ran(), [format!("systemctl start {UNIT}")]);
-    assert_eq!(node.revert(), [Given::Back]);
+    assert_eq!(node.revert(), [RevertOutcome::Back]);
     assert_eq!(node.ran(), [format!("systemctl stop {UNIT}")]);
 }
 
@@ -200,7 +202,7 @@ fn holds_are_per_architecture() {
     }
     let held = fs::read_to_string(node.path("var/lib/dpkg/status")).unwrap();
     assert_eq!(held.matches("Status: hold ok installed").count(), 2, "{held}");
-    assert_eq!(node.revert(), [Given::Back, Given::Back]);
+    assert_eq!(node.revert(), [RevertOutcome::Back, RevertOutcome::Back]);
     assert_eq!(fs::read_to_string(node.path("var/lib/dpkg/status")).unwrap(), before);
 }
 
@@ -216,7 +218,7 @@ fn failed_and_timed_out_commands_are_reported() {
     node.script("apt-mark", "exec sleep 60");
     let late = node.apply_within(target, Value::Switch(true), Duration::from_millis(50));
     assert!(matches!(&late, Outcome::Unknown(why) if why.contains("did not finish")), "{late:?}");
-    assert_eq!(node.revert(), [Given::Already]);
+    assert_eq!(node.revert(), [RevertOutcome::Already]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Restores old values, newest change first.
 
 use farrier_facts::node::{ReadError, Reading};
-use farrier_facts::tune::{Given, GpuControl, Need, Target, Value};
+use farrier_facts::tune::{GpuControl, Need, RevertOutcome, Target, Value};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -14,7 +14,8 @@ use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RevertedChange {
     pub change: OpenChange,
-    pub given: Given,
+    #[serde(rename = "given")]
+    pub outcome: RevertOutcome,
 }
 
 /// Reverts all open changes. A value that was changed by someone else since is left alone, unless
@@ -33,25 +34,25 @@ pub fn revert(
         // newer one was left alone.
         let newer = reverted
             .iter()
-            .any(|newer| newer.change.target == change.target && !newer.given.is_back());
-        let given = match &lost {
-            Some(why) => Given::NotDone(why.clone()),
-            None if newer => {
-                Given::NotDone("a newer change of the same target is not reverted".to_owned())
-            }
+            .any(|newer| newer.change.target == change.target && !newer.outcome.is_back());
+        let outcome = match &lost {
+            Some(why) => RevertOutcome::NotDone(why.clone()),
+            None if newer => RevertOutcome::NotDone(
+                "a newer change of the same target is not reverted".to_owned(),
+            ),
             None => match one(&change, actuator, journal, force, at) {
-                Ok((given, err)) => {
+                Ok((outcome, err)) => {
                     lost = err.filter(SettingActuatorError::is_lost).map(|err| err.to_string());
-                    given
+                    outcome
                 }
                 Err(err) => {
                     let why = error_chain(&err);
                     lost = Some(why.clone());
-                    Given::Failed { why, permission: false }
+                    RevertOutcome::Failed { why, permission: false }
                 }
             },
         };
-        reverted.push(RevertedChange { change, given });
+        reverted.push(RevertedChange { change, outcome });
     }
     // Not fatal: the file merely keeps its size.
     let _ = journal.compact();
@@ -64,18 +65,19 @@ fn one(
     journal: &mut Journal,
     force: bool,
     at: Timestamp,
-) -> Result<(Given, Option<SettingActuatorError>), JournalError> {
+) -> Result<(RevertOutcome, Option<SettingActuatorError>), JournalError> {
     let failed = |err: SettingActuatorError| {
-        let given = Given::Failed { why: error_chain(&err), permission: err.is_permission() };
-        (given, Some(err))
+        let outcome =
+            RevertOutcome::Failed { why: error_chain(&err), permission: err.is_permission() };
+        (outcome, Some(err))
     };
-    let failure = |why: String| (Given::Failed { why, permission: false }, None);
+    let failure = |why: String| (RevertOutcome::Failed { why, permission: false }, None);
     let unread = |why: &ReadError| failure(format!("failed to read the current value: {why}"));
     let now = match actuator.read(&change.target) {
         Reading::Value(now) => now,
         Reading::Absent if force => {
             journal.write(at, JournalEntry::Reverted { number: change.number })?;
-            return Ok((Given::Forgotten, None));
+            return Ok((RevertOutcome::Forgotten, None));
         }
         Reading::Absent => {
             let why = "it no longer exists; --force drops it from the journal";
@@ -83,16 +85,16 @@ fn one(
         }
         Reading::Unreadable(why) => return Ok(unread(&why)),
     };
-    let mut given = Given::Already;
+    let mut outcome = RevertOutcome::Already;
     if !is_identical(&now, &change.old) {
         if !is_ours(&now, change) && !force {
-            return Ok((Given::Foreign(change.target.words(&now)), None));
+            return Ok((RevertOutcome::Foreign(change.target.words(&now)), None));
         }
         if let Err(err) = actuator.write(&change.target, &change.old) {
             return Ok(failed(err));
         }
         match actuator.read(&change.target) {
-            Reading::Value(now) if is_identical(&now, &change.old) => given = Given::Back,
+            Reading::Value(now) if is_identical(&now, &change.old) => outcome = RevertOutcome::Back,
             Reading::Value(now) => {
                 let now = change.target.words(&now);
                 return Ok(failure(format!("the write succeeded, but the value is {now}")));
@@ -111,14 +113,14 @@ fn one(
             )));
         }
         Reading::Value(counts) if !is_identical(&counts, &change.old) => {
-            given = Given::Waits(vec![Need::Reset]);
+            outcome = RevertOutcome::Waits(vec![Need::Reset]);
         }
         Reading::Value(_) | Reading::Absent => {}
     }
     journal.failpoint().hit(FailpointSite::GivenBack);
     journal.write(at, JournalEntry::Reverted { number: change.number })?;
     journal.failpoint().hit(FailpointSite::Ended);
-    Ok((given, None))
+    Ok((outcome, None))
 }
 
 /// Whether the value is what the change produced, would have produced, or produced in part: a

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_facts::tune::{
-    Applied, Change, Content, FileContent, Given, GpuControl, Need, Outcome, Standing, Step,
-    Subject, Target, Value,
+    Applied, Change, Content, FileContent, GpuControl, Need, Outcome, RevertOutcome, Step,
+    StepStatus, Subject, Target, Value,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -193,7 +193,7 @@ fn step(target: Target, value: Value) -> Step {
         subject: Subject::Gpus,
         current: None,
         wanted: value.words(),
-        standing: Standing::Change(Vec::new()),
+        standing: StepStatus::Change(Vec::new()),
         change: Some(Change::new(target, value)),
         reason: "a test".to_owned(),
     }
@@ -326,7 +326,7 @@ proptest! {
         let mut journal = open_journal(&state, Failpoint::default);
         let reverted = revert(&mut FakeActuator::rounding(&root, &gpus), &mut journal, false, now);
         for change in &reverted {
-            prop_assert!(matches!(change.given, Given::Back | Given::Already), "{change:?}");
+            prop_assert!(matches!(change.outcome, RevertOutcome::Back | RevertOutcome::Already), "{change:?}");
         }
         prop_assert_eq!(tree(&root), files_before);
         prop_assert_eq!(&*gpus.borrow(), &gpus_before);
@@ -365,11 +365,11 @@ impl TestNode {
         applied.into_iter().map(|applied| applied.outcome).collect()
     }
 
-    fn revert(&self, force: bool) -> Vec<Given> {
+    fn revert(&self, force: bool) -> Vec<RevertOutcome> {
         let mut actuator = self.actuator();
         let at = Timestamp::UNIX_EPOCH;
         let reverted = revert(&mut actuator, &mut self.journal(), force, at);
-        reverted.into_iter().map(|reverted| reverted.given).collect()
+        reverted.into_iter().map(|reverted| reverted.outcome).collect()
     }
 }
 
@@ -401,7 +401,7 @@ fn failed_step_does_not_prevent_the_others() {
     assert_eq!(outcomes[0], Outcome::Failed { why, permission: true });
     assert_eq!(outcomes[1..], [Outcome::Done, Outcome::Done]);
     // What was not changed is not reverted.
-    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn lost_nvml_leaves_the_rest_undone_and_revertible() {
     // It cannot be read, so the change is not begun.
     assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("failed to read")));
     assert_eq!(outcomes[2], Outcome::Done);
-    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
 }
 
 /// An actuator that loses NVML in the middle of a change.
@@ -459,7 +459,7 @@ fn change_interrupted_by_lost_nvml_stays_in_the_journal() {
     assert!(matches!(&applied[1].outcome, Outcome::Unknown(why) if why.contains("10 s")));
     assert!(matches!(&applied[2].outcome, Outcome::NotDone(why) if why.contains("lost")));
     assert_eq!(node_under_test.journal().open_changes().len(), 2);
-    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Back, RevertOutcome::Back]);
     assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
 }
 
@@ -472,12 +472,12 @@ fn foreign_changes_are_left_alone() {
         .gpus
         .borrow_mut()
         .insert(gpu(0, GpuControl::PowerLimit), Value::Number(300_000));
-    let given = node_under_test.revert(false);
-    assert!(matches!(given[0], Given::Foreign(_)), "{given:?}");
-    assert_eq!(given[1], Given::Back);
-    assert_eq!(given[2], Given::Foreign("300 W".to_owned()));
+    let outcomes = node_under_test.revert(false);
+    assert!(matches!(outcomes[0], RevertOutcome::Foreign(_)), "{outcomes:?}");
+    assert_eq!(outcomes[1], RevertOutcome::Back);
+    assert_eq!(outcomes[2], RevertOutcome::Foreign("300 W".to_owned()));
     assert_eq!(fs::read(node_under_test.root().join(&MEMLOCK[1..])).unwrap(), b"foreign\n");
-    assert_eq!(node_under_test.revert(true), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(true), [RevertOutcome::Back, RevertOutcome::Back]);
     assert!(!node_under_test.root().join("etc/security").exists());
     assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
     assert_eq!(node_under_test.revert(false), []);
@@ -488,11 +488,13 @@ fn replaced_gpu_is_dropped_only_with_force() {
     let node_under_test = TestNode::new();
     node_under_test.apply(&steps(), &mut node_under_test.actuator());
     node_under_test.gpus.borrow_mut().remove(&gpu(1, GpuControl::PowerLimit));
-    let given = node_under_test.revert(false);
-    assert_eq!((&given[0], &given[2]), (&Given::Back, &Given::Back));
-    assert!(matches!(&given[1], Given::Failed { why, .. } if why.contains("no longer exists")));
+    let outcomes = node_under_test.revert(false);
+    assert_eq!((&outcomes[0], &outcomes[2]), (&RevertOutcome::Back, &RevertOutcome::Back));
+    assert!(
+        matches!(&outcomes[1], RevertOutcome::Failed { why, .. } if why.contains("no longer exists"))
+    );
     assert_eq!(node_under_test.journal().open_changes().len(), 1);
-    assert_eq!(node_under_test.revert(true), [Given::Forgotten]);
+    assert_eq!(node_under_test.revert(true), [RevertOutcome::Forgotten]);
     assert!(node_under_test.journal().open_changes().is_empty());
 }
 
@@ -508,9 +510,9 @@ fn older_change_is_not_reverted_over_a_foreign_one() {
         .gpus
         .borrow_mut()
         .insert(gpu(0, GpuControl::PowerLimit), Value::Number(650_000));
-    let given = node_under_test.revert(false);
-    assert_eq!(given[0], Given::Foreign("650 W".to_owned()));
-    assert!(matches!(given[1], Given::NotDone(_)), "{given:?}");
+    let outcomes = node_under_test.revert(false);
+    assert_eq!(outcomes[0], RevertOutcome::Foreign("650 W".to_owned()));
+    assert!(matches!(outcomes[1], RevertOutcome::NotDone(_)), "{outcomes:?}");
 }
 
 /// A service whose start fails after it was enabled.
@@ -554,7 +556,7 @@ fn partial_change_is_reverted() {
     let applied = apply("a", &steps, &mut actuator, &mut node_under_test.journal(), at);
     assert!(matches!(&applied[0].outcome, Outcome::Unknown(why) if why.contains("it failed")));
     let reverted = revert(&mut actuator, &mut node_under_test.journal(), false, at);
-    assert_eq!(reverted[0].given, Given::Back);
+    assert_eq!(reverted[0].outcome, RevertOutcome::Back);
     assert_eq!((actuator.0, actuator.1), (false, false));
 }
 
@@ -594,12 +596,14 @@ fn full_disk_prevents_changes_and_delays_revert_entries() {
     apply("a", &steps(), &mut node_under_test.actuator(), &mut journal, at);
     journal.fill_disk(true);
     let reverted = revert(&mut node_under_test.actuator(), &mut journal, false, at);
-    assert!(matches!(&reverted[0].given, Given::Failed { why, .. } if why.contains("No space")));
-    assert!(matches!(&reverted[1].given, Given::NotDone(_)), "{reverted:?}");
+    assert!(
+        matches!(&reverted[0].outcome, RevertOutcome::Failed { why, .. } if why.contains("No space"))
+    );
+    assert!(matches!(&reverted[1].outcome, RevertOutcome::NotDone(_)), "{reverted:?}");
     journal.fill_disk(false);
     let reverted = revert(&mut node_under_test.actuator(), &mut journal, false, at);
-    let given: Vec<&Given> = reverted.iter().map(|reverted| &reverted.given).collect();
-    assert_eq!(given, [&Given::Already, &Given::Back, &Given::Back]);
+    let outcomes: Vec<&RevertOutcome> = reverted.iter().map(|reverted| &reverted.outcome).collect();
+    assert_eq!(outcomes, [&RevertOutcome::Already, &RevertOutcome::Back, &RevertOutcome::Back]);
     assert_eq!(
         (tree(&node_under_test.root()), &*node_under_test.gpus.borrow()),
         (before, &*gpus().borrow())
@@ -702,7 +706,7 @@ fn binary_content_is_restored() {
     let node_under_test = TestNode::new();
     put(&node_under_test.root(), MEMLOCK, [0_u8, 255, 10, 200]);
     node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
-    assert_eq!(node_under_test.revert(false), [Given::Back]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Back]);
     assert_eq!(fs::read(node_under_test.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
     assert!(matches!(Content::from_bytes(vec![0, 255]), Content::Hex(_)));
 }
@@ -721,9 +725,9 @@ fn rounded_value_is_reverted() {
     assert_eq!(node_under_test.journal().open_changes()[0].made, Some(Value::Number(640_000)));
     // What someone sets afterwards is left alone.
     node_under_test.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
-    assert_eq!(node_under_test.revert(false), [Given::Foreign("610 W".to_owned())]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Foreign("610 W".to_owned())]);
     node_under_test.gpus.borrow_mut().insert(limit, Value::Number(640_000));
-    assert_eq!(node_under_test.revert(false), [Given::Back]);
+    assert_eq!(node_under_test.revert(false), [RevertOutcome::Back]);
     assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
 }
 
@@ -738,8 +742,8 @@ fn revert_that_needs_a_reset_is_reported_as_waiting() {
     actuator.in_force.insert(ecc, Value::Switch(true));
     let reverted =
         revert(&mut actuator, &mut node_under_test.journal(), false, Timestamp::UNIX_EPOCH);
-    assert_eq!(reverted[0].given, Given::Waits(vec![Need::Reset]));
-    assert!(reverted[0].given.is_back() && node_under_test.journal().open_changes().is_empty());
+    assert_eq!(reverted[0].outcome, RevertOutcome::Waits(vec![Need::Reset]));
+    assert!(reverted[0].outcome.is_back() && node_under_test.journal().open_changes().is_empty());
 }
 
 #[test]
@@ -758,8 +762,8 @@ fn side_effects_of_a_service_are_reverted() {
         );
         // The daemon enabled it; the state after it exits is undefined.
         node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
-        let given = node_under_test.revert(false);
-        assert!(given.len() == 2 && given.iter().all(Given::is_back), "{given:?}");
+        let outcomes = node_under_test.revert(false);
+        assert!(outcomes.len() == 2 && outcomes.iter().all(RevertOutcome::is_back), "{outcomes:?}");
         assert_eq!(node_under_test.gpus.borrow()[&mode], Value::Switch(before));
     }
     let node_under_test = TestNode::new();

@@ -167,7 +167,7 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
         OperatorRequest::Release { node } => for_node(node, &|node| node.requests.hold.is_some()),
         OperatorRequest::Repaired { node, repair } => for_node(node, &|node| {
             let last = node.repairs.unverified();
-            let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == repair);
+            let same = matches!(last, Some(RepairAttempt::Manual { what: last }) if last == repair);
             !(same && node.phase() != NodePhase::InService)
         }),
         OperatorRequest::Approve { node } => for_node(node, &|node| !node.repairs.is_approved()),

@@ -181,7 +181,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     });
     let repair = |attempt: &RepairAttempt| match attempt {
         RepairAttempt::Ordered { order, .. } => node.describe_order(order),
-        RepairAttempt::ByHand { what } => format!("by hand: {what}"),
+        RepairAttempt::Manual { what } => format!("by hand: {what}"),
     };
     let hold = node.requests.hold.as_ref();
     NodeDetail {
@@ -195,7 +195,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
         findings_on: Some(
-            node.open_findings().map(|finding| node.words_of(&finding.subject)).collect(),
+            node.open_findings().map(|finding| node.describe_subject(&finding.subject)).collect(),
         ),
         cordon: node.scheduling.cordon(),
         drained: node.scheduling.is_drained(),
@@ -287,15 +287,15 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             })
             .partition(|finding| explanation.rationale.reason.findings().contains(&finding.id));
         let describe = |finding: &Cow<'_, Finding>| {
-            let clears = if finding.clears.is_empty() {
+            let clears = if finding.clears_when.is_empty() {
                 String::new()
             } else {
-                format!(" It clears {}.", finding.clears)
+                format!(" It clears {}.", finding.clears_when)
             };
             format!(
                 "{} {}: {}{clears}",
                 finding.severity,
-                node.words_of_finding(finding),
+                node.describe_finding(finding),
                 finding.text
             )
         };
@@ -365,7 +365,7 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
                     finding_matches(&finding, other) || id.as_str().contains(other)
                 });
             if is_later && is_selected {
-                let on = Some(node.words_of(&finding.subject));
+                let on = Some(node.describe_subject(&finding.subject));
                 let finding = finding.into_owned();
                 found.push(FindingRow { node: id.clone(), on, finding });
             }

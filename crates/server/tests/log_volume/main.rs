@@ -10,7 +10,7 @@ mod test_server;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use farrier_agent::uplink::Keep;
+use farrier_agent::uplink::IdentityStore;
 use farrier_fleet::fleet::event::NodeInventory;
 use farrier_wire::client::{self, Agents};
 use farrier_wire::convert;
@@ -83,7 +83,7 @@ async fn repeated_refusals_are_counted_without_a_log_line_each() {
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
-    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let tls = IdentityStore::new(&agent.identity(), None).tls().unwrap();
     let mut agents =
         client::connect(&server.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
     let before = lines.load(Ordering::Relaxed);

@@ -269,7 +269,7 @@ fn check_replay(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
             if let Event::PhaseChanged { to: NodePhase::InService, rationale, .. } = &entry.event {
                 returned += usize::from(matches!(rationale.reason, Reason::Verified { .. }));
             }
-            replay.take(entry).unwrap();
+            replay.apply(entry).unwrap();
         }
     }
     let state = replay.finish().unwrap();

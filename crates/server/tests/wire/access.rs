@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrier_agent::uplink::{EnrolError, Enrolment, Keep, Link};
+use farrier_agent::uplink::{EnrolError, Enrolment, IdentityStore, Link};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Entry, Event, Location, NodePhase};
 use farrier_server::access::NewJoinToken;
@@ -238,7 +238,7 @@ async fn a_node_acts_only_for_itself_and_needs_a_certificate() {
     let foreign = TestNode::new("a");
     elsewhere.enrol("a", &foreign.identity(), &elsewhere.token(None, 1)).await.unwrap();
     std::fs::copy(agent.identity().join("ca.pem"), foreign.identity().join("ca.pem")).unwrap();
-    let tls = Keep::new(&foreign.identity(), None).tls().unwrap();
+    let tls = IdentityStore::new(&foreign.identity(), None).tls().unwrap();
     let refused = match client::connect(&server.url().parse().unwrap(), tls).await {
         // In TLS 1.3 the client finishes before the server has verified it.
         Ok(mut agents) => hello(&mut agents, None).await.is_err(),
@@ -368,7 +368,7 @@ pub(crate) async fn connected(server: &TestServer) -> TestNode {
 }
 
 pub(crate) async fn raw(server: &TestServer, agent: &TestNode) -> client::Agents {
-    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let tls = IdentityStore::new(&agent.identity(), None).tls().unwrap();
     client::connect(&server.url().parse().unwrap(), tls).await.unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrier_agent::uplink::Keep;
+use farrier_agent::uplink::IdentityStore;
 use farrier_wire::proto;
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -135,7 +135,7 @@ async fn a_node_connection_without_a_session_idles_out() {
     let mut agents = raw(&server, &agent).await;
     let (out, _down) = open(&mut agents, None).await.unwrap();
     let _heartbeats = heartbeats(out);
-    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let tls = IdentityStore::new(&agent.identity(), None).tls().unwrap();
     let tcp = TcpStream::connect(server.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();

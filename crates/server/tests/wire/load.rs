@@ -87,7 +87,7 @@ async fn simulated_nodes_enrol_fail_and_return() {
             let word = order_text.split([' ', ',']).next().unwrap().to_owned();
             orders.entry(order.node.clone()).or_default().push(word);
         }
-        replay.take(entry).unwrap();
+        replay.apply(entry).unwrap();
     }
     replay.finish().unwrap();
     let expected = "verify verify cordon drain reset verify verify uncordon";

@@ -95,7 +95,7 @@ async fn a_report_is_charged_by_its_logged_size() {
         ReportQuota { bytes_per_s: 1.0, burst_s: 100_000.0, ..ReportQuota::default() };
     let server = server.started().await;
     let mut raw = Raw::welcomed(&server, "a").await;
-    let bare = |id| Finding { text: String::new(), clears: String::new(), ..finding(id) };
+    let bare = |id| Finding { text: String::new(), clears_when: String::new(), ..finding(id) };
     let report = convert::findings_message(1, (0..300).map(bare));
     let (message, logged) = (report.encoded_len(), 300 * bare(1).estimated_bytes());
     assert!(message < 50_000 && logged > 100_000, "{message} and {logged} bytes");

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use farrier_agent::config::Retention;
 use farrier_agent::failpoint::Failpoint;
 use farrier_agent::journal::Journal;
-use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderHandler, Uplink};
+use farrier_agent::uplink::{
+    self, EnrolError, Enrolment, IdentityStore, Link, OrderHandler, Uplink,
+};
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
@@ -141,7 +143,7 @@ impl TestServer {
             url: self.url().parse().unwrap(),
             node: node(name),
             fingerprint: self.running().fingerprint().to_owned(),
-            keep: Keep::new(dir, None),
+            identity_store: IdentityStore::new(dir, None),
         }
     }
 
@@ -220,7 +222,7 @@ pub(crate) struct FakeOrderHandler {
 }
 
 impl OrderHandler for FakeOrderHandler {
-    fn offer(&self, order: Order) -> OrderStatus {
+    fn submit(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
             return answer.clone();
@@ -247,14 +249,14 @@ impl OrderHandler for FakeOrderHandler {
         *self.last.lock().unwrap()
     }
 
-    fn enrolled(&self, enrolment: &str) {
+    fn set_enrolment(&self, enrolment: &str) {
         let before = self.enrolment.lock().unwrap().replace(enrolment.to_owned());
         if before.is_some_and(|before| before != enrolment) {
             *self.last.lock().unwrap() = 0;
         }
     }
 
-    fn acknowledged(&self, generation: u64) {
+    fn acknowledge(&self, generation: u64) {
         self.acknowledged.lock().unwrap().push(generation);
         self.answers.lock().unwrap().retain(|(it, _)| *it != generation);
     }
@@ -329,7 +331,7 @@ impl TestNode {
     pub(crate) fn open_finding(&mut self, finding: Finding) {
         let journal = self.journal.as_mut().unwrap();
         let changes = vec![Change::Opened(finding)];
-        journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
+        journal.append(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
         journal.flush(Timestamp::now(), &Failpoint::default()).unwrap();
         self.durable.send_replace(journal.durable().seq);
     }
@@ -345,27 +347,27 @@ impl TestNode {
     /// it. With a long [`Self::fixed_wait`] there is no other attempt.
     pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
-        let mut sight = self.uplink.as_ref().unwrap().sight();
-        sight.mark_unchanged();
+        let mut connection_status = self.uplink.as_ref().unwrap().connection_status();
+        connection_status.mark_unchanged();
         self.find_urgent(id);
         // First it presents its certificate, then the server answers.
         for _ in 0..2 {
-            let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
+            let change = tokio::time::timeout(PATIENCE, connection_status.changed()).await;
             change.expect("an attempt to connect").unwrap();
         }
-        sight.borrow().link.clone()
+        connection_status.borrow().link.clone()
     }
 
     pub(crate) fn connect(&mut self, server: &TestServer) {
         let boot = self.boot.clone();
         let parts = uplink::Parts {
             url: server.url().parse().unwrap(),
-            keep: Keep::new(&self.identity(), None),
+            identity_store: IdentityStore::new(&self.identity(), None),
             node: Some(node(&self.name)),
             state_dir: self.state(),
             durable: self.durable.subscribe(),
             urgent: self.urgent.subscribe(),
-            made_of: Box::new(move || {
+            inventory: Box::new(move || {
                 Some(NodeInventory {
                     boot: boot.clone(),
                     gpus: Some(Vec::new()),
@@ -373,9 +375,9 @@ impl TestNode {
                 })
             }),
             cordon: self.cordon.subscribe(),
-            desk: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
+            order_handler: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,
-            bell: Arc::clone(&self.cordon_notify),
+            status_changed: Arc::clone(&self.cordon_notify),
             fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
@@ -395,8 +397,8 @@ impl TestNode {
 
     /// Whether the server refuses it until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
-        let sight = self.uplink.as_ref().unwrap().sight();
-        matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
+        let connection_status = self.uplink.as_ref().unwrap().connection_status();
+        matches!(connection_status.borrow().link, Link::NotConnected { must_enrol: true, .. })
     }
 
     pub(crate) fn acked_now(&self) -> Option<u64> {

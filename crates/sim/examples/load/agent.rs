@@ -281,7 +281,7 @@ impl LoadAgent {
             }
             NodeCommand::ClearFault => {
                 let Some((_, finding)) = self.open.pop_first() else { return };
-                let cleared = Cleared { at: now, why: "fault cleared".to_owned() };
+                let cleared = Cleared { at: now, reason: "fault cleared".to_owned() };
                 Change::Cleared(Finding { cleared: Some(cleared), ..finding })
             }
         };

@@ -149,7 +149,7 @@ impl NodeFault {
             subject,
             kind: FindingKind::Fault,
             severity: self.severity,
-            own_severity: None,
+            default_severity: None,
             text: self.text.to_owned(),
             action: self.action,
             remedy: None,
@@ -161,7 +161,7 @@ impl NodeFault {
             opened_in: None,
             last_in: None,
             count: 1,
-            clears: "the fault is repaired".to_owned(),
+            clears_when: "the fault is repaired".to_owned(),
             cleared: None,
         }
     }

@@ -185,7 +185,7 @@ impl SimNode {
             if !matches(fault, finding) {
                 return true;
             }
-            let cleared = Cleared { at: now, why: reason.to_owned() };
+            let cleared = Cleared { at: now, reason: reason.to_owned() };
             changes.push(Change::Cleared(Finding { cleared: Some(cleared), ..finding.clone() }));
             false
         });

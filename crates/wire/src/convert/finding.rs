@@ -12,7 +12,7 @@ use crate::proto::subject::What;
 
 /// Decodes a finding, without checking its limits.
 pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertError> {
-    let own_severity = message.own_severity.map(severity).transpose()?;
+    let default_severity = message.own_severity.map(severity).transpose()?;
     let evidence = message.evidence.into_iter().map(evidence).collect::<Result<_, _>>()?;
     Ok(Finding {
         id: required("id", message.id)?,
@@ -25,7 +25,7 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
             proto::FindingKind::Unspecified => return Err(unknown_value("kind", message.kind)),
         },
         severity: severity(message.severity)?,
-        own_severity,
+        default_severity,
         text: required("text", message.text)?,
         action: action(message.action)?,
         remedy: message.remedy,
@@ -43,7 +43,7 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
         opened_in: message.opened_in.map(in_boot).transpose()?,
         last_in: message.last_in.map(in_boot).transpose()?,
         count: required("count", message.count)?,
-        clears: required("clears", message.clears)?,
+        clears_when: required("clears", message.clears)?,
         cleared: message.cleared.map(cleared).transpose()?,
     })
 }
@@ -55,7 +55,7 @@ pub(super) fn to_message(finding: Finding) -> proto::Finding {
     };
     let cleared = |cleared: Cleared| proto::Cleared {
         at_ns: Some(nanoseconds(cleared.at)),
-        why: Some(cleared.why),
+        why: Some(cleared.reason),
     };
     proto::Finding {
         id: Some(finding.id),
@@ -68,7 +68,7 @@ pub(super) fn to_message(finding: Finding) -> proto::Finding {
         }
         .into(),
         severity: severity_message(finding.severity).into(),
-        own_severity: finding.own_severity.map(|severity| severity_message(severity).into()),
+        own_severity: finding.default_severity.map(|severity| severity_message(severity).into()),
         text: Some(finding.text),
         action: action_message(finding.action).into(),
         remedy: finding.remedy,
@@ -84,7 +84,7 @@ pub(super) fn to_message(finding: Finding) -> proto::Finding {
         opened_in: finding.opened_in.map(in_boot),
         last_in: finding.last_in.map(in_boot),
         count: Some(finding.count),
-        clears: Some(finding.clears),
+        clears: Some(finding.clears_when),
         cleared: finding.cleared.map(cleared),
     }
 }
@@ -111,7 +111,7 @@ fn in_boot(message: proto::BootMoment) -> Result<InBoot, ConvertError> {
 }
 
 fn cleared(message: proto::Cleared) -> Result<Cleared, ConvertError> {
-    Ok(Cleared { at: time("at_ns", message.at_ns)?, why: required("why", message.why)? })
+    Ok(Cleared { at: time("at_ns", message.at_ns)?, reason: required("why", message.why)? })
 }
 
 fn subject(message: proto::Subject) -> Result<Subject, ConvertError> {

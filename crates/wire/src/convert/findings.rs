@@ -135,9 +135,9 @@ fn check_limits(finding: &Finding, logged: &mut usize) -> Result<(), ConvertErro
     name("code", &finding.code)?;
     text("detail", &finding.detail)?;
     text("text", &finding.text)?;
-    text("clears", &finding.clears)?;
+    text("clears", &finding.clears_when)?;
     text("remedy", finding.remedy.as_deref().unwrap_or_default())?;
-    text("cleared", finding.cleared.as_ref().map_or("", |cleared| &cleared.why))?;
+    text("cleared", finding.cleared.as_ref().map_or("", |cleared| &cleared.reason))?;
     for moment in [&finding.opened_in, &finding.last_in].into_iter().flatten() {
         name("boot", &moment.boot)?;
     }

@@ -6,7 +6,7 @@ use farrier_hardware::Root;
 
 use super::super::task::{Abort, Task};
 use super::{Outcome, done, failed};
-use crate::artifact::{self, Bundle, BundleError, Finished, SendError};
+use crate::artifact::{self, Bundle, BundleError, FinishedBundle, SendError};
 use crate::run::boot_time;
 
 /// Maximum bytes before compression: below the server's limit, even for incompressible data.
@@ -54,10 +54,10 @@ impl From<BundleError> for NoBundle {
 fn bundle(
     task: &Task<'_>,
     collect: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
-) -> Result<Finished, NoBundle> {
+) -> Result<FinishedBundle, NoBundle> {
     let order = task.order();
     let path = artifact::bundle_path(task.inner.state_dir(), order.generation);
-    if let Ok(file) = Finished::read(&path) {
+    if let Ok(file) = FinishedBundle::read(&path) {
         return Ok(file);
     }
     let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
@@ -72,7 +72,7 @@ fn bundle(
     Ok(bundle.finish()?)
 }
 
-fn send(task: &Task<'_>, file: &Finished) -> Outcome {
+fn send(task: &Task<'_>, file: &FinishedBundle) -> Outcome {
     let summary = format!("{} bytes, sha256 {}", file.bytes, file.hex());
     let Some(outbox) = &task.inner.outbox else {
         let path = file.path.display();

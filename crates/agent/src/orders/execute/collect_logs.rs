@@ -16,7 +16,7 @@ use super::super::process::{self, CapturedOutput, CompletedProcess, End, Keep};
 use super::super::task::Task;
 use super::{Outcome, artifact};
 use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private, redact};
-use crate::journal::{Fold, segment};
+use crate::journal::{DurableState, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
 const SMI_BYTES: u64 = 2 << 20;
@@ -278,9 +278,10 @@ fn end_of(stderr: &[u8]) -> String {
 fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
-    let mut fold = Fold::default();
+    let mut durable = DurableState::default();
     for number in segment::list(state_dir).map_err(failed)? {
-        let read = segment::read(&segment::path(state_dir, number), |record| fold.apply(&record));
+        let read =
+            segment::read(&segment::path(state_dir, number), |record| durable.apply(&record));
         match read {
             // Deleted since it was listed: a later segment supersedes it.
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
@@ -289,7 +290,7 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
             }
         }
     }
-    let open: Vec<_> = fold.open.values().collect();
+    let open: Vec<_> = durable.open.values().collect();
     let text = serde_json::to_vec_pretty(&open).map_err(|err| failed(err.into()))?;
     Ok(text.into())
 }

@@ -36,7 +36,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Outcome {
 /// Acknowledges a manual repair: writes the note first, for a restarted agent, then notifies the
 /// running one. Idempotent, because the note has the time at which the order was accepted.
 pub(super) fn acknowledge(task: &Task<'_>, repair: String) -> Outcome {
-    let note = RepairNote { at: task.accepted(), what: repair };
+    let note = RepairNote { at: task.accepted(), repair };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
         return failed(format!("failed to write the repair note: {err}"));
     }

@@ -19,7 +19,7 @@ use super::super::actuator::Inspector;
 use super::{CordonFileAction, Job, OWNER, Scheduler, SchedulerError, classify_cordon};
 
 /// File name of the cordon in the state directory.
-pub(crate) const MARK: &str = "cordon.json";
+pub(crate) const CORDON_FILE: &str = "cordon.json";
 
 /// Upper bound: a cordon is two lines of text.
 const CORDON_BYTES_MAX: u64 = 64 << 10;
@@ -42,7 +42,7 @@ pub struct HostScheduler {
 impl HostScheduler {
     /// Keeps the cordon file in `state_dir`.
     pub fn new(state_dir: &Path, inspector: Arc<dyn Inspector>) -> Self {
-        Self { path: state_dir.join(MARK), inspector }
+        Self { path: state_dir.join(CORDON_FILE), inspector }
     }
 
     fn read(&self) -> Result<Option<CordonFile>, SchedulerError> {

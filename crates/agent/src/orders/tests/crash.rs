@@ -51,7 +51,7 @@ fn survives(
 fn an_order_survives_a_crash_at_every_step_and_runs_once() {
     let mut crashes = 0;
     for kind in kinds() {
-        for point in Point::OF_ORDERS {
+        for point in Point::ORDER_POINTS {
             for times in 1.. {
                 assert!(times < 50, "{kind} never gets past {}", point.name());
                 let node = node_for(&kind);
@@ -131,13 +131,13 @@ fn check(node: &TestNode, status: &OrderStatus, at: &str) {
 
 #[test]
 fn a_change_still_running_from_before_the_crash_is_awaited() {
-    use super::super::task::ALIVE;
+    use super::super::task::CHANGE_LOCK;
 
     let node = TestNode::drained();
     let order = node.order(5, OrderKind::ResetGpu { gpu: gpu() });
     assert!(!survives(node.open("order-begun:panic").ok(), &node, &order));
     // The process that the agent started outlives it.
-    let path = node.folder.path().join(ALIVE);
+    let path = node.folder.path().join(CHANGE_LOCK);
     let running = std::fs::File::options().append(true).open(path).unwrap();
     running.lock().unwrap();
     node.stop_clock();

@@ -32,7 +32,7 @@ enum Action {
 
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        4 => (0..9_usize, 0..Point::OF_ORDERS.len(), 1..6_u32)
+        4 => (0..9_usize, 0..Point::ORDER_POINTS.len(), 1..6_u32)
             .prop_map(|(kind, point, times)| Action::Order { kind, point, times }),
         2 => Just(Action::Resend),
         1 => Just(Action::Acknowledge),
@@ -90,7 +90,7 @@ proptest! {
                     generation += 1;
                     let order = node.order(generation, kind(number));
                     changed_before = changes(&node);
-                    let crash = format!("{}:{times}:panic", Point::OF_ORDERS[point].name());
+                    let crash = format!("{}:{times}:panic", Point::ORDER_POINTS[point].name());
                     run_agent(&node, &crash, Some(&order));
                     last = Some(order);
                 }

@@ -203,7 +203,7 @@ fn a_manual_repair_is_written_for_the_health_monitor() {
     let kind = OrderKind::AcknowledgeRepair { repair: "a new riser".to_owned() };
     assert!(evidence(node.run_order(kind)).contains("counters restart"));
     let note = repair_note::read(node.folder.path()).unwrap();
-    assert_eq!(note.what, "a new riser");
+    assert_eq!(note.repair, "a new riser");
     assert_eq!(*node.repairs.lock().unwrap(), [note], "the running health monitor is notified");
     std::fs::write(node.folder.path().join("repaired.json"), "{").unwrap();
     assert_eq!(repair_note::read(node.folder.path()), None);

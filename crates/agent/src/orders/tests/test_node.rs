@@ -189,7 +189,7 @@ impl TestNode {
             poll: Duration::ZERO,
             paths: NodePaths { root: self.folder.path().join("root"), nvml: None },
             outbox: None,
-            crash: Failpoint::of(crash),
+            crash: Failpoint::parse(crash),
             wake: Box::new(move || {
                 wakes.fetch_add(1, Ordering::Relaxed);
             }),

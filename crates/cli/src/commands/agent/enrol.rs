@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use farrier_agent::config;
 use farrier_agent::monitor::Chain;
-use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep};
+use farrier_agent::uplink::{self, EnrolError, Enrolment, IdentityStore};
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::client::{ConnectError, ServerUrl};
 
@@ -55,10 +55,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         url: args.server.clone(),
         node: args.node.clone().map_or_else(hostname, Ok)?,
         fingerprint: args.ca_fingerprint.clone(),
-        keep: Keep::new(&args.identity, None),
+        identity_store: IdentityStore::new(&args.identity, None),
     };
     let identity = uplink::enrol(&enrolment, &token).map_err(|err| with_hint(&err))?;
-    let path = enrolment.keep.node_path();
+    let path = enrolment.identity_store.node_path();
     printer.line(&format!(
         "{} is enrolled; its key and certificate are in {}",
         identity.node,

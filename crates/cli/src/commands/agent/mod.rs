@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         // The running executable itself, even if an upgrade has replaced the file.
         program: "/proc/self/exe".into(),
         facts: facts(),
-        hands_elsewhere: simulated_actuator::from_root,
+        simulated_actuator: simulated_actuator::from_root,
     };
     if args.check_config {
         let has_file = options.config_named || options.config.exists();

@@ -49,7 +49,7 @@ fn audit(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
         let Some(last) = page.last() else { break };
         seq = last.seq;
         for stored in &page {
-            replay.take(stored.entry()?)?;
+            replay.apply(stored.entry()?)?;
         }
     }
     let state = replay.finish()?;

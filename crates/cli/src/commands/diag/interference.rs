@@ -19,9 +19,9 @@ const THROTTLE_REASONS: [(u64, &str); 4] = [
 
 /// The same as counters, which also catch throttling between two samples.
 const THROTTLE_COUNTERS: [(Signal, &str); 3] = [
-    (Signal::GpuHeldSwThermal, "software thermal slowdown"),
-    (Signal::GpuHeldHwThermal, "hardware thermal slowdown"),
-    (Signal::GpuHeldPowerBrake, "the server's power brake"),
+    (Signal::GpuThrottleSwThermal, "software thermal slowdown"),
+    (Signal::GpuThrottleHwThermal, "hardware thermal slowdown"),
+    (Signal::GpuThrottlePowerBrake, "the server's power brake"),
 ];
 
 /// Shorter throttling does not show in any measurement.
@@ -107,9 +107,9 @@ mod tests {
         let mut telemetry = GpuTelemetry::default();
         telemetry.series.insert(Signal::GpuClockReasons, vec![(1.0, 0.0)]);
         telemetry.grown.insert(Signal::GpuEccUncorrected, 0.0);
-        telemetry.grown.insert(Signal::GpuHeldPowerBrake, 0.1);
+        telemetry.grown.insert(Signal::GpuThrottlePowerBrake, 0.1);
         assert_eq!(row(&telemetry, &[]).grade, Grade::Pass);
-        telemetry.grown.insert(Signal::GpuHeldPowerBrake, 2.0);
+        telemetry.grown.insert(Signal::GpuThrottlePowerBrake, 2.0);
         let throttled = row(&telemetry, &[]);
         assert_eq!(throttled.grade, Grade::Degraded);
         assert_eq!(throttled.why, "throttled by the server's power brake for 2.0 s");

@@ -24,9 +24,9 @@ pub(super) const SERIES: [Signal; 4] =
 /// reasons that a healthy GPU in a healthy server does not show.
 pub(super) const COUNTERS: [Signal; 4] = [
     Signal::GpuEccUncorrected,
-    Signal::GpuHeldSwThermal,
-    Signal::GpuHeldHwThermal,
-    Signal::GpuHeldPowerBrake,
+    Signal::GpuThrottleSwThermal,
+    Signal::GpuThrottleHwThermal,
+    Signal::GpuThrottlePowerBrake,
 ];
 
 /// Telemetry of one GPU.

@@ -224,7 +224,7 @@ pub(super) fn detail(
         let gpus = inventory.gpus.as_ref().map(|gpus| {
             let describe = |gpu: &GpuInventory| {
                 let name = gpu.name.as_deref().unwrap_or("GPU of unknown model");
-                gpu.place_words().map_or_else(
+                gpu.describe_location().map_or_else(
                     || format!("{name}, {}", gpu.uuid),
                     |slot| format!("{slot}: {name}, {}", gpu.uuid),
                 )

@@ -167,8 +167,11 @@ pub(super) fn repaired(
     for finding in &findings {
         let subject = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
         if stays_open(finding) {
-            let text =
-                format!("{} on {subject}; it clears {}", code_with_detail(finding), finding.clears);
+            let text = format!(
+                "{} on {subject}; it clears {}",
+                code_with_detail(finding),
+                finding.clears_when
+            );
             printer.paragraph("  still open", 13, &text)?;
         }
     }

@@ -159,9 +159,9 @@ fn check_contents(
     for log in logs.iter().filter(|_| args.replay || args.require_hash.is_some()) {
         let base = log.base_state()?;
         let mut replayed = match replay.take() {
-            None => Replay::on(base),
+            None => Replay::from_state(base),
             Some(mut replayed) => {
-                let (is_same, seq) = match replayed.settled() {
+                let (is_same, seq) = match replayed.state() {
                     Ok(state) => (*state == base, state.seq),
                     Err(divergence) => {
                         return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
@@ -176,7 +176,7 @@ fn check_contents(
                     )));
                 }
                 *not_rederived = replayed.not_rederived();
-                replayed.go_on_from(base)
+                replayed.continue_from(base)
             }
         };
         let mut seq = log.anchor()?.seq;
@@ -190,7 +190,7 @@ fn check_contents(
                 if !args.replay {
                     continue;
                 }
-                if let Err(divergence) = replayed.take(stored.entry()?) {
+                if let Err(divergence) = replayed.apply(stored.entry()?) {
                     return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
                 }
             }
@@ -198,7 +198,7 @@ fn check_contents(
         replay = Some(replayed);
     }
     if let Some(replayed) = &mut replay {
-        if let Err(divergence) = replayed.settled() {
+        if let Err(divergence) = replayed.state() {
             return Ok(Some(VerifyError::IntegrityError(divergence.to_string())));
         }
         *not_rederived = replayed.not_rederived();

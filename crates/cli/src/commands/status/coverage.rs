@@ -112,27 +112,28 @@ fn parts(on: &BTreeSet<&str>) -> String {
 mod tests {
     use std::path::Path;
 
-    use farrier_agent::journal::{Fold, Recovery};
+    use farrier_agent::journal::{DurableState, Recovery};
     use farrier_agent::monitor::Inventory;
-    use farrier_agent::status::RuleBlind;
+    use farrier_agent::status::RuleCoverageGap;
 
     use super::*;
 
     fn status() -> Status {
         let inventory = Inventory::last(Path::new("/nonexistent"));
-        let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
+        let mut status =
+            Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
         status.not_seen.clear();
         status
     }
 
     const LOST: &str = "NVML_ERROR_GPU_IS_LOST";
 
-    fn blind_rule(causes: &[(&str, &str)]) -> RuleBlind {
+    fn blind_rule(causes: &[(&str, &str)]) -> RuleCoverageGap {
         let causes: BTreeMap<String, BTreeSet<String>> = causes
             .iter()
             .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
             .collect();
-        RuleBlind { parts: causes.len(), causes, why: String::new() }
+        RuleCoverageGap { parts: causes.len(), causes, why: String::new() }
     }
 
     #[test]

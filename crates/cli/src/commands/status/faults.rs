@@ -27,11 +27,11 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         if group.do_first.action == Action::RebootNode {
             reboot_for = reboot_for.or(Some(&group.name));
         }
-        let mut printed = Printed { remedies: vec![&group.do_first.text], clears: "" };
+        let mut printed = Printed { remedies: vec![&group.do_first.text], clears_when: "" };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
             print_finding(shown, group, &printed, printer)?;
             printed.remedies.extend(shown.finding.remedy.as_deref());
-            printed.clears = &shown.finding.clears;
+            printed.clears_when = &shown.finding.clears_when;
         }
     }
     Ok(())
@@ -41,7 +41,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
 struct Printed<'s> {
     remedies: Vec<&'s str>,
     /// From the previous finding.
-    clears: &'s str,
+    clears_when: &'s str,
 }
 
 fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
@@ -78,7 +78,7 @@ fn print_finding(
     printed: &Printed<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let Finding { code, detail, severity, text, evidence, count, clears, .. } = &shown.finding;
+    let Finding { code, detail, severity, text, evidence, count, clears_when, .. } = &shown.finding;
     let link = match &shown.finding.subject {
         Subject::Link { link, .. } => format!(" on link {link}"),
         Subject::Nic { port, .. } => format!(" on port {port}"),
@@ -105,8 +105,8 @@ fn print_finding(
     {
         printer.paragraph("    do", INDENT, &format!("{remedy}."))?;
     }
-    if !clears.is_empty() && printed.clears != clears {
-        printer.paragraph("    clears", INDENT, clears)?;
+    if !clears_when.is_empty() && printed.clears_when != clears_when {
+        printer.paragraph("    clears", INDENT, clears_when)?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use farrier_agent::config::{self, ConfigError};
 use farrier_agent::journal;
 use farrier_agent::monitor::Inventory;
-use farrier_agent::status::{Status, VERSION, Verdict};
+use farrier_agent::status::{NodeVerdict, Status, VERSION};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
     // The agent keeps its last valid configuration, so use the readable part of the file to find
     // it.
-    let (config, config_error) = config::read_as_far_as_it_goes(path, args.config.is_some());
+    let (config, config_error) = config::read_lenient(path, args.config.is_some());
     match config_error {
         Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(config_problems(&err))),
         Some(err) if args.config.is_some() && args.socket.is_none() => return Err(err.into()),
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         Output::Table if args.brief => print::brief(&status, printer)?,
         Output::Table => print::print(&status, printer)?,
     }
-    Ok(Outcome::finding_if(status.verdict != Verdict::Healthy))
+    Ok(Outcome::finding_if(status.verdict != NodeVerdict::Healthy))
 }
 
 /// Queries the agent. `None` if no agent answers; warns if one accepts the connection but fails to.
@@ -176,11 +176,11 @@ fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
     if !state_dir.is_dir() {
         return Err(no_source());
     }
-    let (fold, recovery) = journal::look(state_dir)?;
-    if fold.seq == 0 {
+    let (durable, recovery) = journal::load(state_dir)?;
+    if durable.seq == 0 {
         return Err(no_source());
     }
-    Ok(Status::of_journal(&fold, &recovery, &Inventory::last(state_dir)))
+    Ok(Status::from_journal(&durable, &recovery, &Inventory::last(state_dir)))
 }
 
 #[cfg(test)]

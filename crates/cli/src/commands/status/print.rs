@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use farrier_agent::monitor::Held;
-use farrier_agent::status::{GpuStatus, Status, Verdict};
+use farrier_agent::monitor::OwnedGpuProcess;
+use farrier_agent::status::{GpuStatus, NodeVerdict, Status};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
@@ -62,9 +62,9 @@ fn not_running(status: &Status) -> String {
 
 fn verdict(status: &Status, printer: &Printer) -> String {
     let tone = match status.verdict {
-        Verdict::Healthy => Tone::Good,
-        Verdict::Degraded => Tone::Caution,
-        Verdict::Faulty | Verdict::Unknown => Tone::Bad,
+        NodeVerdict::Healthy => Tone::Good,
+        NodeVerdict::Degraded => Tone::Caution,
+        NodeVerdict::Faulty | NodeVerdict::Unknown => Tone::Bad,
     };
     printer.toned(tone, &status.verdict.name().to_uppercase())
 }
@@ -160,7 +160,7 @@ fn number(reading: &Reading<f64>, factor: f64, unit: &str) -> String {
     }
 }
 
-fn users(processes: Option<&[Held]>) -> String {
+fn users(processes: Option<&[OwnedGpuProcess]>) -> String {
     let Some(processes) = processes else { return "?".to_owned() };
     if processes.is_empty() {
         return "-".to_owned();

@@ -7,7 +7,7 @@ use super::print::second;
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    let server = status.server.as_ref().filter(|server| server.link != Link::Alone);
+    let server = status.server.as_ref().filter(|server| server.link != Link::Standalone);
     // A standalone agent is not expected to execute orders.
     let orders = status.orders.as_ref();
     let orders = orders.filter(|orders| server.is_some() || **orders != OrdersStatus::Off);
@@ -37,7 +37,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
 fn link(server: &ServerStatus, printer: &Printer) -> String {
     let name = server.node.as_ref().map(|node| format!(" as {node}")).unwrap_or_default();
     match &server.link {
-        Link::Alone => "none".to_owned(),
+        Link::Standalone => "none".to_owned(),
         Link::Connecting => "connecting for the first time".to_owned(),
         Link::Connected { since } => format!("connected{name} since {}", second(*since)),
         Link::NotConnected { since, why, .. } => {
@@ -98,7 +98,7 @@ fn describe_orders(orders: &OrdersStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use farrier_agent::status::OrderInHand;
+    use farrier_agent::status::ActiveOrderStatus;
     use farrier_fleet::fleet::OrderKind;
 
     use super::*;
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn an_active_order_shows_its_kind_lease_and_reason() {
         let time = |text: &str| text.parse().unwrap();
-        let in_hand = OrderInHand {
+        let in_hand = ActiveOrderStatus {
             generation: 17,
             what: OrderKind::Cordon,
             reason: "fatal gpu.xid (Xid 79)".to_owned(),

@@ -214,7 +214,7 @@ fn default_socket() -> PathBuf {
     let from_environment =
         std::env::var_os("FARRIER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
     from_environment.unwrap_or_else(|| {
-        config::read_as_far_as_it_goes(Path::new(config::DEFAULT_PATH), false).0.socket.path
+        config::read_lenient(Path::new(config::DEFAULT_PATH), false).0.socket.path
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_agent::status::Verdict;
+use farrier_agent::status::NodeVerdict;
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
@@ -39,7 +39,7 @@ pub(super) struct NodeSample {
     /// Time of the last values.
     pub(super) at: Timestamp,
     /// The agent's verdict.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<NodeVerdict>,
     pub(super) driver: Option<String>,
     pub(super) cuda: Option<String>,
     #[serde(rename = "silence")]

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use farrier_facts::tune::{
-    Applied, ApplyReport, Need, Outcome as ApplyOutcome, REPORT_VERSION, Standing,
+    Applied, ApplyReport, Need, Outcome as ApplyOutcome, REPORT_VERSION, StepStatus,
 };
 use farrier_hardware::tune::{self, AppliedProfile};
 use jiff::Timestamp;
@@ -38,7 +38,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut actuator = args.node.actuator()?;
     let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
-    let refused = steps.iter().filter(|step| matches!(step.standing, Standing::Refused(_))).count();
+    let refused =
+        steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
     // The profile becomes the node's profile, against which drift is measured, only if it is
     // applied as a whole and something of it can be applied.
     let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
@@ -142,7 +143,7 @@ fn unchanged(report: &ApplyReport, refused: usize, printer: &mut Printer) -> any
 fn pending_actions(applied: &[Applied]) -> Vec<String> {
     let needs_action = |entry: &&Applied, need: Need| {
         let needs = match &entry.step.standing {
-            Standing::Change(needs) => needs.as_slice(),
+            StepStatus::Change(needs) => needs.as_slice(),
             _ => &[],
         };
         entry.outcome.is_made() && needs.contains(&need)

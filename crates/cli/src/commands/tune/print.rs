@@ -1,6 +1,6 @@
 //! Prints steps for people; steps that differ only in their subject share a line.
 
-use farrier_facts::tune::{Standing, Step, Subject};
+use farrier_facts::tune::{Step, StepStatus, Subject};
 
 use super::profile::sentence;
 use crate::printer::{Printer, Tone};
@@ -9,23 +9,23 @@ use crate::printer::{Printer, Tone};
 pub(super) const INDENT: usize = 11;
 
 /// Sort order: steps that need action first.
-fn rank(standing: &Standing) -> u32 {
+fn rank(standing: &StepStatus) -> u32 {
     match standing {
-        Standing::Refused(_) => 0,
-        Standing::Unknown(_) => 1,
-        Standing::Change(_) => 2,
-        Standing::ByHand(_) => 3,
-        Standing::Waits(_) => 4,
-        Standing::AsWanted => 5,
-        Standing::DoesNotApply(_) => 6,
+        StepStatus::Refused(_) => 0,
+        StepStatus::Unknown(_) => 1,
+        StepStatus::Change(_) => 2,
+        StepStatus::ByHand(_) => 3,
+        StepStatus::Waits(_) => 4,
+        StepStatus::AsWanted => 5,
+        StepStatus::DoesNotApply(_) => 6,
     }
 }
 
-fn tone(standing: &Standing) -> Tone {
+fn tone(standing: &StepStatus) -> Tone {
     match standing {
-        Standing::Refused(_) | Standing::Unknown(_) => Tone::Bad,
-        Standing::Change(_) | Standing::ByHand(_) | Standing::Waits(_) => Tone::Caution,
-        Standing::AsWanted | Standing::DoesNotApply(_) => Tone::Good,
+        StepStatus::Refused(_) | StepStatus::Unknown(_) => Tone::Bad,
+        StepStatus::Change(_) | StepStatus::ByHand(_) | StepStatus::Waits(_) => Tone::Caution,
+        StepStatus::AsWanted | StepStatus::DoesNotApply(_) => Tone::Good,
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn steps(
         before = Some(rank);
         let first = label(tone(&step.standing), step.standing.name(), printer);
         printer.paragraph(&first, INDENT, &line(step, &group))?;
-        if matches!(step.standing, Standing::Change(_)) {
+        if matches!(step.standing, StepStatus::Change(_)) {
             printer.paragraph("", INDENT, &sentence(&step.reason))?;
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn label(tone: Tone, word: &str, printer: &Printer) -> String {
 fn line(step: &Step, group: &[&Step]) -> String {
     let subjects: Vec<&Subject> = group.iter().map(|step| &step.subject).collect();
     let values = match (&step.current, &step.standing) {
-        (Some(current), Standing::AsWanted) => current.clone(),
+        (Some(current), StepStatus::AsWanted) => current.clone(),
         (Some(current), _) => format!("{current} → {}", step.wanted),
         (None, _) => format!("want {}", step.wanted),
     };

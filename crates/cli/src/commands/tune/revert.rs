@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::tune::{Given, REPORT_VERSION, Target};
+use farrier_facts::tune::{REPORT_VERSION, RevertOutcome, Target};
 use farrier_hardware::tune::{
     self, AppliedProfile, NodeSettingActuator, OpenChange, RevertedChange,
 };
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let mut journal = args.node.journal()?;
     let reverted = tune::revert(&mut actuator, &mut journal, args.force, Timestamp::now());
-    let is_complete = reverted.iter().all(|entry| entry.given.is_back());
+    let is_complete = reverted.iter().all(|entry| entry.outcome.is_back());
     // While a change remains, keep the profile, so that drift is still reported.
     let forgotten = node_profile.filter(|_| is_complete);
     if forgotten.is_some() {
@@ -192,27 +192,27 @@ fn print_results(
     let mut denied = false;
     for entry in reverted {
         let mut tone = Tone::Bad;
-        let (label, text) = match &entry.given {
-            Given::Back | Given::Already => {
+        let (label, text) = match &entry.outcome {
+            RevertOutcome::Back | RevertOutcome::Already => {
                 restored += 1;
                 continue;
             }
-            Given::Waits(needs) => {
+            RevertOutcome::Waits(needs) => {
                 tone = Tone::Caution;
                 let needs: Vec<&str> = needs.iter().map(|need| need.words()).collect();
                 let old = entry.change.target.words(&entry.change.old);
                 ("pending", format!("set back to {old}: {}", needs.join(", ")))
             }
-            Given::Forgotten => ("dropped", "it no longer exists".to_owned()),
-            Given::Foreign(now) => {
+            RevertOutcome::Forgotten => ("dropped", "it no longer exists".to_owned()),
+            RevertOutcome::Foreign(now) => {
                 foreign = true;
                 ("skipped", format!("changed by others since, to {now}"))
             }
-            Given::Failed { why, permission } => {
+            RevertOutcome::Failed { why, permission } => {
                 denied |= permission;
                 ("failed", why.clone())
             }
-            Given::NotDone(why) => ("not done", why.clone()),
+            RevertOutcome::NotDone(why) => ("not done", why.clone()),
         };
         let first = print::label(tone, label, printer);
         let name = describe_target(&entry.change.target, indexes);

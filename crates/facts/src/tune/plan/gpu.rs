@@ -1,6 +1,6 @@
 //! GPU settings.
 
-use super::{Change, Evaluation, Need, Standing, Subject};
+use super::{Change, Evaluation, Need, StepStatus, Subject};
 use crate::node::{PowerLimits, Reading, Setting};
 use crate::tune::control::{GpuControl, Target, Value, mode_name, watts};
 use crate::tune::readings::{Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
@@ -10,7 +10,7 @@ use crate::tune::setting::{ClockTarget, DesiredValue, PERSISTENCED, PowerTarget,
 struct GpuEvaluation {
     current: Option<String>,
     wanted: String,
-    standing: Standing,
+    standing: StepStatus,
     value: Option<Value>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn evaluate(
                 subject: Subject::Gpus,
                 current: None,
                 wanted: describe_desired(want),
-                standing: Standing::Unknown(why.clone()),
+                standing: StepStatus::Unknown(why.clone()),
                 change: None,
             });
             return steps;
@@ -53,7 +53,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     let Some(uuid) = uuid else {
         let why =
             gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
-        let standing = Standing::Unknown(format!("the GPU cannot be asked: {why}"));
+        let standing = StepStatus::Unknown(format!("the GPU cannot be asked: {why}"));
         return Evaluation {
             subject,
             current: None,
@@ -85,12 +85,12 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     };
     let standing = match evaluation.standing {
         // The GPU may support it without MIG.
-        Standing::DoesNotApply(why) if is_mig_enabled(gpu) => {
-            Standing::DoesNotApply(format!("{why} while MIG is on"))
+        StepStatus::DoesNotApply(why) if is_mig_enabled(gpu) => {
+            StepStatus::DoesNotApply(format!("{why} while MIG is on"))
         }
         standing => standing,
     };
-    let is_change = matches!(standing, Standing::Change(_));
+    let is_change = matches!(standing, StepStatus::Change(_));
     let change = evaluation.value.filter(|_| is_change);
     let change = change.map(|value| Change::new(Target::Gpu { uuid, control }, value));
     Evaluation { subject, current: evaluation.current, wanted: evaluation.wanted, standing, change }
@@ -99,7 +99,7 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
 /// Marks changes that are lost when the driver deinitialises, if persistence mode is known to be
 /// off.
 pub(super) fn mark_lost_without_persistence(evaluation: &mut Evaluation, readings: &Readings) {
-    let (Subject::Gpu { index, .. }, Standing::Change(needs)) =
+    let (Subject::Gpu { index, .. }, StepStatus::Change(needs)) =
         (&evaluation.subject, &mut evaluation.standing)
     else {
         return;
@@ -157,7 +157,7 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
         Reading::Absent => None,
         Reading::Unreadable(why) => {
             let wanted = Value::Service { enabled: on, running: on }.words();
-            Some(evaluation(None, wanted, Standing::Unknown(why.to_string()), None))
+            Some(evaluation(None, wanted, StepStatus::Unknown(why.to_string()), None))
         }
         Reading::Value(state) => {
             let current = value(state);
@@ -166,13 +166,13 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
             let wanted = Value::Service { enabled, running: running(*state) };
             let (from, to) = (Some(current.words()), wanted.words());
             if current == wanted {
-                return Some(evaluation(from, to, Standing::AsWanted, None));
+                return Some(evaluation(from, to, StepStatus::AsWanted, None));
             }
             let target = Target::Service { unit: PERSISTENCED.to_owned() };
             let beside =
                 if readings.can_start_services { persistence_modes(readings) } else { Vec::new() };
             let change = Change { target, value: wanted, beside };
-            Some(evaluation(from, to, Standing::Change(Vec::new()), Some(change)))
+            Some(evaluation(from, to, StepStatus::Change(Vec::new()), Some(change)))
         }
     }
 }
@@ -190,8 +190,8 @@ fn persistence_modes(readings: &Readings) -> Vec<Target> {
 /// Evaluation of a reading without a value.
 fn without_value<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
     let standing = match reading {
-        Reading::Unreadable(why) => Standing::Unknown(why.to_string()),
-        _ => Standing::DoesNotApply("the card does not have it".to_owned()),
+        Reading::Unreadable(why) => StepStatus::Unknown(why.to_string()),
+        _ => StepStatus::DoesNotApply("the card does not have it".to_owned()),
     };
     GpuEvaluation { current: None, wanted, standing, value: None }
 }
@@ -203,7 +203,7 @@ fn evaluation(
     value: Value,
     needs: Vec<Need>,
 ) -> GpuEvaluation {
-    let standing = if same { Standing::AsWanted } else { Standing::Change(needs) };
+    let standing = if same { StepStatus::AsWanted } else { StepStatus::Change(needs) };
     GpuEvaluation { current: Some(current), wanted, standing, value: Some(value) }
 }
 
@@ -217,9 +217,13 @@ fn switch(reading: &Reading<bool>, on: bool) -> GpuEvaluation {
 /// With MIG enabled, accounting is off and cannot be changed (NVML, `nvmlDeviceSetAccountingMode`).
 fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     let evaluation = switch(&gpu.accounting, on);
-    if is_mig_enabled(gpu) && matches!(evaluation.standing, Standing::Change(_)) {
+    if is_mig_enabled(gpu) && matches!(evaluation.standing, StepStatus::Change(_)) {
         let why = "the card does not change it".to_owned();
-        return GpuEvaluation { standing: Standing::DoesNotApply(why), value: None, ..evaluation };
+        return GpuEvaluation {
+            standing: StepStatus::DoesNotApply(why),
+            value: None,
+            ..evaluation
+        };
     }
     evaluation
 }
@@ -235,24 +239,24 @@ fn at_reset(reading: &Reading<Setting>, on: bool) -> GpuEvaluation {
         format!("{}, {} after a reset", word(setting.current), word(setting.pending))
     };
     let standing = match (setting.pending == on, setting.current == on) {
-        (true, true) => Standing::AsWanted,
-        (true, false) => Standing::Waits(vec![Need::Reset]),
-        (false, _) => Standing::Change(vec![Need::Reset]),
+        (true, true) => StepStatus::AsWanted,
+        (true, false) => StepStatus::Waits(vec![Need::Reset]),
+        (false, _) => StepStatus::Change(vec![Need::Reset]),
     };
     GpuEvaluation { current: Some(current), wanted: wanted.words(), standing, value: Some(wanted) }
 }
 
 fn mig(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     let evaluation = at_reset(&gpu.mig, on);
-    if on || !matches!(evaluation.standing, Standing::Change(_)) {
+    if on || !matches!(evaluation.standing, StepStatus::Change(_)) {
         return evaluation;
     }
     let standing = match &gpu.mig_layout {
-        Reading::Value(instances) if !instances.is_empty() => Standing::Refused(format!(
+        Reading::Value(instances) if !instances.is_empty() => StepStatus::Refused(format!(
             "{} instances exist: drain and destroy them first",
             instances.len()
         )),
-        Reading::Unreadable(why) => Standing::Unknown(format!("whether instances exist: {why}")),
+        Reading::Unreadable(why) => StepStatus::Unknown(format!("whether instances exist: {why}")),
         // Without MIG there are no instances.
         Reading::Value(_) | Reading::Absent => return evaluation,
     };
@@ -285,7 +289,7 @@ fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
     };
     if wanted_mw < min_mw || wanted_mw > max_mw {
         let why = format!("the card takes {} to {}", watts(min_mw), watts(max_mw));
-        let standing = Standing::Refused(why);
+        let standing = StepStatus::Refused(why);
         let (current, wanted) = (Some(watts(limit_mw)), watts(wanted_mw));
         return GpuEvaluation { current, wanted, standing, value: None };
     }
@@ -303,7 +307,7 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
     let refused = |wanted: String, why: String| GpuEvaluation {
         current: Some(current.clone()),
         wanted,
-        standing: Standing::Refused(why),
+        standing: StepStatus::Refused(why),
         value: None,
     };
     let supported = &clocks.supported_graphics_mhz;
@@ -341,7 +345,7 @@ fn layout(reading: &Reading<Vec<String>>, want: &DesiredValue) -> GpuEvaluation 
     let Reading::Value(names) = reading else {
         let mut evaluation = without_value(reading, wanted);
         if *reading == Reading::Absent {
-            evaluation.standing = Standing::DoesNotApply("MIG is off".to_owned());
+            evaluation.standing = StepStatus::DoesNotApply("MIG is off".to_owned());
         }
         return evaluation;
     };
@@ -349,10 +353,10 @@ fn layout(reading: &Reading<Vec<String>>, want: &DesiredValue) -> GpuEvaluation 
     names.sort();
     let current = if names.is_empty() { "no instances".to_owned() } else { names.join(", ") };
     let standing = if DesiredValue::Layout(names) == *want {
-        Standing::AsWanted
+        StepStatus::AsWanted
     } else {
         let how = "drain the GPU, then make the instances with `nvidia-smi mig -dci`, `-dgi` and `-cgi … -C`";
-        Standing::ByHand(how.to_owned())
+        StepStatus::ByHand(how.to_owned())
     };
     GpuEvaluation { current: Some(current), wanted, standing, value: None }
 }

@@ -1,6 +1,6 @@
 //! Host settings.
 
-use super::{Change, Evaluation, Need, Standing, Subject};
+use super::{Change, Evaluation, Need, StepStatus, Subject};
 use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
 use crate::tune::control::{FileContent, Target, Value};
@@ -40,7 +40,7 @@ pub(super) fn evaluate(
     }
 }
 
-fn without_current(subject: &str, wanted: &str, standing: Standing) -> Evaluation {
+fn without_current(subject: &str, wanted: &str, standing: StepStatus) -> Evaluation {
     Evaluation {
         subject: Subject::Host(subject.to_owned()),
         current: None,
@@ -57,9 +57,9 @@ fn governors(word: &str, readings: &Readings) -> Vec<Evaluation> {
             governors.iter().map(|(path, choice)| choose(path, choice, word)).collect()
         }
         Reading::Unreadable(why) => {
-            vec![without_current(all, word, Standing::Unknown(why.to_string()))]
+            vec![without_current(all, word, StepStatus::Unknown(why.to_string()))]
         }
-        _ => vec![without_current(all, word, Standing::DoesNotApply(NO_GOVERNORS.to_owned()))],
+        _ => vec![without_current(all, word, StepStatus::DoesNotApply(NO_GOVERNORS.to_owned()))],
     }
 }
 
@@ -68,10 +68,10 @@ fn hugepages(word: &str, readings: &Readings) -> Evaluation {
         Reading::Value(choice) => choose(HUGEPAGES_FILE, choice, word),
         Reading::Absent => {
             let why = "the kernel has no transparent huge pages".to_owned();
-            without_current(HUGEPAGES_FILE, word, Standing::DoesNotApply(why))
+            without_current(HUGEPAGES_FILE, word, StepStatus::DoesNotApply(why))
         }
         Reading::Unreadable(why) => {
-            without_current(HUGEPAGES_FILE, word, Standing::Unknown(why.to_string()))
+            without_current(HUGEPAGES_FILE, word, StepStatus::Unknown(why.to_string()))
         }
     }
 }
@@ -84,16 +84,16 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
             return without_current(
                 path,
                 word,
-                Standing::DoesNotApply("there is no such file".to_owned()),
+                StepStatus::DoesNotApply("there is no such file".to_owned()),
             );
         }
         Reading::Unreadable(why) => {
-            return without_current(path, word, Standing::Unknown(why.to_string()));
+            return without_current(path, word, StepStatus::Unknown(why.to_string()));
         }
     };
     let mut evaluation = Evaluation {
         current: Some(current.clone()),
-        ..without_current(path, word, Standing::AsWanted)
+        ..without_current(path, word, StepStatus::AsWanted)
     };
     if current == word {
         return evaluation;
@@ -102,11 +102,11 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
         && !available.iter().any(|known| known == word)
     {
         evaluation.standing =
-            Standing::Refused(format!("the kernel takes {}", available.join(", ")));
+            StepStatus::Refused(format!("the kernel takes {}", available.join(", ")));
         return evaluation;
     }
     let target = Target::Kernel { path: path.to_owned() };
-    evaluation.standing = Standing::Change(vec![Need::EveryBoot]);
+    evaluation.standing = StepStatus::Change(vec![Need::EveryBoot]);
     evaluation.change = Some(Change::new(target, Value::Word(word.to_owned())));
     evaluation
 }
@@ -120,7 +120,7 @@ pub(super) fn file(
     readings: &Readings,
 ) -> Evaluation {
     let path = kind.file().unwrap_or_default();
-    let mut evaluation = without_current(&path, wanted, Standing::AsWanted);
+    let mut evaluation = without_current(&path, wanted, StepStatus::AsWanted);
     let unread = Reading::Unreadable(ReadError::unavailable("not read"));
     match readings.files.get(&path).unwrap_or(&unread) {
         Reading::Value(Value::File(file)) if file.content.bytes() == text.as_bytes() => {
@@ -129,12 +129,12 @@ pub(super) fn file(
         }
         Reading::Value(Value::File(_)) => evaluation.current = Some("other content".to_owned()),
         Reading::Unreadable(why) => {
-            evaluation.standing = Standing::Unknown(why.to_string());
+            evaluation.standing = StepStatus::Unknown(why.to_string());
             return evaluation;
         }
         Reading::Value(_) | Reading::Absent => evaluation.current = Some("no file".to_owned()),
     }
-    evaluation.standing = Standing::Change(needs);
+    evaluation.standing = StepStatus::Change(needs);
     let value = Value::File(FileContent::text(text));
     evaluation.change = Some(Change::new(Target::File { path }, value));
     evaluation
@@ -146,11 +146,11 @@ fn guard(kind: &SettingKind, readings: &Readings) -> Evaluation {
     match &readings.has_apt {
         Reading::Value(true) => {}
         Reading::Unreadable(why) => {
-            return without_current(&path, wanted, Standing::Unknown(why.to_string()));
+            return without_current(&path, wanted, StepStatus::Unknown(why.to_string()));
         }
         Reading::Value(false) | Reading::Absent => {
             let why = "there is no /etc/apt/apt.conf.d here, so that nothing upgrades unattended";
-            return without_current(&path, wanted, Standing::DoesNotApply(why.to_owned()));
+            return without_current(&path, wanted, StepStatus::DoesNotApply(why.to_owned()));
         }
     }
     // Plain prefixes: the blacklist matches the start of a name.
@@ -165,27 +165,27 @@ fn holds(readings: &Readings) -> Vec<Evaluation> {
         Reading::Value(packages) => packages,
         Reading::Absent => {
             let why = "there is no dpkg here".to_owned();
-            return vec![without_current(all, "held", Standing::DoesNotApply(why))];
+            return vec![without_current(all, "held", StepStatus::DoesNotApply(why))];
         }
         Reading::Unreadable(why) => {
-            return vec![without_current(all, "held", Standing::Unknown(why.to_string()))];
+            return vec![without_current(all, "held", StepStatus::Unknown(why.to_string()))];
         }
     };
     let ours = |package: &&Package| is_driver_package(package) || is_kernel_package(package);
     let packages: Vec<&Package> = packages.iter().filter(ours).collect();
     if packages.is_empty() {
         let why = "no package of kernel or driver is installed".to_owned();
-        return vec![without_current(all, "held", Standing::DoesNotApply(why))];
+        return vec![without_current(all, "held", StepStatus::DoesNotApply(why))];
     }
     packages.into_iter().map(hold).collect()
 }
 
 fn hold(package: &Package) -> Evaluation {
-    let mut evaluation = without_current(&package.name, "held", Standing::AsWanted);
+    let mut evaluation = without_current(&package.name, "held", StepStatus::AsWanted);
     evaluation.current = Some(if package.held { "held" } else { "not held" }.to_owned());
     if !package.held {
         let target = Target::Hold { package: package.name.clone() };
-        evaluation.standing = Standing::Change(Vec::new());
+        evaluation.standing = StepStatus::Change(Vec::new());
         evaluation.change = Some(Change::new(target, Value::Switch(true)));
     }
     evaluation
@@ -209,25 +209,25 @@ fn parameter(
     let loaded = readings.module_parameters.as_ref().map(|all| all.get(name).cloned());
     if loaded == Reading::Value(None) {
         let why = format!("the loaded driver has no parameter NVreg_{name}");
-        return without_current(&path, word, Standing::DoesNotApply(why));
+        return without_current(&path, word, StepStatus::DoesNotApply(why));
     }
     let text = format!("# Written by farrier tune.\noptions nvidia NVreg_{name}={word}\n");
     let mut evaluation = file(kind, text, word, vec![Need::ModuleReload], readings);
     let is_loaded = loaded.value().is_some_and(|value| value.as_deref() == Some(word));
-    if evaluation.standing == Standing::AsWanted && !is_loaded {
+    if evaluation.standing == StepStatus::AsWanted && !is_loaded {
         evaluation.standing = match loaded {
-            Reading::Unreadable(why) => Standing::Unknown(format!("what is loaded: {why}")),
-            _ => Standing::Waits(vec![Need::ModuleReload]),
+            Reading::Unreadable(why) => StepStatus::Unknown(format!("what is loaded: {why}")),
+            _ => StepStatus::Waits(vec![Need::ModuleReload]),
         };
     }
     evaluation
 }
 
 /// Why memory is not coherent, or that this is unknown; `None` if it is coherent.
-fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
+fn not_coherent(set: &FactSet, readings: &Readings) -> Option<StepStatus> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
-        GpusSeen::Silent(why) => return Some(Standing::Unknown(why.clone())),
+        GpusSeen::Silent(why) => return Some(StepStatus::Unknown(why.clone())),
     };
     let mut unknown = None;
     for gpu in gpus {
@@ -242,7 +242,7 @@ fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
         }
     }
     Some(unknown.map_or_else(
-        || Standing::DoesNotApply("no GPU here shares memory with the CPU".to_owned()),
-        Standing::Unknown,
+        || StepStatus::DoesNotApply("no GPU here shares memory with the CPU".to_owned()),
+        StepStatus::Unknown,
     ))
 }

@@ -32,7 +32,7 @@ pub struct Step {
     /// Desired value for display.
     pub wanted: String,
     /// Status of the step.
-    pub standing: Standing,
+    pub standing: StepStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
     pub reason: String,
@@ -59,7 +59,7 @@ pub enum Subject {
 /// Status of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum StepStatus {
     /// Already has the desired value.
     AsWanted,
     /// Set, but takes effect only after this.
@@ -76,7 +76,7 @@ pub enum Standing {
     Refused(String),
 }
 
-impl Standing {
+impl StepStatus {
     /// Name for display.
     pub fn name(&self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ pub(super) struct Evaluation {
     pub(super) subject: Subject,
     pub(super) current: Option<String>,
     pub(super) wanted: String,
-    pub(super) standing: Standing,
+    pub(super) standing: StepStatus,
     pub(super) change: Option<Change>,
 }
 
@@ -203,7 +203,7 @@ pub fn plan(
             }
             if setting.unverified && !options.unverified && !evaluation.standing.is_fine() {
                 let why = "no source confirms it; --unverified includes it";
-                evaluation.standing = Standing::DoesNotApply(why.to_owned());
+                evaluation.standing = StepStatus::DoesNotApply(why.to_owned());
                 evaluation.change = None;
             }
             steps.push(Step {

@@ -46,7 +46,7 @@ impl HealthAssessment {
             impact: worst.first().map_or(Impact::None, |(impact, _)| *impact),
             action: worst.first().map_or(Action::Ignore, |(_, finding)| finding.action),
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
-            fault: worst.first().map(|(_, finding)| FaultKey::of(finding)),
+            fault: worst.first().map(|(_, finding)| FaultKey::from_finding(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
             reason: worst.first().map(|(_, finding)| Reason::OpenFindings {
                 worst: node.summary(finding),

@@ -29,7 +29,7 @@ pub enum FaultKey {
 }
 
 impl FaultKey {
-    pub fn of(finding: &Finding) -> Self {
+    pub fn from_finding(finding: &Finding) -> Self {
         Self::Finding {
             code: finding.code.clone(),
             detail: finding.detail.clone(),
@@ -55,8 +55,11 @@ impl fmt::Display for FaultKey {
 impl Node {
     /// The faults that make the node suspect or unfit.
     pub fn faults(&self) -> Vec<FaultKey> {
-        let findings =
-            self.findings().values().filter(|finding| affects_service(finding)).map(FaultKey::of);
+        let findings = self
+            .findings()
+            .values()
+            .filter(|finding| affects_service(finding))
+            .map(FaultKey::from_finding);
         findings.chain(self.verification.failure().map(FailedVerification::fault)).collect()
     }
 

@@ -201,7 +201,7 @@ impl From<NodeV2> for Node {
         });
         let attempts = node.repairs.into_iter().map(|it| match it {
             RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None },
-            RepairV2::ByHand(what) => RepairAttempt::ByHand { what },
+            RepairV2::ByHand(what) => RepairAttempt::Manual { what },
         });
         let (hold, errand, errands_ended) = (node.hold, node.errand, node.errands_ended);
         let repairs =

@@ -17,16 +17,16 @@ impl Node {
 
     /// The subject of a finding, such as `GPU 3 at 0000:3b:00.0`, or the UUID if the location is
     /// unknown.
-    pub fn words_of(&self, subject: &Subject) -> String {
+    pub fn describe_subject(&self, subject: &Subject) -> String {
         let location = subject.gpu().and_then(|gpu| self.location(gpu));
         subject_text(subject, location.as_ref())
     }
 
     /// A finding with its subject, such as `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
-    pub fn words_of_finding(&self, finding: &Finding) -> String {
+    pub fn describe_finding(&self, finding: &Finding) -> String {
         let detail = &finding.detail;
         let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
-        format!("{}{detail} on {}", finding.code, self.words_of(&finding.subject))
+        format!("{}{detail} on {}", finding.code, self.describe_subject(&finding.subject))
     }
 
     /// An order, with the location of its GPU.
@@ -49,7 +49,7 @@ impl Node {
 
 impl GpuInventory {
     /// Such as `GPU 3 at 0000:3b:00.0`. `None` if the location is unknown.
-    pub fn place_words(&self) -> Option<String> {
+    pub fn describe_location(&self) -> Option<String> {
         GpuLocation::new(self).map(|location| location.to_string())
     }
 }

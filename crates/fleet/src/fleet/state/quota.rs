@@ -24,7 +24,7 @@ impl Node {
             subject: Subject::Agent,
             kind: FindingKind::Fault,
             severity: Severity::Warning,
-            own_severity: None,
+            default_severity: None,
             text: "the node reports more than its quota, so its reports reach the server late".to_owned(),
             action: Action::Investigate,
             remedy: Some(
@@ -38,7 +38,7 @@ impl Node {
             opened_in: None,
             last_in: None,
             count: 1,
-            clears: "when its reports have stayed within the quota for a minute".to_owned(),
+            clears_when: "when its reports have stayed within the quota for a minute".to_owned(),
             cleared: None,
         })
     }

@@ -40,7 +40,8 @@ pub enum RepairAttempt {
         faults: Option<Vec<FaultKey>>,
     },
     /// A manual repair.
-    ByHand {
+    #[serde(rename = "by-hand")]
+    Manual {
         /// In the operator's words.
         what: String,
     },
@@ -86,7 +87,7 @@ impl Repairs {
     }
 
     pub(in crate::fleet) fn has_by_hand(&self) -> bool {
-        self.attempts().any(|attempt| matches!(attempt, RepairAttempt::ByHand { .. }))
+        self.attempts().any(|attempt| matches!(attempt, RepairAttempt::Manual { .. }))
     }
 
     /// Number of attempts with this order.
@@ -135,7 +136,7 @@ impl Repairs {
     /// Records a manual repair, which the agent has to acknowledge.
     pub(super) fn attempt_by_hand(&mut self, what: &str) {
         self.pending_ack = Some(what.to_owned());
-        self.attempt(RepairAttempt::ByHand { what: what.to_owned() });
+        self.attempt(RepairAttempt::Manual { what: what.to_owned() });
     }
 
     /// The agent acknowledged the repair, or never will.

@@ -13,7 +13,7 @@ use super::super::rule::{EventPattern, Same};
 /// An event as stored in the journal, so that repeats are recognised after a restart or a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remembered {
+pub struct StoredEvent {
     /// The event's code, such as `xid.79`.
     pub code: String,
     pub kind: decode::Kind,
@@ -26,7 +26,7 @@ pub struct Remembered {
     pub boot: String,
 }
 
-impl Remembered {
+impl StoredEvent {
     pub(super) fn matches_pattern(&self, pattern: &EventPattern) -> bool {
         (pattern.kinds.is_empty() || pattern.kinds.contains(&self.kind))
             && (pattern.codes.is_empty() || pattern.codes.contains(&self.code))
@@ -77,7 +77,12 @@ impl EventCounter {
 
     /// Counts the event. Returns `true` if it completes the pattern and does not merely continue a
     /// burst.
-    pub(super) fn count(&mut self, pattern: &EventPattern, event: &Remembered, at: Moment) -> bool {
+    pub(super) fn count(
+        &mut self,
+        pattern: &EventPattern,
+        event: &StoredEvent,
+        at: Moment,
+    ) -> bool {
         if self.groups.len() >= GROUPS_MAX {
             let last_ms =
                 |occurrences: &VecDeque<Occurrence>| occurrences.back().map(|last| last.at_ms);

@@ -5,7 +5,7 @@ use farrier_facts::decode::{self, Kind};
 use super::super::finding::Evidence;
 use super::super::observation::{EventSource, KernelEvent, Moment, Subject};
 use super::super::rule::Same;
-use super::event_counter::Remembered;
+use super::event_counter::StoredEvent;
 use super::finding_store::{FindingContent, FindingKey};
 use super::{Engine, watch};
 
@@ -17,7 +17,7 @@ const STORED_MAX: usize = 1024;
 
 impl Engine {
     /// Applies kernel log events, and returns those to store.
-    pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<Remembered> {
+    pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<StoredEvent> {
         let mut to_store = Vec::new();
         for kernel_event in events {
             let event = self.stored_event(kernel_event);
@@ -30,8 +30,8 @@ impl Engine {
         to_store
     }
 
-    fn stored_event(&self, kernel_event: &KernelEvent) -> Remembered {
-        Remembered {
+    fn stored_event(&self, kernel_event: &KernelEvent) -> StoredEvent {
+        StoredEvent {
             code: kernel_event.event.code.clone(),
             kind: kernel_event.event.kind,
             subject: self.event_subject(kernel_event),
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Counts an event for every matching rule, and returns the rules that it completes.
-    pub(super) fn count(&mut self, event: &Remembered, at: Moment) -> Vec<usize> {
+    pub(super) fn count(&mut self, event: &StoredEvent, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
         for (rule_index, rule) in self.rules.iter().enumerate() {
             let Some(pattern) = rule.on.as_ref().filter(|pattern| event.matches_pattern(pattern))
@@ -79,7 +79,7 @@ impl Engine {
     fn open_event_finding(
         &mut self,
         rule_index: usize,
-        event: &Remembered,
+        event: &StoredEvent,
         kernel_event: &KernelEvent,
     ) {
         let rule = self.rules.at(rule_index);
@@ -93,22 +93,23 @@ impl Engine {
         };
         let action = rule.action.unwrap_or(kernel_event.event.action);
         let base_severity = rule.severity.unwrap_or(event.severity);
-        let (severity, own_severity) = rule.effective_severity(Some(&event.code), base_severity);
+        let (severity, default_severity) =
+            rule.effective_severity(Some(&event.code), base_severity);
         let content = FindingContent {
             kind: rule.kind,
             severity,
-            own_severity,
+            default_severity,
             action,
             text: rule.text.clone().unwrap_or_else(|| event_text(&kernel_event.event)),
             remedy: rule.remedy.clone(),
-            clears: watch::clear_condition(rule, action, &subject),
+            clears_when: watch::clear_condition(rule, action, &subject),
         };
         let key = FindingKey { code: rule.code.clone(), detail, subject };
         self.store.upsert(key, content, vec![event_evidence(kernel_event)], kernel_event.at, true);
     }
 
     /// Returns the event if it is to be stored: a storm of one event is stored once a minute.
-    fn limit_storage(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
+    fn limit_storage(&mut self, event: StoredEvent, at: Moment) -> Option<StoredEvent> {
         let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
         let last_stored = self.stored_ms.get(&key);
         if last_stored.is_some_and(|stored| at.steady_ms - *stored < STORE_EVERY_MS)

@@ -43,11 +43,11 @@ pub(super) struct FindingContent {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
     /// Severity before a configuration override, if there is one.
-    pub(super) own_severity: Option<Severity>,
+    pub(super) default_severity: Option<Severity>,
     pub(super) action: Action,
     pub(super) text: String,
     pub(super) remedy: Option<String>,
-    pub(super) clears: String,
+    pub(super) clears_when: String,
 }
 
 /// An open finding, with the times that clearing needs.
@@ -191,11 +191,11 @@ impl FindingStore {
             if is_new_occurrence || changed {
                 finding.count += u64::from(is_new_occurrence);
                 finding.severity = content.severity;
-                finding.own_severity = content.own_severity;
+                finding.default_severity = content.default_severity;
                 finding.rule_action = content.action;
                 finding.text = content.text;
                 finding.remedy = content.remedy;
-                finding.clears = content.clears;
+                finding.clears_when = content.clears_when;
                 append(&mut finding.evidence, evidence);
                 self.updated.insert(key);
             }
@@ -213,7 +213,7 @@ impl FindingStore {
             subject: key.subject.clone(),
             kind: content.kind,
             severity: content.severity,
-            own_severity: content.own_severity,
+            default_severity: content.default_severity,
             text: content.text,
             action: content.action,
             remedy: content.remedy,
@@ -225,7 +225,7 @@ impl FindingStore {
             opened_in: in_boot.clone(),
             last_in: in_boot,
             count: 1,
-            clears: content.clears,
+            clears_when: content.clears_when,
             cleared: None,
         };
         self.next_id += 1;
@@ -245,7 +245,7 @@ impl FindingStore {
         let Some(mut open) = self.open.remove(key) else { return };
         self.open_set_changed = true;
         self.updated.remove(key);
-        open.finding.cleared = Some(Cleared { at: now.wall, why: why.to_owned() });
+        open.finding.cleared = Some(Cleared { at: now.wall, reason: why.to_owned() });
         if self.opened.remove(key) {
             // It opened and cleared within one batch. Report both, in order.
             self.cleared.push(Finding { cleared: None, ..open.finding.clone() });

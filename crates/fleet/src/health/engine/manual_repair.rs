@@ -12,7 +12,12 @@ impl Engine {
     /// events. A fault that persists opens a new finding.
     ///
     /// Idempotent: applying the same repair twice changes nothing that happened after it.
-    pub fn repaired(&mut self, at: Timestamp, description: &str, now: Moment) -> Vec<Change> {
+    pub fn apply_manual_repair(
+        &mut self,
+        at: Timestamp,
+        description: &str,
+        now: Moment,
+    ) -> Vec<Change> {
         for key in self.awaiting_replacement(at) {
             if let Some(rule_index) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)

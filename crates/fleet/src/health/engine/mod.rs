@@ -25,8 +25,8 @@ use std::collections::btree_map::Entry;
 use farrier_facts::xid::XidFacts;
 
 pub use coverage_gap::CoverageGap;
-pub use event_counter::Remembered;
-pub use recovery_signals::LastTold;
+pub use event_counter::StoredEvent;
+pub use recovery_signals::RecoverySignal;
 pub use table::{Latest, SignalValues};
 pub use watch::describe_clear_condition;
 
@@ -46,15 +46,15 @@ const CHECK: &str = "check";
 
 /// Engine state that the journal keeps.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Saved {
+pub struct EngineSnapshot {
     /// Open findings.
     pub findings: Vec<Finding>,
     /// ID of the next finding.
     pub next_id: u64,
     /// Events that repeat rules count.
-    pub remembered: Vec<Remembered>,
+    pub stored_events: Vec<StoredEvent>,
     /// Last reported recovery signals of the driver.
-    pub told: Vec<LastTold>,
+    pub recovery_signals: Vec<RecoverySignal>,
     /// The boot in which it was saved.
     pub boot: String,
 }
@@ -65,7 +65,7 @@ pub struct Decision {
     /// Findings that opened, changed or cleared.
     pub changes: Vec<Change>,
     /// Events to store for repeat rules.
-    pub remembered: Vec<Remembered>,
+    pub events_to_store: Vec<StoredEvent>,
 }
 
 /// Which rules run, and coverage gaps.
@@ -78,9 +78,9 @@ pub struct Coverage {
     /// Number of subjects with too few peers to compare with, by code.
     pub no_peers: BTreeMap<String, usize>,
     /// Number of subjects that are still warming up, by code.
-    pub early: BTreeMap<String, usize>,
+    pub warming_up: BTreeMap<String, usize>,
     /// Code, subject, and the reason for the coverage gap.
-    pub blind: Vec<(String, Subject, CoverageGap)>,
+    pub gaps: Vec<(String, Subject, CoverageGap)>,
 }
 
 /// The rule engine of a node.
@@ -137,16 +137,16 @@ impl Engine {
 
     /// Continues from saved state. `boot` is the current boot: a reboot clears the findings that it
     /// repairs.
-    pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
+    pub fn restore(&mut self, saved: EngineSnapshot, boot: &str, now: Moment) -> Vec<Change> {
         self.store.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
-        for event in &saved.remembered {
+        for event in &saved.stored_events {
             let ago_ms = now.wall.duration_since(event.at).as_millis();
             let ago_ms = i64::try_from(ago_ms).unwrap_or(i64::MAX / 2).max(0);
             let at = Moment { steady_ms: now.steady_ms - ago_ms, wall: event.at };
             self.count(event, at);
         }
         if saved.boot == boot {
-            self.recovery_signals.restore(saved.told, &mut self.table);
+            self.recovery_signals.restore(saved.recovery_signals, &mut self.table);
         } else {
             self.clear_recovered(|_| true, "the node was rebooted", now);
             self.store.downgrade_reboots();
@@ -161,7 +161,7 @@ impl Engine {
         let mut affected = self.ingest(now, batch);
         affected.extend(self.rules_due_to_clear(now));
         self.evaluate(&affected, now);
-        let remembered = self.events(&batch.kernel, now);
+        let events_to_store = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
             self.checks(items, now);
         }
@@ -180,7 +180,7 @@ impl Engine {
             })
         };
         self.store.apply_driver_action(&self.facts, requested);
-        Decision { changes: self.store.take_changes(), remembered }
+        Decision { changes: self.store.take_changes(), events_to_store }
     }
 
     /// Replaces the rules. Clears findings of removed rules; unchanged rules keep their state.
@@ -216,13 +216,13 @@ impl Engine {
         self.store.iter().map(|(_, open)| &open.finding)
     }
 
-    /// `true` if [`Self::take_told`] would return anything.
-    pub fn has_told(&self) -> bool {
+    /// `true` if [`Self::take_recovery_signals`] would return anything.
+    pub fn has_recovery_signals(&self) -> bool {
         self.recovery_signals.has_changes()
     }
 
     /// Recovery signals of the driver that changed since the last call, for the journal.
-    pub fn take_told(&mut self) -> Vec<LastTold> {
+    pub fn take_recovery_signals(&mut self) -> Vec<RecoverySignal> {
         self.recovery_signals.take_changed(&self.table)
     }
 
@@ -233,7 +233,7 @@ impl Engine {
 
     /// Sets the GPUs that were listed in this boot, including those that have left the list, so
     /// that kernel log lines with a PCI address resolve before the first enumeration.
-    pub fn know(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
+    pub fn restore_inventory(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
         self.table.set_inventory(left);
         self.table.set_inventory(inventory);
     }
@@ -267,14 +267,14 @@ impl Engine {
                     ConditionState::NoPeers => no_peers += 1,
                     ConditionState::WarmingUp | ConditionState::Unread(_) => early += 1,
                     ConditionState::Unknown(gap) => {
-                        coverage.blind.push((code.clone(), subject(), gap.clone()));
+                        coverage.gaps.push((code.clone(), subject(), gap.clone()));
                     }
                     ConditionState::True | ConditionState::False => watched += 1,
                 }
             }
             for (counts, count) in [
                 (&mut coverage.no_peers, no_peers),
-                (&mut coverage.early, early),
+                (&mut coverage.warming_up, early),
                 (&mut coverage.watched, watched),
             ] {
                 if count > 0 {
@@ -289,7 +289,7 @@ impl Engine {
     /// reports.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
-        let (kind, clears) =
+        let (kind, clears_when) =
             (rule.kind, "when a check of the node no longer reports it".to_owned());
         let mut reported: BTreeMap<FindingKey, FindingContent> = BTreeMap::new();
         for item in items {
@@ -298,21 +298,21 @@ impl Engine {
                 detail: item.code.clone(),
                 subject: Subject::Node,
             };
-            let (severity, own_severity) =
+            let (severity, default_severity) =
                 rule.effective_severity(None, rule.severity.unwrap_or(item.severity));
             let action = rule.action.unwrap_or(item.action);
-            let (text, clears) = (item.text.clone(), clears.clone());
+            let (text, clears_when) = (item.text.clone(), clears_when.clone());
             match reported.entry(key) {
                 Entry::Vacant(entry) => {
                     let remedy = item.remedy.clone();
                     let content = FindingContent {
                         kind,
                         severity,
-                        own_severity,
+                        default_severity,
                         action,
                         text,
                         remedy,
-                        clears,
+                        clears_when,
                     };
                     entry.insert(content);
                 }
@@ -320,7 +320,7 @@ impl Engine {
                 Entry::Occupied(mut entry) => {
                     let content = entry.get_mut();
                     content.severity = content.severity.max(severity);
-                    content.own_severity = content.own_severity.max(own_severity);
+                    content.default_severity = content.default_severity.max(default_severity);
                     content.action = content.action.max(action);
                     content.text = format!("{}; {text}", content.text);
                     content.remedy = content.remedy.take().or_else(|| item.remedy.clone());

@@ -13,7 +13,7 @@ use super::table::Table;
 /// A recovery signal, as stored in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LastTold {
+pub struct RecoverySignal {
     /// The GPU, or the node.
     pub subject: Subject,
     pub signal: Signal,
@@ -52,8 +52,8 @@ impl RecoverySignals {
         self.last.get(&(subject_index, signal)).copied()
     }
 
-    pub(super) fn restore(&mut self, saved: Vec<LastTold>, table: &mut Table) {
-        for LastTold { subject, signal, value } in saved {
+    pub(super) fn restore(&mut self, saved: Vec<RecoverySignal>, table: &mut Table) {
+        for RecoverySignal { subject, signal, value } in saved {
             if let Some(subject_index) = table.index_or_insert(&subject) {
                 // The time is not stored, so treat the value as older than any event.
                 self.last.insert((subject_index, signal), (value, i64::MIN));
@@ -65,11 +65,11 @@ impl RecoverySignals {
         !self.changed.is_empty()
     }
 
-    pub(super) fn take_changed(&mut self, table: &Table) -> Vec<LastTold> {
+    pub(super) fn take_changed(&mut self, table: &Table) -> Vec<RecoverySignal> {
         let changed = std::mem::take(&mut self.changed).into_iter();
         let signals = changed.filter_map(|(subject_index, signal)| {
             let value = self.get(subject_index, signal)?.0.floor();
-            Some(LastTold { subject: table.subject(subject_index).clone(), signal, value })
+            Some(RecoverySignal { subject: table.subject(subject_index).clone(), signal, value })
         });
         signals.collect()
     }

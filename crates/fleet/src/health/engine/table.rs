@@ -84,7 +84,7 @@ impl Table {
     /// The GPU at a PCI address, or else the last one there in this boot.
     pub(super) fn gpu_at_address(&self, address: &str) -> Option<&GpuIdentity> {
         let mut identities = self.inventory.iter().chain(self.departed.iter().rev());
-        identities.find(|identity| identity.stands_at(address))
+        identities.find(|identity| identity.has_pci_address(address))
     }
 
     /// Index of a subject, assigned at its first observation. `None` once the table is full.

@@ -346,11 +346,18 @@ impl Engine {
                 } else {
                     (action, text.clone())
                 };
-                let clears = watch::clear_condition(rule, action, &key.subject);
+                let clears_when = watch::clear_condition(rule, action, &key.subject);
                 let (kind, remedy) = (rule.kind, rule.remedy.clone());
-                let (severity, own_severity) = rule.effective_severity(None, severity);
-                let content =
-                    FindingContent { kind, severity, own_severity, action, text, remedy, clears };
+                let (severity, default_severity) = rule.effective_severity(None, severity);
+                let content = FindingContent {
+                    kind,
+                    severity,
+                    default_severity,
+                    action,
+                    text,
+                    remedy,
+                    clears_when,
+                };
                 let evidence = watch::evidence(rule, &evaluation.measured, now, |signal| {
                     self.notes.get(&(evaluation.subject_index, signal)).cloned()
                 });

@@ -112,14 +112,14 @@ impl Reader<'_, '_> {
             (fields::ROWS_UNCORRECTED, Signal::GpuRowsUncorrected, 1.0),
             (fields::ROWS_PENDING, Signal::GpuRowsPending, 1.0),
             (fields::ROWS_FAILED, Signal::GpuRowsFailed, 1.0),
-            (fields::THROTTLE_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
-            (fields::THROTTLE_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
-            (medium.throttle.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
+            (fields::THROTTLE_POWER_CAP, Signal::GpuThrottlePowerCap, NANOSECONDS),
+            (fields::THROTTLE_SYNC_BOOST, Signal::GpuThrottleSyncBoost, NANOSECONDS),
+            (medium.throttle.sw_thermal, Signal::GpuThrottleSwThermal, NANOSECONDS),
         ])?;
         if medium.with_expensive {
             self.fields(&[
-                (medium.throttle.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
-                (medium.throttle.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
+                (medium.throttle.hw_thermal, Signal::GpuThrottleHwThermal, NANOSECONDS),
+                (medium.throttle.power_brake, Signal::GpuThrottlePowerBrake, NANOSECONDS),
             ])?;
         }
         // Take the second GPM sample without waiting half a minute: until then a new child has no

@@ -108,11 +108,11 @@ pub(super) fn header(frame: &mut Frame, node: &NodeSample, now: Timestamp) -> us
         at = frame.text(0, at, usize::MAX, style, text);
     };
     if let Some(verdict) = node.verdict {
-        use farrier_agent::status::Verdict;
+        use farrier_agent::status::NodeVerdict;
         let style = match verdict {
-            Verdict::Healthy => Style::Good,
-            Verdict::Degraded | Verdict::Unknown => Style::Caution,
-            Verdict::Faulty => Style::Bad,
+            NodeVerdict::Healthy => Style::Good,
+            NodeVerdict::Degraded | NodeVerdict::Unknown => Style::Caution,
+            NodeVerdict::Faulty => Style::Bad,
         };
         append(style, verdict.name());
     }

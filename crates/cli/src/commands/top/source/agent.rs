@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farrier_agent::monitor::Held;
+use farrier_agent::monitor::OwnedGpuProcess;
 use farrier_agent::status::{FindingStatus, GpuStatus, Status};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{FindingKind, GpuUuid, Signal, Subject};
@@ -131,7 +131,7 @@ fn processes(status: &Status, host: &mut HostReader) -> Option<Vec<ProcessSample
     is_known.then_some(processes)
 }
 
-fn process(process: &Held) -> ProcessSample {
+fn process(process: &OwnedGpuProcess) -> ProcessSample {
     ProcessSample {
         gpu: process.gpu.clone(),
         pid: process.pid,

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn repeats_are_counted_across_restarts_and_reboots() {
-    let mut remembered = Vec::new();
-    let mut saved = Saved::default();
+    let mut stored_events = Vec::new();
+    let mut saved = EngineSnapshot::default();
     for (turn, boot) in ["a", "b", "c"].into_iter().enumerate() {
         let mut engine = engine();
         let now = at(i64::try_from(turn).unwrap() * 4000);
@@ -13,16 +13,16 @@ fn repeats_are_counted_across_restarts_and_reboots() {
         let cleared = usize::from(turn > 0);
         assert_eq!(restored.len(), cleared, "the requested reboot clears it");
         let decision = engine.observe(now, &xid(95, "0000:1c:00", now, boot));
-        remembered.extend(decision.remembered);
+        stored_events.extend(decision.events_to_store);
         let open: Vec<Finding> = engine.findings().cloned().collect();
         let after = open.iter().any(|finding| finding.code == "gpu.xid-after-reboots");
         assert_eq!(after, turn == 2, "{boot}");
         assert!(open.iter().filter(|finding| finding.code == "gpu.xid").count() == 1);
-        saved = Saved {
+        saved = EngineSnapshot {
             findings: open,
-            remembered: remembered.clone(),
+            stored_events: stored_events.clone(),
             boot: boot.to_owned(),
-            ..Saved::default()
+            ..EngineSnapshot::default()
         };
     }
 }
@@ -35,7 +35,7 @@ fn a_finding_that_needs_a_reset_does_not_clear_by_time() {
     let later = engine.observe(at(90_000), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
     assert!(later.changes.is_empty(), "{:?}", later.changes);
     let finding = engine.findings().next().unwrap();
-    assert!(finding.clears.contains("counters are reset"), "{}", finding.clears);
+    assert!(finding.clears_when.contains("counters are reset"), "{}", finding.clears_when);
     let reset = engine.observe(at(90_010), &sample(gpu(1), Signal::GpuEccCorrected, 0.0)).changes;
     assert_eq!(codes(&reset), [("cleared", "gpu.xid".to_owned())]);
 }
@@ -52,7 +52,7 @@ fn a_finding_that_needs_a_replacement_clears_only_after_a_quiet_reboot() {
     );
     let findings: Vec<Finding> = first.findings().cloned().collect();
     assert_eq!(
-        findings[0].clears,
+        findings[0].clears_when,
         "when the GPU is replaced, a manual repair is reported (`farrier fleet repaired`), or, once the node is rebooted, after 1 h without another event"
     );
     let saved = saved_in_boot(findings, "a");
@@ -124,12 +124,12 @@ fn a_restart_does_not_clear_findings_within_their_window() {
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let mut second = engine();
     second.restore(
-        Saved {
+        EngineSnapshot {
             findings,
             next_id: 1,
-            remembered: Vec::new(),
+            stored_events: Vec::new(),
             boot: "a".to_owned(),
-            ..Saved::default()
+            ..EngineSnapshot::default()
         },
         "a",
         at(20),
@@ -154,12 +154,12 @@ fn a_reset_while_the_agent_is_stopped_is_detected() {
         first.observe(at(0), &sample(gpu(1), signal, before));
         first.observe(at(1), &xid(95, "0000:1c:00", at(1), "a"));
         let saved = journalled(&mut first);
-        assert!(!first.has_told());
+        assert!(!first.has_recovery_signals());
         let mut same = engine();
         same.restore(saved.clone(), "a", at(5));
         let changes = same.observe(at(6), &sample(gpu(1), signal, before)).changes;
         assert!(!codes(&changes).iter().any(|(what, _)| *what == "cleared"), "{changes:?}");
-        assert!(!same.has_told(), "{signal} did not change");
+        assert!(!same.has_recovery_signals(), "{signal} did not change");
         let mut reset = engine();
         reset.restore(saved.clone(), "a", at(5));
         let changes = reset.observe(at(6), &sample(gpu(1), signal, after)).changes;
@@ -199,7 +199,7 @@ fn a_reboot_clears_findings_that_wait_for_one() {
     let mut other = super::tests::engine();
     let changes = other.restore(saved, "b", at(5));
     assert_eq!(codes(&changes), [("cleared", "gpu.ecc-uncorrected".to_owned())]);
-    assert_eq!(changes[0].finding().cleared.as_ref().unwrap().why, "the node was rebooted");
+    assert_eq!(changes[0].finding().cleared.as_ref().unwrap().reason, "the node was rebooted");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn findings_of_a_replaced_gpu_clear() {
     assert_eq!(codes, ["gpu.bus-loss-repeated", "gpu.rows-failed"]);
     for finding in cleared {
         assert_eq!(finding.subject, gpu(0));
-        let why = &finding.cleared.as_ref().unwrap().why;
+        let why = &finding.cleared.as_ref().unwrap().reason;
         assert_eq!(why, "the GPU was replaced, or is no longer in the node");
     }
     let remaining: Vec<_> = engine.findings().map(|finding| finding.subject.clone()).collect();

@@ -35,7 +35,7 @@ fn an_xid_burst_updates_one_finding_and_is_not_a_repeat() {
     assert_eq!(codes(&opened.changes), [("opened", "gpu.xid".to_owned())]);
     assert_eq!(opened.changes[0].finding().subject, gpu(1));
     assert_eq!(opened.changes[0].finding().detail, "Xid 31");
-    assert_eq!(opened.remembered.len(), 1);
+    assert_eq!(opened.events_to_store.len(), 1);
     for second in 1..100 {
         let decision = engine.observe(at(second), &xid(31, "0000:1c:00", at(second), "a"));
         assert_eq!(codes(&decision.changes), [("updated", "gpu.xid".to_owned())]);
@@ -177,7 +177,7 @@ fn a_pci_address_resolves_to_a_gpu_that_left_the_inventory() {
     assert_eq!(engine.gpu_at("0000:1c:00.0"), Some(GpuUuid("GPU-new".to_owned())));
     // A restarted agent restores the GPUs that have left.
     let mut second = super::tests::engine();
-    second.know(&without, &[departed]);
+    second.restore_inventory(&without, &[departed]);
     second.observe(at(6), &line(at(6)));
     assert_eq!(second.findings().next().unwrap().subject, gpu(1));
 }
@@ -196,7 +196,7 @@ fn a_configuration_can_override_a_single_xid() {
     let found: Vec<_> = engine
         .findings()
         .filter(|finding| finding.code == "gpu.xid")
-        .map(|finding| (finding.detail.as_str(), finding.severity, finding.own_severity))
+        .map(|finding| (finding.detail.as_str(), finding.severity, finding.default_severity))
         .collect();
     let expected = [
         ("Xid 48", Severity::Critical, None),

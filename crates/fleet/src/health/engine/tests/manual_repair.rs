@@ -23,10 +23,10 @@ fn engine_after_two_losses() -> Engine {
 #[test]
 fn a_repair_resets_the_repeat_count() {
     let mut engine = engine_after_two_losses();
-    let changes = engine.repaired(at(700).wall, "a new riser", at(701));
+    let changes = engine.apply_manual_repair(at(700).wall, "a new riser", at(701));
     let cleared: Vec<&Finding> = changes.iter().map(Change::finding).collect();
     let repeated = cleared.iter().find(|finding| finding.code == "gpu.bus-loss-repeated").unwrap();
-    assert_eq!(repeated.cleared.as_ref().unwrap().why, "manually repaired: a new riser");
+    assert_eq!(repeated.cleared.as_ref().unwrap().reason, "manually repaired: a new riser");
     assert!(!has_repeat_finding(&engine));
     // A manual repair does not clear findings that a reset or a reboot repairs.
     assert!(engine.findings().any(|finding| finding.code == "gpu.xid"));
@@ -35,7 +35,7 @@ fn a_repair_resets_the_repeat_count() {
     lose_gpu(&mut engine, 1900);
     assert!(has_repeat_finding(&engine), "the second");
     // The same repair again, as after a restart: later findings stay.
-    assert_eq!(engine.repaired(at(700).wall, "a new riser", at(2000)), []);
+    assert_eq!(engine.apply_manual_repair(at(700).wall, "a new riser", at(2000)), []);
     assert!(has_repeat_finding(&engine));
 }
 
@@ -43,6 +43,6 @@ fn a_repair_resets_the_repeat_count() {
 fn events_after_the_repair_keep_their_finding_open() {
     let mut engine = engine_after_two_losses();
     lose_gpu(&mut engine, 1210);
-    assert_eq!(engine.repaired(at(700).wall, "a new riser", at(1211)), []);
+    assert_eq!(engine.apply_manual_repair(at(700).wall, "a new riser", at(1211)), []);
     assert!(has_repeat_finding(&engine));
 }

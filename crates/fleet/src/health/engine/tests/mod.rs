@@ -87,37 +87,43 @@ fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
 }
 
 /// State with these findings, saved in the given boot.
-fn saved_in_boot(findings: Vec<Finding>, boot: &str) -> Saved {
-    Saved { findings, boot: boot.to_owned(), ..Saved::default() }
+fn saved_in_boot(findings: Vec<Finding>, boot: &str) -> EngineSnapshot {
+    EngineSnapshot { findings, boot: boot.to_owned(), ..EngineSnapshot::default() }
 }
 
 /// The state that the journal would store.
-fn journalled(engine: &mut Engine) -> Saved {
-    Saved {
+fn journalled(engine: &mut Engine) -> EngineSnapshot {
+    EngineSnapshot {
         findings: engine.findings().cloned().collect(),
-        told: engine.take_told(),
+        recovery_signals: engine.take_recovery_signals(),
         boot: "a".to_owned(),
-        ..Saved::default()
+        ..EngineSnapshot::default()
     }
 }
 
 /// Initial state of a second boot: GPUs 0 and 1 have failed row remaps and fell off the bus twice.
-fn saved_with_two_faulty_gpus() -> Saved {
+fn saved_with_two_faulty_gpus() -> EngineSnapshot {
     let mut first = engine();
-    let mut remembered = Vec::new();
+    let mut stored_events = Vec::new();
     for (index, address) in ["0000:1b:00", "0000:1c:00"].into_iter().enumerate() {
         let faulty = gpu(u32::try_from(index).unwrap());
         first.observe(at(0), &sample(faulty, Signal::GpuRowsFailed, 1.0));
         for second in [10, 900] {
             let decision = first.observe(at(second), &xid(79, address, at(second), "a"));
-            remembered.extend(decision.remembered);
+            stored_events.extend(decision.events_to_store);
         }
     }
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let repeated =
         findings.iter().filter(|finding| finding.code == "gpu.bus-loss-repeated").count();
     assert_eq!(repeated, 2, "{findings:#?}");
-    Saved { findings, next_id: 9, remembered, boot: "a".to_owned(), ..Saved::default() }
+    EngineSnapshot {
+        findings,
+        next_id: 9,
+        stored_events,
+        boot: "a".to_owned(),
+        ..EngineSnapshot::default()
+    }
 }
 
 /// A time in a boot that began some hours after the first.
@@ -139,7 +145,7 @@ fn gpu_counts(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
 }
 
 /// An engine that continues in boot `a`.
-fn restarted(saved: Saved, now: Moment) -> Engine {
+fn restarted(saved: EngineSnapshot, now: Moment) -> Engine {
     let mut engine = engine();
     engine.restore(saved, "a", now);
     engine

@@ -11,7 +11,7 @@ fn a_threshold_opens_once_and_clears_after_its_clear_time() {
     assert_eq!(codes(&opened), [("opened", "gpu.rows-pending".to_owned())]);
     let finding = opened[0].finding();
     assert_eq!((finding.severity, finding.action), (Severity::Critical, Action::ResetGpu));
-    assert_eq!(finding.clears, "after 20 s in which no row remapping is pending");
+    assert_eq!(finding.clears_when, "after 20 s in which no row remapping is pending");
     assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "not a new occurrence");
     assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "the clear time is not over");
     let cleared = engine.observe(at(50), &pending(0.0)).changes;
@@ -32,7 +32,7 @@ fn an_unreadable_signal_neither_opens_nor_clears() {
     }
     assert_eq!(engine.findings().count(), 1);
     let coverage = engine.coverage();
-    assert!(coverage.blind.iter().any(|(code, _, gap)| code == "gpu.rows-failed"
+    assert!(coverage.gaps.iter().any(|(code, _, gap)| code == "gpu.rows-failed"
         && gap.to_string() == "gpu.rows_failed: the driver hangs"));
 }
 
@@ -57,12 +57,12 @@ fn a_late_limit_is_used_and_a_missing_one_is_a_coverage_gap() {
     let (mut engine, mut other) = (engine(), engine());
     for engine in [&mut engine, &mut other] {
         engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
-        assert!(engine.coverage().early.contains_key("gpu.pcie-narrow"));
+        assert!(engine.coverage().warming_up.contains_key("gpu.pcie-narrow"));
     }
     engine.observe(at(1), &sample(gpu(0), Signal::GpuPcieWidthMax, 16.0));
     assert!(engine.coverage().watched.contains_key("gpu.pcie-narrow"));
     other.observe(at(300), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
-    let gaps = other.coverage().blind;
+    let gaps = other.coverage().gaps;
     assert!(gaps.iter().any(|(code, _, gap)| code == "gpu.pcie-narrow"
         && *gap == CoverageGap::NeverRead(Signal::GpuPcieWidthMax)));
 }
@@ -223,7 +223,10 @@ fn every_counter_and_flag_has_a_rule_or_an_exemption() {
     // Counters and flags that no rule uses, and why.
     let exempt = [
         (Signal::GpuEnergy, "measures work, not faults"),
-        (Signal::GpuHeldSyncBoost, "caused by a slower GPU of the group, which has its own rules"),
+        (
+            Signal::GpuThrottleSyncBoost,
+            "caused by a slower GPU of the group, which has its own rules",
+        ),
         (Signal::GpuEccUncorrectedLifetime, "covered by the count since the driver was loaded"),
         (Signal::GpuRowsCorrected, "corrected; only rows with uncorrectable errors need action"),
         (Signal::GpuPagesSingle, "covered by the sum with double-bit errors"),

@@ -153,7 +153,7 @@ impl Session<'_> {
         for gpu in &mut self.gpus {
             let is_healthy = gpu.handle.is_ok() && gpu.failure.iter().all(Option::is_none);
             // An unidentified GPU is retried by index, at the next count.
-            if is_healthy || gpu.handle == Err(AVOIDED) || gpu.identity.uuid.is_nameless() {
+            if is_healthy || gpu.handle == Err(AVOIDED) || gpu.identity.uuid.is_placeholder() {
                 continue;
             }
             self.current_gpu.set(Some(gpu.identity.index));
@@ -241,7 +241,7 @@ fn is_down(code: Return) -> bool {
 
 /// The identity of a GPU that never reported one.
 fn unidentified(index: u32) -> GpuIdentity {
-    GpuIdentity { uuid: GpuUuid::nameless(index), index, minor: None, pci: None, name: None }
+    GpuIdentity { uuid: GpuUuid::placeholder(index), index, minor: None, pci: None, name: None }
 }
 
 fn register(nvml: &mut Caller<'_>, device: Device, set: EventSet) -> CallResult {

@@ -9,33 +9,33 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::support::wait::wait_for;
-use crate::support::{Ran, farrier, run};
+use crate::support::{CommandOutput, farrier, run};
 
 /// A timestamp beyond the uptime of any node: the agent takes timestamps from the future as now.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
-pub(crate) struct World {
+pub(crate) struct AgentNode {
     folder: tempfile::TempDir,
 }
 
-impl World {
+impl AgentNode {
     /// A node with eight H100.
     pub(crate) fn new() -> Self {
-        Self::of(8)
+        Self::with_gpus(8)
     }
 
-    pub(crate) fn of(gpus: u32) -> Self {
+    pub(crate) fn with_gpus(gpus: u32) -> Self {
         Self::with(&["--gpus", &gpus.to_string()])
     }
 
     /// A node with H100, with further arguments for `farrier simulate node`.
     pub(crate) fn with(extra_args: &[&str]) -> Self {
-        let world = Self { folder: tempfile::tempdir().unwrap() };
-        let dir = world.text("node");
+        let agent_node = Self { folder: tempfile::tempdir().unwrap() };
+        let dir = agent_node.text("node");
         let ran =
             run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], extra_args].concat());
         assert_eq!(ran.code, 0, "{}", ran.stderr);
-        world
+        agent_node
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// Arguments that start an agent for this node. A test may write the configuration file itself.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn args(&self) -> Vec<String> {
         let config = self.path("agent.toml");
         if !config.exists() {
             fs::write(&config, self.config("")).unwrap();
@@ -96,14 +96,14 @@ impl World {
 
     /// Starts an agent with a modified command.
     pub(crate) fn agent_with(&self, change: impl FnOnce(&mut Command)) -> Agent<'_> {
-        let args = self.words();
+        let args = self.args();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = farrier(&args);
         self.spawn(command_for(&mut command, &self.path("log"), change))
     }
 
     pub(crate) fn spawn(&self, command: &mut Command) -> Agent<'_> {
-        Agent { world: self, child: command.spawn().unwrap() }
+        Agent { agent_node: self, child: command.spawn().unwrap() }
     }
 
     /// JSON output and exit code of `farrier status`.
@@ -113,7 +113,7 @@ impl World {
         (value.unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr)), ran.code)
     }
 
-    pub(crate) fn status_ran(&self, more: &[&str]) -> Ran {
+    pub(crate) fn status_ran(&self, more: &[&str]) -> CommandOutput {
         let (socket, state) = (self.text("agent.sock"), self.text("state"));
         let mut args = vec!["status", "--socket", &socket, "--state-dir", &state];
         args.extend(more);
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Changes that reached the sink: the kind of change and the finding.
-    pub(crate) fn sunk(&self) -> Vec<(String, Value)> {
+    pub(crate) fn sink_changes(&self) -> Vec<(String, Value)> {
         let text = fs::read_to_string(self.path("sink.jsonl")).unwrap_or_default();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines
@@ -147,7 +147,7 @@ pub(crate) fn command_for<'c>(
 
 /// A running agent.
 pub(crate) struct Agent<'w> {
-    world: &'w World,
+    agent_node: &'w AgentNode,
     child: Child,
 }
 
@@ -168,11 +168,11 @@ impl Agent<'_> {
     /// Waits for a status that satisfies the predicate, and returns it.
     pub(crate) fn until(&self, predicate: impl Fn(&Value) -> bool) -> Value {
         let explain = || {
-            let status = self.world.status_ran(&["--output", "json"]).stdout;
+            let status = self.agent_node.status_ran(&["--output", "json"]).stdout;
             format!("the log:\n{}\nthe status:\n{status}", self.log())
         };
         wait_for(explain, || {
-            let ran = self.world.status_ran(&["--output", "json"]);
+            let ran = self.agent_node.status_ran(&["--output", "json"]);
             let status = serde_json::from_str::<Value>(&ran.stdout).ok()?;
             (!status["agent"].is_null() && predicate(&status)).then_some(status)
         })
@@ -189,8 +189,8 @@ impl Agent<'_> {
     }
 
     /// Waits until the agent exits on its own.
-    pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
-        let log = self.world.path("log");
+    pub(crate) fn wait_for_exit(&mut self) -> std::process::ExitStatus {
+        let log = self.agent_node.path("log");
         let explain =
             || format!("still running; the log:\n{}", fs::read_to_string(log).unwrap_or_default());
         wait_for(explain, || self.child.try_wait().unwrap())
@@ -199,7 +199,7 @@ impl Agent<'_> {
     /// Stops the agent with SIGTERM, as systemd does.
     pub(crate) fn stop(mut self) {
         self.signal("-TERM");
-        let status = self.ended();
+        let status = self.wait_for_exit();
         assert!(status.success(), "{status}: {}", self.log());
     }
 
@@ -210,7 +210,7 @@ impl Agent<'_> {
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.world.path("log")).unwrap_or_default()
+        fs::read_to_string(self.agent_node.path("log")).unwrap_or_default()
     }
 
     /// Gets an HTTP path; returns the status code and the body.
