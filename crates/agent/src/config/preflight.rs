@@ -16,8 +16,8 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
-use crate::orders::scheduler::host::CORDON_FILE;
 use crate::orders::journal;
+use crate::orders::scheduler::host::CORDON_FILE;
 use crate::orders::task::CHANGE_LOCK;
 use crate::uplink::IdentityStore;
 
