@@ -42,7 +42,7 @@ impl HealthMonitor {
             values: Arc::clone(&self.published_values),
             coverage: Arc::clone(&self.coverage),
             collectors: self.self_monitor.collectors(now),
-            blind: losses,
+            coverage_gaps: losses,
             skipped_checks: self.skipped_checks.clone(),
             journal: JournalState {
                 seq: durable.seq,

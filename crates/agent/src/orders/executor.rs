@@ -22,7 +22,7 @@ use super::submit::{self, Admission, Limits};
 use super::task::Task;
 use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
-use crate::status::{OrderInHand, OrdersStatus};
+use crate::status::{ActiveOrderStatus, OrdersStatus};
 
 /// Paths of the node's files and of its NVML library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -249,14 +249,14 @@ impl OrderExecutor {
             Err(TryLockError::WouldBlock) => return None,
         };
         let ledger = state.journal.ledger();
-        let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
+        let active = ledger.current.as_ref().map(|current| ActiveOrderStatus {
             generation: current.order.generation,
-            what: current.order.kind.clone(),
+            kind: current.order.kind.clone(),
             reason: current.order.reason.to_string(),
             accepted: current.accepted,
             lease_until: current.order.lease_until,
         });
-        Some(OrdersStatus::On { in_hand, unacknowledged: ledger.answers.len() })
+        Some(OrdersStatus::On { active, unacknowledged: ledger.answers.len() })
     }
 
     /// Drops the final status of an order that the server has persisted. Not called for

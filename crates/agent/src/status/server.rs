@@ -12,11 +12,11 @@ pub struct ServerStatus {
     pub url: Option<String>,
     /// The node's enrolled name. `None` if it has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    pub link: Link,
+    pub connection: Link,
     /// The last journal record that the server acknowledged. `None` if unknown.
     pub acknowledged: Option<u64>,
     /// When the certificate expires. `None` if there is none, or its term is unknown.
-    pub certificate_until: Option<Timestamp>,
+    pub certificate_expires: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +25,12 @@ pub enum OrdersStatus {
     /// This agent executes no orders.
     Off,
     /// Enabled, but failed to start.
-    Failed { why: String },
+    Failed { reason: String },
     /// The executor did not report its state.
-    Unknown { why: String },
+    Unknown { reason: String },
     On {
         /// The active order.
-        in_hand: Option<OrderInHand>,
+        active: Option<ActiveOrderStatus>,
         /// Order statuses that the server has not acknowledged.
         unacknowledged: usize,
     },
@@ -38,9 +38,9 @@ pub enum OrdersStatus {
 
 /// An active order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderInHand {
+pub struct ActiveOrderStatus {
     pub generation: u64,
-    pub what: OrderKind,
+    pub kind: OrderKind,
     pub reason: String,
     pub accepted: Timestamp,
     /// When its status is due.

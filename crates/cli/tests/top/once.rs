@@ -81,7 +81,7 @@ fn a_lost_gpu_is_a_row_and_a_finding_and_does_not_affect_others() {
     let sample: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(sample["gpus"].as_array().unwrap().len(), 3, "{sample:#}");
     assert_eq!(sample["gpus"][2]["limit"]["kind"], "lost", "{sample:#}");
-    assert_eq!(sample["not_seen"], Value::Array(Vec::new()));
+    assert_eq!(sample["coverage_gaps"], Value::Array(Vec::new()));
     let found = sample["findings"].as_array().unwrap();
     let lost = found.iter().find(|finding| finding["on"] == "GPU 2").unwrap();
     assert_eq!((&lost["severity"], &lost["action"]), (&"fatal".into(), &"reboot-node".into()));

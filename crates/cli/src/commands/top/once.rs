@@ -32,7 +32,7 @@ pub(super) fn node(
             printer.line(&format!("try: {hint}"))?;
         }
     }
-    for gap in &node.not_seen {
+    for gap in &node.coverage_gaps {
         let label = printer.toned(Tone::Caution, "coverage gap");
         printer.line(&format!("{label}: {gap}"))?;
     }

@@ -52,7 +52,7 @@ pub(super) struct NodeSample {
     pub(super) findings: Option<Vec<FindingSample>>,
     pub(super) jobs: Vec<JobSample>,
     /// Coverage gaps.
-    pub(super) not_seen: Vec<String>,
+    pub(super) coverage_gaps: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -259,7 +259,7 @@ impl NodeSample {
             processes: None,
             findings: None,
             jobs: Vec::new(),
-            not_seen: Vec::new(),
+            coverage_gaps: Vec::new(),
         }
     }
 

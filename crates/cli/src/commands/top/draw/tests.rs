@@ -333,7 +333,7 @@ fn a_node_without_gpus() {
 fn coverage_gaps_are_shown() {
     let mut model = TopModel::default();
     let mut node = node(0);
-    node.not_seen = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
+    node.coverage_gaps = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
     model.apply(SourceUpdate::Node(Box::new(node)));
     let text = render(&model, &ViewState::new(Page::Node), (80, 24));
     assert!(text.contains("coverage gap: NVML does not open GPU 8"), "{text}");

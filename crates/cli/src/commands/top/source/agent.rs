@@ -53,7 +53,7 @@ impl AgentSource {
         });
         self.last.verdict = None;
         self.last.findings = None;
-        self.last.not_seen.clear();
+        self.last.coverage_gaps.clear();
         self.last.host = self.host.sample();
         for gpu in &mut self.last.gpus {
             // The last values are outdated.
@@ -78,7 +78,7 @@ fn node_sample(status: &Status, host: &mut HostReader, now: Timestamp) -> NodeSa
     node.processes = processes(status, host);
     node.findings = Some(findings(status));
     node.jobs = jobs::connected(&status.jobs, host);
-    node.not_seen = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
+    node.coverage_gaps = status.coverage_gaps.iter().map(|gap| gap.reason.clone()).collect();
     node.with_limits()
 }
 
