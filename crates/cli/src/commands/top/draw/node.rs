@@ -264,7 +264,7 @@ pub(super) fn draw_findings(
         // The action comes first, as the end may be cut off.
         let text = format!(
             "{} for {since} → {}: {} [{}]",
-            finding.on, finding.action, finding.text, finding.code
+            finding.subject, finding.action, finding.text, finding.code
         );
         frame.text(row, at.max(9), usize::MAX, Style::Plain, &text);
         row += 1;

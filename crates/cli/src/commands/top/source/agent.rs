@@ -33,7 +33,7 @@ impl AgentSource {
     pub(in crate::commands::top) fn sample(&mut self) -> NodeSample {
         let outcome = status::try_query(&self.socket);
         let now = Timestamp::now();
-        let why = match outcome {
+        let reason = match outcome {
             Ok(QueryOutcome::Answer(status)) => {
                 self.last = node_sample(&status, &mut self.host, now);
                 return self.last.clone();
@@ -48,7 +48,7 @@ impl AgentSource {
         let since = self.last.outage.as_ref().map_or(last, |outage| outage.since);
         self.last.outage = Some(SourceOutage {
             since,
-            why,
+            reason,
             hint: Some("systemctl status farrier-agent; or query NVML with --nvml".to_owned()),
         });
         self.last.verdict = None;

@@ -130,7 +130,7 @@ impl NvmlNodeState {
 
     fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {
         let mut waited = Duration::ZERO;
-        let (why, hint) = match message {
+        let (reason, hint) = match message {
             ProbeEvent::Report(report) => return self.apply_report(report, at, host),
             ProbeEvent::Recovered => {
                 self.node.outage = None;
@@ -160,7 +160,7 @@ impl NvmlNodeState {
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
         let last = if is_first { at - waited } else { self.node.at };
         let since = self.node.outage.as_ref().map_or(last, |outage| outage.since);
-        self.node.outage = Some(SourceOutage { since, why, hint: hint.map(str::to_owned) });
+        self.node.outage = Some(SourceOutage { since, reason, hint: hint.map(str::to_owned) });
     }
 
     fn apply_report(&mut self, report: ProbeReport, at: Timestamp, host: &mut HostReader) {
