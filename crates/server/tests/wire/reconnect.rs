@@ -23,7 +23,7 @@ async fn listen(address: SocketAddr) -> TcpListener {
 fn is_lost(agent: &TestNode) -> bool {
     let sight = agent.uplink.as_ref().unwrap().sight();
     let link = &sight.borrow().link;
-    matches!(link, Link::NotConnected { .. })
+    matches!(link, Link::Disconnected { .. })
 }
 
 /// A stopped server, and a node that had a session and waits an hour before its next attempt.

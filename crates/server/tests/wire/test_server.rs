@@ -396,7 +396,7 @@ impl TestNode {
     /// Whether the server refuses it until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let sight = self.uplink.as_ref().unwrap().sight();
-        matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
+        matches!(sight.borrow().link, Link::Disconnected { must_enrol: true, .. })
     }
 
     pub(crate) fn acked_now(&self) -> Option<u64> {
