@@ -218,8 +218,8 @@ fn paths(after: u64) -> Vec<String> {
         "/api/v1/events/stream" => Vec::new(),
         "/api/v1/events" => vec![format!("{}?after={after}&limit=500", route.path)],
         "/api/v1/export" => vec![
-            format!("{}?what=log&after={after}", route.path),
-            format!("{}?what=state", route.path),
+            format!("{}?data=log&after={after}", route.path),
+            format!("{}?data=state", route.path),
         ],
         path => vec![path.replace("{node}", OWN).replace("{generation}", "1")],
     });
