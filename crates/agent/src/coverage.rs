@@ -24,7 +24,7 @@ pub(crate) fn unread_gpus(values: &Values) -> Vec<CoverageLoss> {
     }
     let unread = values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable));
     reasons.extend(unread.map(|gpu| format!("GPU {}: no NVML call reads it", gpu.index)));
-    reasons.into_iter().map(|why| CoverageLoss { what: "gpus".to_owned(), why }).collect()
+    reasons.into_iter().map(|reason| CoverageLoss { source: "gpus".to_owned(), reason }).collect()
 }
 
 /// Unreadable signals of listed GPUs, by GPU. Skips GPUs that are lost, wait for a reset, or are
@@ -65,8 +65,8 @@ pub(crate) fn unread_signals(values: &Values) -> Vec<CoverageLoss> {
             Some((last, first)) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
             _ => names.concat(),
         };
-        let why = format!("GPU {}: {names} cannot be read: {why}", gpu.index);
-        Some(CoverageLoss { what: "gpu-signals".to_owned(), why })
+        let reason = format!("GPU {}: {names} cannot be read: {why}", gpu.index);
+        Some(CoverageLoss { source: "gpu-signals".to_owned(), reason })
     };
     listed.filter_map(loss).collect()
 }

@@ -112,7 +112,7 @@ pub struct State {
     pub coverage: Arc<Coverage>,
     pub collectors: Vec<CollectorState>,
     /// Sources that the agent cannot read.
-    pub coverage_losses: Vec<CoverageLoss>,
+    pub coverage_gaps: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
     pub skipped_checks: Option<Arc<Vec<SkippedCheck>>>,
     pub journal: JournalState,
@@ -129,8 +129,9 @@ impl State {
     /// is outdated.
     pub fn staleness(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
-        let why = || format!("the health monitor has not published for {} s", age_ms / 1000);
-        (age_ms > AGE_MAX_MS).then(|| CoverageLoss { what: "monitor".to_owned(), why: why() })
+        let reason = || format!("the health monitor has not published for {} s", age_ms / 1000);
+        (age_ms > AGE_MAX_MS)
+            .then(|| CoverageLoss { source: "monitor".to_owned(), reason: reason() })
     }
 }
 

@@ -95,15 +95,15 @@ pub struct Status {
     #[serde(default)]
     pub groups: Vec<Group>,
     /// Coverage losses, with reasons.
-    pub not_seen: Vec<CoverageLoss>,
+    pub coverage_gaps: Vec<CoverageLoss>,
     /// Checks that could not be evaluated. `None` before the first check.
-    pub not_checked: Option<Vec<SkippedCheck>>,
+    pub skipped_checks: Option<Vec<SkippedCheck>>,
     /// Signals that a rule needs but no component of this node has, with the number of components.
-    pub not_supported: BTreeMap<String, usize>,
+    pub unsupported_signals: BTreeMap<String, usize>,
     /// Rules that cannot run now: on how many components, and why.
-    pub rules_blind: BTreeMap<String, RuleCoverageGap>,
+    pub rules_inactive: BTreeMap<String, InactiveRule>,
     /// Rules without a full window of data yet, with the number of components.
-    pub rules_early: BTreeMap<String, usize>,
+    pub rules_warming_up: BTreeMap<String, usize>,
     pub collectors: Vec<CollectorState>,
     pub jobs: Vec<JobState>,
     pub journal: JournalStatus,
@@ -117,14 +117,14 @@ pub struct Status {
 
 /// A rule that cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleCoverageGap {
-    /// Number of subjects.
-    pub parts: usize,
+pub struct InactiveRule {
+    /// Number of components.
+    pub components: usize,
     /// Components by cause, under the names that operators use.
     #[serde(default)]
     pub causes: BTreeMap<String, BTreeSet<String>>,
     /// The reason for one of them.
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -215,11 +215,11 @@ impl Status {
             gpus: gpus(values, &findings, &ReadError::NotReadYet),
             groups: group::groups(faults(), identities),
             findings,
-            not_seen: losses,
-            not_checked: state.skipped_checks.as_deref().cloned(),
-            not_supported: not_supported(state),
-            rules_blind: rules_blind(state, identities),
-            rules_early: state.coverage.warming_up.clone(),
+            coverage_gaps: losses,
+            skipped_checks: state.skipped_checks.as_deref().cloned(),
+            unsupported_signals: unsupported_signals(state),
+            rules_inactive: rules_inactive(state, identities),
+            rules_warming_up: state.coverage.warming_up.clone(),
             collectors: state.collectors.clone(),
             jobs,
             journal: JournalStatus {
@@ -260,14 +260,14 @@ impl Status {
             gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
             groups: group::groups(findings.iter().map(|status| &status.finding), identities),
             findings,
-            not_seen: vec![CoverageLoss {
-                what: "agent".to_owned(),
-                why: "the agent is not running: nothing is monitored".to_owned(),
+            coverage_gaps: vec![CoverageLoss {
+                source: "agent".to_owned(),
+                reason: "the agent is not running: nothing is monitored".to_owned(),
             }],
-            not_checked: None,
-            not_supported: BTreeMap::new(),
-            rules_blind: BTreeMap::new(),
-            rules_early: BTreeMap::new(),
+            skipped_checks: None,
+            unsupported_signals: BTreeMap::new(),
+            rules_inactive: BTreeMap::new(),
+            rules_warming_up: BTreeMap::new(),
             collectors: Vec::new(),
             jobs: Vec::new(),
             journal: JournalStatus {
@@ -296,7 +296,7 @@ fn has_full_coverage(state: &State) -> bool {
 /// The current coverage losses.
 pub(crate) fn coverage_losses(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
     let unread = coverage::unread_signals(&state.values);
-    state.coverage_losses.iter().cloned().chain(state.staleness(now_ms)).chain(unread).collect()
+    state.coverage_gaps.iter().cloned().chain(state.staleness(now_ms)).chain(unread).collect()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {
@@ -388,7 +388,7 @@ fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
     (up, down, bytes_per_s)
 }
 
-fn not_supported(state: &State) -> BTreeMap<String, usize> {
+fn unsupported_signals(state: &State) -> BTreeMap<String, usize> {
     let mut subjects: BTreeMap<Signal, BTreeSet<&Subject>> = BTreeMap::new();
     for (_, subject, signal) in &state.coverage.unsupported {
         subjects.entry(*signal).or_default().insert(subject);
@@ -405,17 +405,17 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
     subjects.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
 }
 
-fn rules_blind(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, RuleCoverageGap> {
-    let mut gaps: BTreeMap<String, RuleCoverageGap> = BTreeMap::new();
+fn rules_inactive(state: &State, identities: GpuIdentities<'_>) -> BTreeMap<String, InactiveRule> {
+    let mut inactive: BTreeMap<String, InactiveRule> = BTreeMap::new();
     for (code, subject, gap) in &state.coverage.gaps {
-        let rule = gaps.entry(code.clone()).or_insert_with(|| RuleCoverageGap {
-            parts: 0,
+        let rule = inactive.entry(code.clone()).or_insert_with(|| InactiveRule {
+            components: 0,
             causes: BTreeMap::new(),
-            why: gap.to_string(),
+            reason: gap.to_string(),
         });
-        rule.parts += 1;
+        rule.components += 1;
         let components = rule.causes.entry(gap.cause()).or_default();
         components.insert(identities.name(&identities.component(subject)));
     }
-    gaps
+    inactive
 }

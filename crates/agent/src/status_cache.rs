@@ -62,27 +62,29 @@ impl StatusSources {
                 ServerStatus {
                     url: self.url.clone(),
                     node: connection.node,
-                    link: connection.link,
+                    connection: connection.link,
                     acknowledged: *acked.borrow(),
-                    certificate_until: connection.certificate_until,
+                    certificate_expires: connection.certificate_expires,
                 }
             }
             None => ServerStatus {
                 url: None,
                 node: None,
-                link: Link::Standalone,
+                connection: Link::Standalone,
                 acknowledged: None,
-                certificate_until: None,
+                certificate_expires: None,
             },
         };
         let orders = match &self.orders {
             Orders::On(executor) => {
                 executor.status().or_else(|| last.cloned()).unwrap_or_else(|| {
-                    OrdersStatus::Unknown { why: "the order journal is being written".to_owned() }
+                    OrdersStatus::Unknown {
+                        reason: "the order journal is being written".to_owned(),
+                    }
                 })
             }
             Orders::Off => OrdersStatus::Off,
-            Orders::Failed(why) => OrdersStatus::Failed { why: why.clone() },
+            Orders::Failed(reason) => OrdersStatus::Failed { reason: reason.clone() },
         };
         ServerState { server, orders }
     }

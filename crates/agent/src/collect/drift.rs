@@ -101,8 +101,8 @@ impl Drift {
     }
 }
 
-fn skipped_check(why: String) -> SkippedCheck {
-    SkippedCheck { code: DRIFT.to_owned(), why }
+fn skipped_check(reason: String) -> SkippedCheck {
+    SkippedCheck { code: DRIFT.to_owned(), reason }
 }
 
 fn evaluate(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<SkippedCheck>) {

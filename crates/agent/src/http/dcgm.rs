@@ -165,7 +165,7 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
         // dcgm-exporter reports 0 before the first Xid. Omit it if the kernel log is unreadable.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
         let known = last.or_else(|| {
-            state.coverage_losses.iter().all(|loss| loss.what != "kernel-log").then_some(0)
+            state.coverage_gaps.iter().all(|loss| loss.source != "kernel-log").then_some(0)
         });
         if let Some(xid) = known {
             family.value(&labels.pairs(), f64::from(xid));

@@ -161,7 +161,7 @@ fn verdict(state: &State, now_ms: i64, text: &mut Text) {
     let rules: BTreeSet<&str> =
         state.coverage.gaps.iter().map(|(code, ..)| code.as_str()).collect();
     let help = "Rules that cannot run on some component because a signal is unreadable.";
-    text.gauge("farrier_agent_rules_blind", help, lossy(rules.len() as u64));
+    text.gauge("farrier_agent_rules_inactive", help, lossy(rules.len() as u64));
     let indices = indices(state);
     let help = "Unreadable signals of a GPU; a GPU that is lost or hangs has a finding instead.";
     let mut family = text.family("farrier_gpu_signals_unreadable", "gauge", help);
@@ -189,7 +189,7 @@ fn server(uplink: &ConnectionStatus, text: &mut Text) {
         "1 if the agent is connected to the server; otherwise 0, and findings wait in the journal.";
     let is_connected = matches!(uplink.link, Link::Connected { .. });
     text.gauge("farrier_agent_server_connected", help, f64::from(u8::from(is_connected)));
-    if let Some(until) = uplink.certificate_until {
+    if let Some(until) = uplink.certificate_expires {
         let help = "When the node's certificate expires, in seconds since 1970; it is renewed long before.";
         let seconds = until.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64();
         text.gauge("farrier_agent_certificate_expiry_timestamp_seconds", help, seconds);
@@ -209,7 +209,7 @@ fn process_owners(state: &State, text: &mut Text) {
         }
     }
     let help = "Processes on a GPU, by owner: pod, Slurm job or unit.";
-    let mut family = text.family("farrier_gpu_holder_processes", "gauge", help);
+    let mut family = text.family("farrier_gpu_owner_processes", "gauge", help);
     for ((gpu, kind, name), count) in counts {
         let labels = [("UUID", gpu.0.as_str()), ("kind", kind), ("name", name)];
         family.value(&labels, f64::from(count));
@@ -280,10 +280,10 @@ fn agent(state: &State, text: &mut Text) {
     let help = "Kernel log records read.";
     text.counter("farrier_agent_kernel_records_total", help, lossy(state.kernel_records));
     let help = "1 while a source is unreadable, by source.";
-    let mut family = text.family("farrier_agent_blind", "gauge", help);
-    for what in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
-        let is_lost = state.coverage_losses.iter().any(|loss| loss.what == what);
-        family.value(&[("what", what)], f64::from(u8::from(is_lost)));
+    let mut family = text.family("farrier_agent_coverage_gap", "gauge", help);
+    for source in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
+        let has_gap = state.coverage_gaps.iter().any(|gap| gap.source == source);
+        family.value(&[("source", source)], f64::from(u8::from(has_gap)));
     }
     let help = "Seconds since a collector's last message.";
     let mut family = text.family("farrier_agent_collector_age_seconds", "gauge", help);

@@ -86,9 +86,9 @@ pub fn coverage_gaps(published: &Published, now_ms: i64) -> Vec<String> {
         return vec!["the agent is starting".to_owned()];
     };
     let staleness = state.staleness(now_ms);
-    let losses = state.coverage_losses.iter().chain(&staleness);
+    let losses = state.coverage_gaps.iter().chain(&staleness);
     let mut reasons: Vec<String> =
-        losses.map(|loss| format!("{}: {}", loss.what, loss.why)).collect();
+        losses.map(|loss| format!("{}: {}", loss.source, loss.reason)).collect();
     // Nothing is known until every fast collector has reported. A specific reason says more.
     if reasons.is_empty() {
         let fast = state.collectors.iter().filter(|collector| collector.name.ends_with("-fast"));

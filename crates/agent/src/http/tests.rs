@@ -172,7 +172,7 @@ fn state() -> State {
         values: Arc::new(values),
         coverage: Arc::default(),
         collectors: Vec::new(),
-        coverage_losses: Vec::new(),
+        coverage_gaps: Vec::new(),
         skipped_checks: None,
         journal: JournalState::default(),
         kernel_records: 12,
@@ -182,9 +182,9 @@ fn state() -> State {
 
 fn uplink(is_connected: bool) -> ConnectionStatus {
     let at = Timestamp::from_second(1_800_000_000).unwrap();
-    let lost = Link::NotConnected { since: at, why: "no route".to_owned(), must_enrol: false };
+    let lost = Link::Disconnected { since: at, reason: "no route".to_owned(), must_enrol: false };
     let link = if is_connected { Link::Connected { since: at } } else { lost };
-    ConnectionStatus { link, node: None, certificate_until: Some(at) }
+    ConnectionStatus { link, node: None, certificate_expires: Some(at) }
 }
 
 #[test]
@@ -230,8 +230,8 @@ fn the_page_parses_and_omits_unknown_values() {
     let xids: Vec<f64> =
         lines.iter().filter(|line| line.0 == "farrier_xid_total").map(|line| line.2).collect();
     assert_eq!(xids, [1.0, 3.0]);
-    let holder = lines.iter().find(|line| line.0 == "farrier_gpu_holder_processes").unwrap();
-    assert_eq!(holder.1["name"], "a\"b\\c\nd");
+    let owner = lines.iter().find(|line| line.0 == "farrier_gpu_owner_processes").unwrap();
+    assert_eq!(owner.1["name"], "a\"b\\c\nd");
 }
 
 #[test]
@@ -270,8 +270,8 @@ fn a_stuck_health_monitor_is_not_healthy() {
     published.set(state.clone());
     assert!(coverage_gaps(&published, 51_000).is_empty());
     assert!(coverage_gaps(&published, 61_000)[0].starts_with("monitor: "));
-    let why = "it hangs".to_owned();
-    state.coverage_losses = vec![CoverageLoss { what: "nvml".to_owned(), why }];
+    let reason = "it hangs".to_owned();
+    state.coverage_gaps = vec![CoverageLoss { source: "nvml".to_owned(), reason }];
     published.set(state);
     assert_eq!(coverage_gaps(&published, 51_000), ["nvml: it hangs"]);
 }
@@ -356,7 +356,7 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
     state.findings.clear();
     state.skipped_checks = Some(std::sync::Arc::default());
     state.collectors.clear();
-    state.coverage_losses.clear();
+    state.coverage_gaps.clear();
     state.coverage = std::sync::Arc::default();
     let with_temperature = |reading: Reading<f64>| {
         let mut values = (*state.values).clone();
@@ -371,8 +371,8 @@ fn incomplete_coverage_gives_the_verdict_unknown() {
         "unknown"
     );
     let mut incomplete = with_temperature(Reading::Value(40.0));
-    incomplete.coverage_losses =
-        vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
+    incomplete.coverage_gaps =
+        vec![CoverageLoss { source: "gpus".to_owned(), reason: "why".to_owned() }];
     assert_eq!(verdict(&incomplete), "unknown");
 }
 

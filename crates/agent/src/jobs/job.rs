@@ -45,7 +45,7 @@ impl Job {
             local_world_size: None,
             uid: Some(*uid),
             since: now.wall,
-            last_heard: now.wall,
+            last_seen: now.wall,
             left: None,
             step: None,
             loss: None,

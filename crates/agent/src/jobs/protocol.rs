@@ -205,7 +205,7 @@ pub struct JobState {
     /// Time of its first message.
     pub since: Timestamp,
     /// Time of its last message.
-    pub last_heard: Timestamp,
+    pub last_seen: Timestamp,
     /// When its last rank left. `None` while one is connected. The job stays visible for a day.
     #[serde(default)]
     pub left: Option<Timestamp>,

@@ -327,7 +327,7 @@ impl Inner {
         entry.state.world_size = world_size.or(entry.state.world_size);
         entry.state.local_world_size = local_world_size.or(entry.state.local_world_size);
         entry.state.frameworks.extend(frameworks.into_iter().filter(is_framework));
-        entry.state.last_heard = now.wall;
+        entry.state.last_seen = now.wall;
         self.count_ranks(&key, now);
         self.notify(id, now);
         Ok(())
@@ -346,7 +346,7 @@ impl Inner {
         }
         let evicted = self.jobs.iter().min_by_key(|((uid, _), job)| {
             let share = per_user.get(uid).copied().unwrap_or_default();
-            (job.state.ranks > 0, Reverse(share), job.state.last_heard)
+            (job.state.ranks > 0, Reverse(share), job.state.last_seen)
         });
         if let Some(key) = evicted.map(|(key, _)| key.clone()) {
             self.jobs.remove(&key);
@@ -359,7 +359,7 @@ impl Inner {
             return Err(MessageError::MissingHello);
         };
         let Some(job) = self.jobs.get_mut(&key) else { return Ok(()) };
-        job.state.last_heard = now.wall;
+        job.state.last_seen = now.wall;
         match request {
             Request::StepBegin { step } => client.step_started = Some((step, now.steady_ms)),
             Request::StepEnd { step, seconds, tokens, loss } => {

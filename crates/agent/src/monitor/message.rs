@@ -136,7 +136,7 @@ pub struct SkippedCheck {
     /// Code of the check.
     pub code: String,
     /// The reading that is missing, and why.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Why a reloaded configuration is not in force: the first problem, and the command that lists all.

@@ -45,7 +45,7 @@ impl HealthMonitor {
             values: Arc::clone(&self.published_values),
             coverage: Arc::clone(&self.coverage),
             collectors: self.self_monitor.collectors(now),
-            coverage_losses: losses,
+            coverage_gaps: losses,
             skipped_checks: self.skipped_checks.clone(),
             journal: JournalState {
                 seq: durable.seq,

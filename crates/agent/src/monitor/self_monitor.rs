@@ -37,8 +37,8 @@ pub struct CollectorState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoverageLoss {
     /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `monitor`, `agent`.
-    pub what: String,
-    pub why: String,
+    pub source: String,
+    pub reason: String,
 }
 
 #[derive(Debug)]
@@ -212,8 +212,9 @@ impl SelfMonitor {
     /// The sources that the agent cannot read now.
     pub(super) fn coverage_losses(&self, now: Moment) -> Vec<CoverageLoss> {
         let mut losses = Vec::new();
-        let mut add =
-            |what: &str, why: String| losses.push(CoverageLoss { what: what.to_owned(), why });
+        let mut add = |source: &str, reason: String| {
+            losses.push(CoverageLoss { source: source.to_owned(), reason })
+        };
         if let Some(why) = &self.nvml_unavailable {
             add("nvml", format!("NVML: {why}"));
         }

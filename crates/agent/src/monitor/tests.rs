@@ -349,9 +349,9 @@ fn a_full_disk_is_reported_and_no_finding_is_lost() {
     let state = node.tick();
     assert!(state.findings.iter().any(|shown| !shown.durable));
     assert!(
-        state.coverage_losses.iter().any(|loss| loss.what == "journal"),
+        state.coverage_gaps.iter().any(|gap| gap.source == "journal"),
         "{:?}",
-        state.coverage_losses
+        state.coverage_gaps
     );
     let state = node.tick();
     assert_eq!(signal(&state, Signal::AgentLogWritable), Some(Reading::Value(0.0)));
@@ -360,7 +360,7 @@ fn a_full_disk_is_reported_and_no_finding_is_lost() {
     node.tick();
     let state = node.tick();
     assert!(state.findings.iter().all(|shown| shown.durable), "{:?}", state.findings);
-    assert!(state.coverage_losses.iter().all(|loss| loss.what != "journal"));
+    assert!(state.coverage_gaps.iter().all(|gap| gap.source != "journal"));
     assert_eq!(state.journal.waiting, 0);
     assert!(!node.sunk().is_empty());
     node.kill();
@@ -441,7 +441,7 @@ fn nvml_reports_xids_while_the_kernel_log_is_unreadable() {
     let state = node.tick();
     assert_eq!(node.count("gpu.xid"), Some(1));
     assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
-    assert_eq!(state.coverage_losses.iter().filter(|loss| loss.what == "kernel-log").count(), 1);
+    assert_eq!(state.coverage_gaps.iter().filter(|gap| gap.source == "kernel-log").count(), 1);
 }
 
 #[test]
@@ -480,10 +480,10 @@ fn an_xid_from_nvml_maps_to_its_gpu_without_an_address_or_listing() {
 fn sources_count_as_coverage_losses_until_they_are_read() {
     let mut node = TestNode::new();
     let state = node.tick();
-    let losses: Vec<&str> = state.coverage_losses.iter().map(|loss| loss.what.as_str()).collect();
+    let losses: Vec<&str> = state.coverage_gaps.iter().map(|gap| gap.source.as_str()).collect();
     assert_eq!(losses, ["kernel-log"]);
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
-    assert!(node.tick().coverage_losses.is_empty());
+    assert!(node.tick().coverage_gaps.is_empty());
     node.turn(
         vec![CollectorMessage::NvmlUnavailable {
             why: NvmlUnavailable::Died("it hangs".to_owned()),
@@ -491,7 +491,7 @@ fn sources_count_as_coverage_losses_until_they_are_read() {
         false,
     );
     let state = node.tick();
-    assert_eq!(state.coverage_losses[0].what, "nvml");
+    assert_eq!(state.coverage_gaps[0].source, "nvml");
     assert_eq!(state.values.processes, None);
 }
 
@@ -526,7 +526,7 @@ fn healthy_requires_complete_coverage() {
     let mut node = TestNode::new();
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
     let state = node.tick();
-    assert!(state.coverage_losses.is_empty());
+    assert!(state.coverage_gaps.is_empty());
     assert_eq!(verdict(&state), NodeVerdict::Unknown, "no collector has reported yet");
     let all = Collector::ALL.into_iter().map(|collector| {
         CollectorMessage::Report(CollectorReport {
@@ -537,7 +537,8 @@ fn healthy_requires_complete_coverage() {
     node.turn(all.collect(), false);
     assert_eq!(verdict(&node.tick()), NodeVerdict::Unknown, "the node has not been checked yet");
     let checked = |skipped| CollectorMessage::Checked { items: Vec::new(), skipped };
-    let skipped = SkippedCheck { code: "grub".to_owned(), why: "only root may read it".to_owned() };
+    let skipped =
+        SkippedCheck { code: "grub".to_owned(), reason: "only root may read it".to_owned() };
     node.turn(vec![checked(vec![skipped])], false);
     assert_eq!(verdict(&node.tick()), NodeVerdict::Unknown, "a check was skipped");
     node.turn(vec![checked(Vec::new())], false);
@@ -545,7 +546,7 @@ fn healthy_requires_complete_coverage() {
     assert_eq!(verdict(&state), NodeVerdict::Healthy);
     let stale = Status::from_state(&state, Vec::new(), state.at.steady_ms + 10_001);
     assert_eq!(stale.verdict, NodeVerdict::Unknown, "the snapshot is stale");
-    assert_eq!(stale.not_seen[0].why, "the health monitor has not published for 10 s");
+    assert_eq!(stale.coverage_gaps[0].reason, "the health monitor has not published for 10 s");
     let gap = CoverageGap::NeverRead(Signal::NicReceiveErrors);
     let why = (String::from("nic.errors"), Subject::Node, gap);
     let coverage = Coverage { gaps: vec![why], ..Coverage::default() };
@@ -748,18 +749,14 @@ fn xids_of_nvml_wait_until_the_log_was_tried() {
 fn a_coverage_loss_is_published_at_once() {
     let mut node = TestNode::new();
     node.turn(vec![CollectorMessage::Kernel(KernelLog::CaughtUp)], false);
-    assert!(node.tick().coverage_losses.is_empty());
+    assert!(node.tick().coverage_gaps.is_empty());
     node.turn(
         vec![CollectorMessage::NvmlUnavailable {
             why: NvmlUnavailable::Died("it hangs".to_owned()),
         }],
         false,
     );
-    assert_eq!(
-        node.published.get().unwrap().coverage_losses.len(),
-        1,
-        "without waiting for a tick"
-    );
+    assert_eq!(node.published.get().unwrap().coverage_gaps.len(), 1, "without waiting for a tick");
 }
 
 #[test]

@@ -249,14 +249,14 @@ impl OrderExecutor {
             Err(TryLockError::WouldBlock) => return None,
         };
         let ledger = state.journal.ledger();
-        let in_hand = ledger.current.as_ref().map(|current| ActiveOrderStatus {
+        let active = ledger.current.as_ref().map(|current| ActiveOrderStatus {
             generation: current.order.generation,
-            what: current.order.kind.clone(),
+            kind: current.order.kind.clone(),
             reason: current.order.reason.to_string(),
             accepted: current.accepted,
             lease_until: current.order.lease_until,
         });
-        Some(OrdersStatus::On { in_hand, unacknowledged: ledger.answers.len() })
+        Some(OrdersStatus::On { active, unacknowledged: ledger.answers.len() })
     }
 
     /// Drops the final status of an order that the server has persisted. Not called for

@@ -230,12 +230,16 @@ fn add_findings(status: &Status, report: &mut VerificationReport) {
         let subject = describe_subject(status, &finding.subject);
         report.failed.push(format!("{} {}{detail} on {subject}", finding.severity, finding.code));
     }
-    report.unknown.extend(status.not_seen.iter().map(|gap| format!("{}: {}", gap.what, gap.why)));
+    report
+        .unknown
+        .extend(status.coverage_gaps.iter().map(|gap| format!("{}: {}", gap.source, gap.reason)));
     let early = status.collectors.iter().filter(|collector| collector.age_s.is_none());
     report.unknown.extend(early.map(|collector| format!("no reading of {} yet", collector.name)));
-    let gaps = status.rules_blind.iter();
-    report.unknown.extend(gaps.map(|(code, gap)| format!("rule {code} cannot run: {}", gap.why)));
-    if status.not_checked.is_none() {
+    let gaps = status.rules_inactive.iter();
+    report
+        .unknown
+        .extend(gaps.map(|(code, gap)| format!("rule {code} cannot run: {}", gap.reason)));
+    if status.skipped_checks.is_none() {
         report.unknown.push("the node has not been checked yet".to_owned());
     }
     if report.failed.is_empty() && report.unknown.is_empty() {
@@ -389,8 +393,8 @@ mod tests {
             Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
         let unreadable = || Reading::Unreadable(ReadError::NotReadSince);
         status.at = Some(at(1000));
-        status.not_seen.clear();
-        status.not_checked = Some(Vec::new());
+        status.coverage_gaps.clear();
+        status.skipped_checks = Some(Vec::new());
         status.agent = Some(AgentStatus {
             version: String::new(),
             pid: 1,
@@ -480,12 +484,12 @@ mod tests {
         assert!(with("warning", "investigate").has_passed());
         assert_eq!(with("critical", "investigate").failed, ["critical gpu.xid on GPU 0"]);
         assert!(!with("warning", "reset-gpu").has_passed());
-        let gap = CoverageLoss { what: "kernel-log".to_owned(), why: "no".to_owned() };
+        let gap = CoverageLoss { source: "kernel-log".to_owned(), reason: "no".to_owned() };
         assert_eq!(
-            evaluate(&|status| status.not_seen = vec![gap.clone()]).unknown,
+            evaluate(&|status| status.coverage_gaps = vec![gap.clone()]).unknown,
             ["kernel-log: no"]
         );
-        assert!(!evaluate(&|status| status.not_checked = None).has_passed());
+        assert!(!evaluate(&|status| status.skipped_checks = None).has_passed());
         assert!(!evaluate(&|status| status.collectors[0].age_s = None).has_passed());
         assert!(!evaluate(&|status| status.agent = None).has_passed());
         assert!(!VerificationReport::default().has_passed(), "no check ran");

@@ -21,8 +21,8 @@ pub struct Group {
     pub model: Option<String>,
     /// Highest severity of its faults.
     pub worst: Severity,
-    pub do_first: FirstAction,
-    /// Ids of its faults, starting with the one behind `do_first`.
+    pub first_action: FirstAction,
+    /// Ids of its faults, starting with the one behind `first_action`.
     pub findings: Vec<u64>,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn groups<'f>(
             pci: identity.and_then(|gpu| gpu.pci.clone()),
             model: identity.and_then(|gpu| gpu.name.clone()),
             worst,
-            do_first: FirstAction {
+            first_action: FirstAction {
                 action: first.action,
                 text: remedy(first, &faults).unwrap_or(first.action.instruction()).to_owned(),
                 action_by: first.action_by,
@@ -131,7 +131,7 @@ pub(super) fn groups<'f>(
         })
     };
     let mut groups: Vec<Group> = components.into_iter().filter_map(group).collect();
-    groups.sort_by_key(|group| Reverse((group.worst, group.do_first.action)));
+    groups.sort_by_key(|group| Reverse((group.worst, group.first_action.action)));
     groups
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let summary: Vec<_> = groups
             .iter()
             .map(|group| {
-                let action = group.do_first.action;
+                let action = group.first_action.action;
                 (group.name.as_str(), group.pci.as_deref(), action, &group.findings[..])
             })
             .collect();
@@ -241,7 +241,8 @@ mod tests {
             ..with("end the traffic", fault(2, first(), Severity::Warning, Action::Investigate))
         };
         let identities = GpuIdentities { listed: &[gpu(1)], delisted: &[] };
-        let text = |faults: &[Finding]| groups(faults.iter(), identities)[0].do_first.text.clone();
+        let text =
+            |faults: &[Finding]| groups(faults.iter(), identities)[0].first_action.text.clone();
         assert_eq!(text(std::slice::from_ref(&hung)), "look for an Xid");
         let (hung, requested) = (by_driver(hung), by_driver(requested));
         assert_eq!(text(&[hung.clone(), requested]), "end the traffic");
@@ -264,7 +265,10 @@ mod tests {
         let identities = GpuIdentities { listed: &[gpu(0)], delisted: &[gpu(1)] };
         let groups = groups([first, driver, unlisted].iter(), identities);
         assert_eq!(groups[0].name, "GPU 1 (as last listed)");
-        assert_eq!((groups[0].do_first.action, groups[0].do_first.finding), (Action::ResetGpu, 2));
+        assert_eq!(
+            (groups[0].first_action.action, groups[0].first_action.finding),
+            (Action::ResetGpu, 2)
+        );
         assert_eq!((groups[1].name.as_str(), &groups[1].pci), ("GPU-9", &None));
     }
 }

@@ -12,11 +12,11 @@ pub struct ServerStatus {
     pub url: Option<String>,
     /// The node's enrolled name. `None` if it has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    pub link: Link,
+    pub connection: Link,
     /// The last journal record that the server acknowledged. `None` if unknown.
     pub acknowledged: Option<u64>,
     /// When the certificate expires. `None` if there is none, or its term is unknown.
-    pub certificate_until: Option<Timestamp>,
+    pub certificate_expires: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +25,12 @@ pub enum OrdersStatus {
     /// This agent executes no orders.
     Off,
     /// Enabled, but failed to start.
-    Failed { why: String },
+    Failed { reason: String },
     /// The executor did not report its state.
-    Unknown { why: String },
+    Unknown { reason: String },
     On {
         /// The active order.
-        in_hand: Option<ActiveOrderStatus>,
+        active: Option<ActiveOrderStatus>,
         /// Order statuses that the server has not acknowledged.
         unacknowledged: usize,
     },
@@ -40,7 +40,7 @@ pub enum OrdersStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActiveOrderStatus {
     pub generation: u64,
-    pub what: OrderKind,
+    pub kind: OrderKind,
     pub reason: String,
     pub accepted: Timestamp,
     /// When its status is due.

@@ -10,8 +10,7 @@ use super::identity::Opened;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// No server is configured: the agent runs standalone.
-    #[serde(rename = "alone")]
+    /// No server is configured: the agent works standalone.
     Standalone,
     /// The first attempt is in progress.
     Connecting,
@@ -19,11 +18,11 @@ pub enum Link {
         since: Timestamp,
     },
     /// The journal keeps findings until the connection is back.
-    NotConnected {
+    Disconnected {
         /// Since the connection was lost, or since the first failed attempt.
         since: Timestamp,
         /// Error of the last attempt.
-        why: String,
+        reason: String,
         /// `true` if only a new enrolment helps.
         must_enrol: bool,
     },
@@ -35,7 +34,7 @@ pub struct ConnectionStatus {
     /// `None` if the node has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
     /// When the certificate expires. `None` if there is none, or its validity is unknown.
-    pub certificate_until: Option<Timestamp>,
+    pub certificate_expires: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -44,7 +43,7 @@ pub(super) struct StatusSender(watch::Sender<ConnectionStatus>);
 impl StatusSender {
     pub(super) fn new() -> (Self, watch::Receiver<ConnectionStatus>) {
         let initial =
-            ConnectionStatus { link: Link::Connecting, node: None, certificate_until: None };
+            ConnectionStatus { link: Link::Connecting, node: None, certificate_expires: None };
         let (sender, receiver) = watch::channel(initial);
         (Self(sender), receiver)
     }
@@ -53,35 +52,35 @@ impl StatusSender {
     pub(super) fn set_name(&self, node: &NodeId) {
         self.0.send_modify(|status| {
             status.node = Some(node.clone());
-            status.certificate_until = None;
+            status.certificate_expires = None;
         });
     }
 
     pub(super) fn set_identity(&self, opened: &Opened) {
         self.0.send_modify(|status| {
             status.node = Some(opened.identity.node.clone());
-            status.certificate_until = opened.validity.map(|validity| validity.until);
+            status.certificate_expires = opened.validity.map(|validity| validity.until);
         });
     }
 
     /// Clears the name and the certificate.
     pub(super) fn clear_identity(&self) {
-        self.0.send_modify(|status| (status.node, status.certificate_until) = (None, None));
+        self.0.send_modify(|status| (status.node, status.certificate_expires) = (None, None));
     }
 
     pub(super) fn connected(&self, now: Timestamp) {
         self.0.send_modify(|status| status.link = Link::Connected { since: now });
     }
 
-    pub(super) fn lost(&self, why: &str, is_refused: bool, now: Timestamp) {
+    pub(super) fn lost(&self, reason: &str, is_refused: bool, now: Timestamp) {
         self.0.send_modify(|status| {
             let since = match status.link {
-                Link::NotConnected { since, .. } => since,
+                Link::Disconnected { since, .. } => since,
                 _ => now,
             };
-            let has_expired = status.certificate_until.is_some_and(|until| until <= now);
+            let has_expired = status.certificate_expires.is_some_and(|until| until <= now);
             let must_enrol = is_refused || has_expired;
-            status.link = Link::NotConnected { since, why: why.to_owned(), must_enrol };
+            status.link = Link::Disconnected { since, reason: reason.to_owned(), must_enrol };
         });
     }
 }
@@ -101,12 +100,13 @@ mod tests {
         let (first, second) = (at("2026-11-15T12:00:00Z"), at("2026-11-15T12:01:00Z"));
         sender.lost("refused", false, first);
         sender.lost("revoked", true, second);
-        let why = "revoked".to_owned();
-        let link = Link::NotConnected { since: first, why, must_enrol: true };
+        let reason = "revoked".to_owned();
+        let link = Link::Disconnected { since: first, reason, must_enrol: true };
         assert_eq!(status.borrow().link, link);
         sender.connected(second);
         sender.lost("gone", false, second);
-        let link = Link::NotConnected { since: second, why: "gone".to_owned(), must_enrol: false };
+        let link =
+            Link::Disconnected { since: second, reason: "gone".to_owned(), must_enrol: false };
         assert_eq!(status.borrow().link, link);
     }
 }

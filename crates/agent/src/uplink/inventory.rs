@@ -81,7 +81,7 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
         });
         return Some(Some(inventory.collect()));
     }
-    let is_uncovered = state.coverage_losses.iter().any(|gap| gap.what.contains("nvml"));
+    let is_uncovered = state.coverage_gaps.iter().any(|gap| gap.source.contains("nvml"));
     (is_uncovered || state.up_ms > NVML_WAIT_MS).then_some(None)
 }
 

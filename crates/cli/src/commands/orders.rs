@@ -48,7 +48,7 @@ enum Request {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Response<'a> {
-    OrderStatus { generation: u64, answer: &'a OrderStatus },
+    OrderStatus { generation: u64, status: &'a OrderStatus },
     Cordon(Cordon),
 }
 
@@ -141,7 +141,7 @@ fn serve(
         }
         print_statuses(executor, &mut printed, printer)?;
         let outstanding = executor.outstanding();
-        if input_ended && !outstanding.iter().any(|(_, answer)| *answer == OrderStatus::Accepted) {
+        if input_ended && !outstanding.iter().any(|(_, status)| *status == OrderStatus::Accepted) {
             return Ok(());
         }
     }
@@ -157,16 +157,16 @@ fn handle(executor: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow
     })?;
     match request {
         Request::Order(order) => {
-            let answer = executor.submit(&order, jiff::Timestamp::now());
+            let status = executor.submit(&order, jiff::Timestamp::now());
             // A final status is printed by `print_statuses`.
-            if matches!(answer, OrderStatus::Accepted)
+            if matches!(status, OrderStatus::Accepted)
                 || executor
                     .outstanding()
                     .iter()
                     .all(|(generation, _)| *generation != order.generation)
             {
                 print_line(
-                    &Response::OrderStatus { generation: order.generation, answer: &answer },
+                    &Response::OrderStatus { generation: order.generation, status: &status },
                     printer,
                 )?;
             }
@@ -183,9 +183,9 @@ fn print_statuses(
     printed: &mut BTreeSet<u64>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    for (generation, answer) in executor.outstanding() {
-        if answer != OrderStatus::Accepted && printed.insert(generation) {
-            print_line(&Response::OrderStatus { generation, answer: &answer }, printer)?;
+    for (generation, status) in executor.outstanding() {
+        if status != OrderStatus::Accepted && printed.insert(generation) {
+            print_line(&Response::OrderStatus { generation, status: &status }, printer)?;
         }
     }
     Ok(())

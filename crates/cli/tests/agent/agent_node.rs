@@ -159,8 +159,8 @@ impl Agent<'_> {
     /// Waits until there are no coverage gaps.
     pub(crate) fn ready(self) -> Self {
         self.until(|status| {
-            status["not_seen"].as_array().is_some_and(Vec::is_empty)
-                && !status["not_checked"].is_null()
+            status["coverage_gaps"].as_array().is_some_and(Vec::is_empty)
+                && !status["skipped_checks"].is_null()
         });
         self
     }

@@ -33,7 +33,7 @@ fn a_crash_at_any_step_yields_each_finding_once() {
         let mut agent = agent_node.agent_with(|command| {
             command.env("FARRIER_CRASH_AT", at_xid(point));
         });
-        agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+        agent.until(|status| status["coverage_gaps"].as_array().is_some_and(Vec::is_empty));
         agent_node.kernel_lines(std::iter::once(line.clone()));
         let exit_status = agent.wait_for_exit();
         assert!(!exit_status.success(), "{point}: {exit_status}");
@@ -85,7 +85,7 @@ fn a_killed_agent_counts_each_kernel_line_once() {
     let mut written = 0;
     for _ in 0..4 {
         let agent = agent_node.agent();
-        agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+        agent.until(|status| status["coverage_gaps"].as_array().is_some_and(Vec::is_empty));
         for _ in 0..5 {
             agent_node.kernel_lines((0..500).map(|_| line.clone()));
             written += 500;

@@ -26,7 +26,7 @@ fn a_node_without_faults_is_healthy() {
     let (code, text) = agent.get("/metrics");
     assert_eq!(code, 200);
     assert!(text.contains("\nDCGM_FI_DEV_GPU_TEMP{gpu=\"7\","), "{text}");
-    assert!(text.contains("\nfarrier_agent_blind{what=\"nvml\"} 0\n"), "{text}");
+    assert!(text.contains("\nfarrier_agent_coverage_gap{what=\"nvml\"} 0\n"), "{text}");
     let table = agent_node.status_ran(&[]);
     assert_eq!(table.code, 0);
     assert!(table.stdout.starts_with("HEALTHY: "), "{}", table.stdout);
@@ -40,10 +40,10 @@ fn a_signal_of_one_adapter_is_not_listed_as_unsupported() {
     // EFA adapters and the others support different counters: each kind lacks some of the other's.
     let status = agent.until(|status| {
         // The fast collectors report first, with one or two unsupported signals.
-        status["not_supported"].as_object().is_some_and(|unsupported| unsupported.len() > 3)
+        status["unsupported_signals"].as_object().is_some_and(|unsupported| unsupported.len() > 3)
     });
     for signal in ["nic.link_downed", "nic.rate_gbps", "nic.efa_rx_drops"] {
-        assert!(status["not_supported"][signal].is_null(), "{signal}: {status:#}");
+        assert!(status["unsupported_signals"][signal].is_null(), "{signal}: {status:#}");
     }
     let table = agent_node.status_ran(&[]).stdout;
     let unsupported =
@@ -102,7 +102,7 @@ fn a_failing_gpu_count_is_not_taken_for_a_node_without_gpus() {
     let (code, text) = agent.get("/healthz");
     assert_eq!(code, 503, "{text}");
     let (_, text) = agent.get("/metrics");
-    assert!(text.contains("\nfarrier_agent_blind{what=\"nvml\"} 1\n"), "{text}");
+    assert!(text.contains("\nfarrier_agent_coverage_gap{what=\"nvml\"} 1\n"), "{text}");
     agent.stop();
 }
 
@@ -113,8 +113,8 @@ fn a_gpu_that_does_not_open_is_a_coverage_gap_before_its_finding_opens() {
     agent_node.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
     let agent = agent_node.agent();
     let status = agent.until(|status| {
-        let is_missing = |gap: &Value| gap["why"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
-        status["not_seen"].as_array().is_some_and(|gaps| gaps.iter().any(is_missing))
+        let is_missing = |gap: &Value| gap["reason"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
+        status["coverage_gaps"].as_array().is_some_and(|gaps| gaps.iter().any(is_missing))
     });
     assert!(
         find(&status, "node.gpus-unseen").is_none() && status["verdict"] == "unknown",
@@ -218,7 +218,7 @@ fn a_gpu_off_the_bus_has_one_action_and_its_index_even_without_agent_or_nvml() {
     let (status, _) = agent_node.status();
     let group = group_of_gpu(&status).unwrap();
     assert_eq!((&group["pci"], &group["uuid"]), (&pci.into(), &uuid.into()));
-    assert_eq!(group["do_first"]["action"], "reboot-node");
+    assert_eq!(group["first_action"]["action"], "reboot-node");
     let table = check_table(agent_node.status_ran(&[]));
     assert!(table.contains("agent is not running"), "{table}");
     // After a restart without NVML, the agent knows the GPUs from its saved inventory.
@@ -300,7 +300,7 @@ fn a_hung_nvml_call_affects_only_its_gpu() {
     assert!(log.contains("NVML is unavailable why=a call has not returned for 4 s"), "{log}");
     // The other GPU is still read: no coverage gap, but the node is not healthy.
     let status = agent.until(|status| {
-        status["not_seen"].as_array().is_some_and(Vec::is_empty)
+        status["coverage_gaps"].as_array().is_some_and(Vec::is_empty)
             && status["gpus"][0]["temperature_c"]["value"].is_number()
     });
     assert_eq!(agent.get("/healthz").0, 200);
@@ -342,18 +342,18 @@ fn a_gpu_without_readings_is_a_finding_and_a_coverage_gap() {
     let agent = agent_node.agent().ready();
     agent_node.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
     let why = "GPU 1: no NVML call reads it";
-    let has_gap = |status: &Value| status["not_seen"].to_string().contains(why);
+    let has_gap = |status: &Value| status["coverage_gaps"].to_string().contains(why);
     let status = agent.until(has_gap);
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     let (code, text) = agent.get("/healthz");
     assert_eq!((code, text.contains(why)), (503, true), "{text}");
     let (_, text) = agent.get("/metrics");
-    assert!(text.contains("\nfarrier_agent_blind{what=\"gpus\"} 1\n"), "{text}");
+    assert!(text.contains("\nfarrier_agent_coverage_gap{source=\"gpus\"} 1\n"), "{text}");
     let finding = agent.until_found("gpu.unreadable");
     assert_eq!(finding["severity"], "fatal");
     assert_eq!(finding["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
     agent_node.inject(&["clear"]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+    agent.until(|status| status["coverage_gaps"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
 }
 
@@ -366,15 +366,15 @@ fn an_unreadable_signal_makes_the_verdict_unknown_even_if_no_rule_uses_it() {
     assert!(text.contains("\nfarrier_node_verdict{verdict=\"healthy\"} 1\n"), "{text}");
     agent_node.inject(&["--gpu", "1", "error", "nvmlDeviceGetTemperature", "UNKNOWN"]);
     let status = agent.until(|status| status["verdict"] == "unknown");
-    let not_seen = status["not_seen"].to_string();
+    let coverage_gaps = status["coverage_gaps"].to_string();
     let why = "GPU 1: gpu.temperature_c cannot be read: NVML_ERROR_UNKNOWN";
-    assert!(not_seen.contains(why), "{not_seen}");
+    assert!(coverage_gaps.contains(why), "{coverage_gaps}");
     let (_, text) = agent.get("/metrics");
     for line in [
         "farrier_node_verdict{verdict=\"healthy\"} 0",
         "farrier_node_verdict{verdict=\"unknown\"} 1",
-        "farrier_agent_blind{what=\"gpus\"} 0",
-        "farrier_agent_rules_blind 0",
+        "farrier_agent_coverage_gap{source=\"gpus\"} 0",
+        "farrier_agent_rules_inactive 0",
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
     }
@@ -390,8 +390,8 @@ fn a_gpu_without_a_pci_address_is_not_healthy() {
     agent_node.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
     let agent = agent_node.agent();
     let status = agent.until(|status| {
-        let not_seen = status["not_seen"].to_string();
-        not_seen.contains("GPU 1: ") && not_seen.contains("gpu.on_bus")
+        let coverage_gaps = status["coverage_gaps"].to_string();
+        coverage_gaps.contains("GPU 1: ") && coverage_gaps.contains("gpu.on_bus")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
     agent.stop();
@@ -409,7 +409,7 @@ fn an_agent_started_on_a_hung_driver_shows_the_gpus_of_this_boot() {
     let agent = agent_node.agent();
     // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
-        let waits = status["not_seen"].to_string().contains("NVML: no answer yet");
+        let waits = status["coverage_gaps"].to_string().contains("NVML: no answer yet");
         waits && status["driver"].is_string()
     });
     assert_eq!(status["driver"], before["driver"]);
@@ -462,8 +462,8 @@ fn a_killed_probe_is_restarted() {
     let pids = children(&agent);
     assert_eq!(pids.len(), 1, "{pids:?}");
     crate::kill::kill("-KILL", &pids[0]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|gaps| !gaps.is_empty()));
-    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+    agent.until(|status| status["coverage_gaps"].as_array().is_some_and(|gaps| !gaps.is_empty()));
+    agent.until(|status| status["coverage_gaps"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
 }
 
@@ -474,9 +474,9 @@ fn without_nvml_the_agent_reports_a_gap_and_reads_the_rest() {
     fs::write(agent_node.path("agent.toml"), config).unwrap();
     let agent = agent_node.agent();
     agent.until(|status| {
-        let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
+        let gaps = status["coverage_gaps"].as_array().cloned().unwrap_or_default();
         let no_library = |gap: &Value| {
-            gap["why"].as_str().is_some_and(|why| why.contains("failed to load the library"))
+            gap["reason"].as_str().is_some_and(|why| why.contains("failed to load the library"))
         };
         let host = status["collectors"].as_array().cloned().unwrap_or_default().into_iter();
         let mut host = host.filter(|collector| collector["name"] == "host-medium");
@@ -502,11 +502,11 @@ fn an_unloaded_driver_is_reported() {
     fs::write(agent_node.path("agent.toml"), agent_node.config(more)).unwrap();
     let agent = agent_node.agent().ready();
     agent_node.inject(&["driver-unloaded"]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|gaps| !gaps.is_empty()));
+    agent.until(|status| status["coverage_gaps"].as_array().is_some_and(|gaps| !gaps.is_empty()));
     agent.until_found("driver.not-loaded");
     // The check runs again as soon as the driver is unloaded, without a duplicate finding, and
     // again once it is loaded.
-    let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
+    let hidden = |status: &Value| status["skipped_checks"].as_array().map_or(0, Vec::len);
     let status = agent.until(|status| hidden(status) > 0);
     assert!(find(&status, "check").is_none(), "one finding per cause: {status:#}");
     assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
@@ -514,7 +514,7 @@ fn an_unloaded_driver_is_reported() {
     assert!(table.contains(", no driver loaded, "), "{table}");
     agent_node.inject(&["driver-loaded"]);
     agent.until(|status| hidden(status) == 0);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+    agent.until(|status| status["coverage_gaps"].as_array().is_some_and(Vec::is_empty));
     agent.until(|status| find(status, "driver.not-loaded").is_none());
     agent.stop();
 }

@@ -28,16 +28,16 @@ fn a_hung_health_monitor_is_reported_and_the_agent_can_be_stopped() {
     let mut agent = agent_with_xid(&agent_node, "written:hang", || ());
     // More lines than the channel of the health monitor holds.
     agent_node.kernel_lines((0..3000).map(|turn| format!("eth{turn}: link becomes ready")));
-    let is_monitor = |gap: &Value| gap["what"] == "monitor";
+    let is_monitor = |gap: &Value| gap["source"] == "monitor";
     let status =
-        agent.until(|status| status["not_seen"].as_array().unwrap().iter().any(is_monitor));
+        agent.until(|status| status["coverage_gaps"].as_array().unwrap().iter().any(is_monitor));
     assert_eq!(status["verdict"], "unknown", "{status:#}");
     let ran = agent_node.status_ran(&[]);
     assert!(ran.stdout.contains("has not published for "), "{}", ran.stdout);
     assert_eq!(ran.code, 1);
     assert_eq!(agent.get("/healthz").0, 503);
     // The reported duration grows, so the reason changes every second.
-    let why = |status: &Value| status["not_seen"][0]["why"].clone();
+    let why = |status: &Value| status["coverage_gaps"][0]["reason"].clone();
     agent.until(|later| why(later) != why(&status));
     agent.signal("-HUP");
     agent.until(|_| agent.log().contains("reloaded the configuration"));

@@ -31,13 +31,13 @@ fn without_root_the_agent_reports_coverage_gaps() {
     }
     let agent = agent_node.spawn(command_for(&mut command, &agent_node.path("log"), |_| ()));
     let status = agent.until(|status| {
-        let gaps = status["not_seen"].as_array().cloned().unwrap_or_default();
+        let gaps = status["coverage_gaps"].as_array().cloned().unwrap_or_default();
         // At first, the reason is only that the log has not been read yet.
-        let why = gaps.first().and_then(|gap| gap["why"].as_str()).unwrap_or_default();
-        gaps.len() == 1 && gaps[0]["what"] == "kernel-log" && why.contains("permission denied")
+        let why = gaps.first().and_then(|gap| gap["reason"].as_str()).unwrap_or_default();
+        gaps.len() == 1 && gaps[0]["source"] == "kernel-log" && why.contains("permission denied")
     });
     assert_ne!(status["verdict"], "healthy", "{status:#}");
-    let why = status["not_seen"][0]["why"].as_str().unwrap();
+    let why = status["coverage_gaps"][0]["reason"].as_str().unwrap();
     assert!(why.contains("root or CAP_SYSLOG is required"), "{why}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
     let table = agent_node.status_ran(&[]);

@@ -74,7 +74,7 @@ fn verify_log_detects_every_edit() {
         let report: Value =
             serde_json::from_str(&verify(copy.to_str().unwrap(), &["--output", "json"]).stdout)
                 .unwrap();
-        assert_eq!(report["whole"], false);
+        assert_eq!(report["intact"], false);
     }
     // A log truncated together with its snapshots: only a hash noted earlier reveals it.
     let copy = fleet.path("cut");

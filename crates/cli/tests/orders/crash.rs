@@ -47,7 +47,7 @@ fn run_with_crash(agent_node: &AgentNode, crash: &str, order: &Value) -> Option<
 /// `true` if this line is the final status of the order.
 fn is_final(line: &Value, order: &Value) -> bool {
     let status = &line["order-status"];
-    status["generation"] == order["generation"] && status["answer"] != "accepted"
+    status["generation"] == order["generation"] && status["status"] != "accepted"
 }
 
 fn acknowledge(orders: &mut OrdersProcess, order: &Value) {

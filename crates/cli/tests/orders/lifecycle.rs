@@ -64,7 +64,7 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
     let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
     orders.send(&json!({ "order": drain }));
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
-    assert_eq!(orders.next_line().unwrap()["order-status"]["answer"], "accepted");
+    assert_eq!(orders.next_line().unwrap()["order-status"]["status"], "accepted");
     agent_node.inject(&["--gpu", "0", "process", "4242", "--end"]);
     assert!(orders.done(&drain).starts_with("no job runs on the node"));
     let why = orders.fails(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
@@ -80,7 +80,7 @@ fn a_node_with_a_lost_gpu_is_drained_rebooted_verified_and_uncordoned() {
     let mut orders = start_executor(&agent_node);
     let lines: Vec<Value> = std::iter::from_fn(|| orders.next_line()).take(6).collect();
     let rebooted = lines.iter().find(|line| line["order-status"]["generation"] == 7).unwrap();
-    let evidence = rebooted["order-status"]["answer"]["done"]["evidence"].as_str().unwrap();
+    let evidence = rebooted["order-status"]["status"]["done"]["evidence"].as_str().unwrap();
     assert_eq!(evidence, format!("boot {}, previous boot {before}", boot(&agent_node)));
 
     let evidence = orders.done(&order(8, json!({ "verify": { "level": "v0" } }), None));

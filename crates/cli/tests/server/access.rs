@@ -80,7 +80,7 @@ fn configure(agent_node: &AgentNode, server: &TestServer) {
 }
 
 fn link(status: &Value) -> &Value {
-    &status["server"]["link"]
+    &status["server"]["connection"]
 }
 
 fn connected(agent: &Agent<'_>) -> Value {
@@ -119,7 +119,7 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     let agent = agent_node.agent();
     let status = connected(&agent);
     assert_eq!(status["server"]["node"], "gpu-1");
-    let end: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
+    let end: Timestamp = status["server"]["certificate_expires"].as_str().unwrap().parse().unwrap();
     let refused = open_session_as(&server, &first, "gpu-2");
     assert_eq!(refused, "a node may only act for itself");
 
@@ -134,7 +134,8 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     let refused = request_with(&server, Some(&first));
     assert!(refused.to_lowercase().contains("expired"), "{refused}");
     let status = connected(&agent);
-    let next: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
+    let next: Timestamp =
+        status["server"]["certificate_expires"].as_str().unwrap().parse().unwrap();
     assert!(next > end, "the agent uses the renewed certificate");
 
     // From here on, certificates have the default lifetime.
@@ -142,7 +143,7 @@ fn a_node_is_admitted_from_enrolment_until_revocation_or_retirement() {
     server.stop();
     let server = TestServer::start_with(&home, &address, "server-2.log", &SHORT_LIVED[2..]);
     until("the agent has a certificate with the default lifetime", || {
-        let until = agent_node.status().0["server"]["certificate_until"].clone();
+        let until = agent_node.status().0["server"]["certificate_expires"].clone();
         let until = until.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         until.is_some_and(|until| until > next + jiff::SignedDuration::from_hours(24))
     });
@@ -164,8 +165,8 @@ fn revoke_and_enrol_again(agent_node: &AgentNode, server: &TestServer, agent: &A
         "PermissionDenied: the certificate was revoked",
         "a revoked certificate is not renewed"
     );
-    let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
-    let reason = &link(&status)["not-connected"]["why"];
+    let status = agent.until(|status| link(status)["disconnected"]["must_enrol"] == true);
+    let reason = &link(&status)["disconnected"]["reason"];
     assert_eq!(reason, "server error: the certificate was revoked");
     // The agent keeps its findings and shows them locally.
     agent_node.inject(&["xid", "79", "--gpu", "0"]);
@@ -205,8 +206,8 @@ fn revoke_and_enrol_again(agent_node: &AgentNode, server: &TestServer, agent: &A
 fn retire(agent_node: &AgentNode, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let output = ann.run_ok(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
     assert_eq!(output, "gpu-1 is removed from the fleet\n");
-    let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
-    let reason = link(&status)["not-connected"]["why"].as_str().unwrap();
+    let status = agent.until(|status| link(status)["disconnected"]["must_enrol"] == true);
+    let reason = link(&status)["disconnected"]["reason"].as_str().unwrap();
     assert!(reason.contains("the node is not part of the fleet: it was retired"), "{reason}");
     let unknown = ann.run(&["fleet", "node", "gpu-1"]);
     assert!(unknown.stderr.contains("`gpu-1` is not a node of the fleet"), "{}", unknown.stderr);

@@ -28,7 +28,7 @@ fn a_fatal_finding_ends_the_reconnect_back_off() {
         server.has(|event| matches!(event, Event::FindingsSnapshot { .. }))
     });
     server.kill();
-    agent.until(|status| !status["server"]["link"]["not-connected"].is_null());
+    agent.until(|status| !status["server"]["connection"]["disconnected"].is_null());
     agent_node.inject(&["xid", "79", "--gpu", "0"]);
     agent.until(|status| status["findings"].to_string().contains("Xid 79"));
     let server = TestServer::start_with(&agent_node.path(""), &address, "server-2.log", &plain);

@@ -102,8 +102,8 @@ impl OrdersProcess {
         loop {
             let line = self.next_line().expect("the process has ended");
             let update = &line["order-status"];
-            if update["generation"] == order["generation"] && update["answer"] != "accepted" {
-                return update["answer"].clone();
+            if update["generation"] == order["generation"] && update["status"] != "accepted" {
+                return update["status"].clone();
             }
         }
     }

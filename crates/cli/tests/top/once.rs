@@ -33,7 +33,7 @@ fn a_table_without_escape_codes_and_json() {
 
     let output = once(&node, &["--output", "json"]);
     let sample: Value = serde_json::from_str(&output.stdout).unwrap();
-    assert_eq!((&sample["v"], &sample["teller"]), (&1.into(), &"nvml".into()));
+    assert_eq!((&sample["v"], &sample["source"]), (&1.into(), &"nvml".into()));
     assert_eq!(sample["gpus"][1]["limit"]["kind"], "power-cap");
     assert_eq!(sample["gpus"][1]["readings"]["gpu.power_w"]["value"], 500.0);
     assert_eq!(sample["processes"][0]["job"], "Slurm job 7411.0");
@@ -59,7 +59,7 @@ fn a_missing_driver_or_library_is_reported_with_a_hint() {
     assert!(output.stdout.contains("NVML_ERROR_DRIVER_NOT_LOADED"), "{}", output.stdout);
     let json: Value = serde_json::from_str(&once(&node, &["--output", "json"]).stdout).unwrap();
     assert_eq!(json["processes"], Value::Null);
-    assert!(json["silence"]["since"].is_string(), "{json:#}");
+    assert!(json["outage"]["since"].is_string(), "{json:#}");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_node_without_gpus() {
     assert_eq!(output.code, 0, "{}", output.stdout);
     assert!(output.stdout.contains("no NVIDIA GPU found"), "{}", output.stdout);
     let sample: Value = serde_json::from_str(&once(&node, &["--output", "json"]).stdout).unwrap();
-    assert_eq!((&sample["gpus"], &sample["silence"]), (&Value::Array(Vec::new()), &Value::Null));
+    assert_eq!((&sample["gpus"], &sample["outage"]), (&Value::Array(Vec::new()), &Value::Null));
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn a_lost_gpu_is_a_row_and_a_finding_and_does_not_affect_others() {
     let sample: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(sample["gpus"].as_array().unwrap().len(), 3, "{sample:#}");
     assert_eq!(sample["gpus"][2]["limit"]["kind"], "lost", "{sample:#}");
-    assert_eq!(sample["not_seen"], Value::Array(Vec::new()));
+    assert_eq!(sample["coverage_gaps"], Value::Array(Vec::new()));
     let found = sample["findings"].as_array().unwrap();
-    let lost = found.iter().find(|finding| finding["on"] == "GPU 2").unwrap();
+    let lost = found.iter().find(|finding| finding["subject"] == "GPU 2").unwrap();
     assert_eq!((&lost["severity"], &lost["action"]), (&"fatal".into(), &"reboot-node".into()));
     for gpu in 0..2 {
         for signal in ["gpu.pcie_transmit_bytes_per_s", "gpu.nvlink_transmit_bytes_per_s"] {
@@ -156,13 +156,13 @@ fn values_findings_and_jobs_from_an_agent_until_it_exits() {
         || {
             let sample: Value = serde_json::from_str(&run(&json).stdout).unwrap();
             // Processes and limits come with a slower tier than power.
-            let is_whole = sample["silence"].is_null()
+            let is_whole = sample["outage"].is_null()
                 && sample["processes"].as_array().is_some_and(|processes| processes.len() == 2)
                 && sample["gpus"][0]["links"]["up"] == 18;
             is_whole.then_some(sample)
         },
     );
-    assert_eq!(sample["teller"], "agent");
+    assert_eq!(sample["source"], "agent");
     assert_eq!(sample["gpus"][0]["limit"]["kind"], "sw-thermal");
     assert_eq!(sample["processes"][0]["job"], "Slurm job 7411.0");
     assert!(sample["findings"].is_array() && sample["verdict"].is_string(), "{sample:#}");

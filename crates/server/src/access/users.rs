@@ -62,7 +62,7 @@ impl NewUser {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {
     pub user: User,
-    pub made: Timestamp,
+    pub created_at: Timestamp,
     pub is_revoked: bool,
 }
 
@@ -107,7 +107,7 @@ fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
         return Ok(None);
     };
     let user = User { token, name, role, scope, expires };
-    Ok(Some((UserRow { user, made: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
+    Ok(Some((UserRow { user, created_at: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
 }
 
 impl Store {

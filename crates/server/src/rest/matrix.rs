@@ -16,7 +16,7 @@ use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
 use farrier_facts::version::DriverVersion;
 use farrier_fleet::fleet::Node;
-use farrier_wire::rest::{Matrix, MatrixLeftOut, MatrixRow, Support};
+use farrier_wire::rest::{Matrix, MatrixOmitted, MatrixRow, Support};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -89,13 +89,13 @@ struct Counts {
 struct Tally {
     rows: BTreeMap<Key, Counts>,
     unknown_nodes: u32,
-    left_out: MatrixLeftOut,
+    omitted: MatrixOmitted,
 }
 
 impl Tally {
     fn new() -> Self {
-        let left_out = MatrixLeftOut { rows: 0, gpus: 0, nodes: 0 };
-        Self { rows: BTreeMap::new(), unknown_nodes: 0, left_out }
+        let omitted = MatrixOmitted { rows: 0, gpus: 0, nodes: 0 };
+        Self { rows: BTreeMap::new(), unknown_nodes: 0, omitted }
     }
 
     fn with(mut self, parts: Vec<Option<NodeTally>>) -> Self {
@@ -104,8 +104,8 @@ impl Tally {
                 self.unknown_nodes += 1;
                 continue;
             };
-            self.left_out.nodes += u32::from(part.more_gpus > 0);
-            self.left_out.gpus = self.left_out.gpus.saturating_add(part.more_gpus);
+            self.omitted.nodes += u32::from(part.more_gpus > 0);
+            self.omitted.gpus = self.omitted.gpus.saturating_add(part.more_gpus);
             for (key, gpus) in part.rows {
                 let counts = self.rows.entry(key).or_default();
                 counts.nodes += 1;
@@ -123,7 +123,7 @@ impl Tally {
         verdicts: &mut VerdictCache,
         until: Instant,
     ) -> Matrix {
-        let Self { rows: all, unknown_nodes, mut left_out } = self;
+        let Self { rows: all, unknown_nodes, mut omitted } = self;
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.gpus));
         let mut rows: Vec<MatrixRow> = Vec::new();
@@ -135,16 +135,16 @@ impl Tally {
                 bytes += json_bytes(&row);
                 rows.push(row);
             } else {
-                left_out.rows += 1;
-                left_out.gpus = left_out.gpus.saturating_add(counts.gpus);
+                omitted.rows += 1;
+                omitted.gpus = omitted.gpus.saturating_add(counts.gpus);
             }
         }
-        let is_whole = left_out.rows == 0 && left_out.nodes == 0;
+        let is_whole = omitted.rows == 0 && omitted.nodes == 0;
         Matrix {
-            on: on.to_string(),
+            date: on.to_string(),
             rows,
             unknown_nodes,
-            left_out: (!is_whole).then_some(left_out),
+            omitted: (!is_whole).then_some(omitted),
             facts: facts.set.name.clone(),
         }
     }
@@ -264,10 +264,10 @@ mod tests {
         assert_eq!(verdicts.count(), 4, "the GPU with its driver, and with each framework");
         assert_eq!(matrix.rows.len(), ROWS_MAX);
         assert_eq!((matrix.rows[0].gpus, matrix.rows[ROWS_MAX - 1].gpus), (1000, 501));
-        let left_out = MatrixLeftOut { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
-        assert_eq!(matrix.left_out, Some(left_out));
+        let omitted = MatrixOmitted { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
+        assert_eq!(matrix.omitted, Some(omitted));
         let whole = tally([(key("NVIDIA H200", 3), 8)]);
-        assert_eq!(whole.evaluate(facts, ON, &mut verdicts, later()).left_out, None);
+        assert_eq!(whole.evaluate(facts, ON, &mut verdicts, later()).omitted, None);
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
         let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
         let counts = tally.rows.values().map(|row| (row.nodes, row.gpus)).collect::<Vec<_>>();
         assert_eq!((counts, tally.unknown_nodes), (vec![(2, 12)], 1));
-        assert_eq!(tally.left_out, MatrixLeftOut { rows: 0, gpus: 2, nodes: 2 });
+        assert_eq!(tally.omitted, MatrixOmitted { rows: 0, gpus: 2, nodes: 2 });
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
         let late = tally(rows()).evaluate(facts, ON, &mut verdicts, Instant::now());
-        assert_eq!(late.left_out, Some(MatrixLeftOut { rows: 2, gpus: 10, nodes: 0 }));
+        assert_eq!(late.omitted, Some(MatrixOmitted { rows: 2, gpus: 10, nodes: 0 }));
         assert_eq!((late.rows.len(), verdicts.count()), (0, 0));
     }
 
@@ -297,6 +297,6 @@ mod tests {
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
         let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());
-        assert_eq!((matrix.rows.len(), matrix.left_out.unwrap().rows), (16, 24));
+        assert_eq!((matrix.rows.len(), matrix.omitted.unwrap().rows), (16, 24));
     }
 }

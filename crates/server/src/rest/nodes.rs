@@ -194,7 +194,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         waits_for_approval: node.waits_for_approval(),
         inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
-        findings_on: Some(
+        finding_subjects: Some(
             node.open_findings().map(|finding| node.describe_subject(&finding.subject)).collect(),
         ),
         cordon: node.scheduling.cordon(),
@@ -365,9 +365,9 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
                     finding_matches(&finding, other) || id.as_str().contains(other)
                 });
             if is_later && is_selected {
-                let on = Some(node.describe_subject(&finding.subject));
+                let subject = Some(node.describe_subject(&finding.subject));
                 let finding = finding.into_owned();
-                found.push(FindingRow { node: id.clone(), on, finding });
+                found.push(FindingRow { node: id.clone(), subject, finding });
             }
         }
     });

@@ -261,15 +261,15 @@ async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
 }
 
 pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
-    let FreezeRequest { domain, for_s, until, reason } = call.body()?;
+    let FreezeRequest { domain, duration_s, until, reason } = call.body()?;
     let now = call.app.controller.now();
-    let until = match (for_s, until) {
+    let until = match (duration_s, until) {
         (Some(seconds), None) => {
             let time = SignedDuration::from_secs(u32::from(seconds).into());
             now.checked_add(time).unwrap_or(now)
         }
         (None, Some(until)) => until,
-        _ => return Err(Failure::bad_request("expected either `for_s` or `until`")),
+        _ => return Err(Failure::bad_request("expected either `duration_s` or `until`")),
     };
     let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
     if until <= now || !is_soon {

@@ -114,7 +114,7 @@ const FINDINGS: &[Parameter] = &[
 const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
 const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
 const EXPORT: &[Parameter] = &[
-    parameter("what", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
+    parameter("data", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
     AFTER,
     NODE,
     KIND,

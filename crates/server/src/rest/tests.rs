@@ -364,8 +364,8 @@ async fn the_callers_domains_are_counted_in_one_batched_pass() {
     }
     // One pass, and at most two reads of the domains.
     let expected = batches + 1..=batches + 3;
-    let freeze = r#"{"domain":"pool:empty","for_s":60,"reason":"x"}"#;
-    let other = r#"{"domain":"rack:r1","for_s":60,"reason":"x"}"#;
+    let freeze = r#"{"domain":"pool:empty","duration_s":60,"reason":"x"}"#;
+    let other = r#"{"domain":"rack:r1","duration_s":60,"reason":"x"}"#;
     for (method, path, scope, body, status) in [
         (&Method::POST, "/api/v1/freezes", "pool:empty", freeze, 404),
         (&Method::POST, "/api/v1/freezes", "pool:train", other, 403),
@@ -394,7 +394,7 @@ async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
     let fixture = Fixture::new().await;
     fixture.enrol("b", "train", "r1").await;
     fixture.enrol("c", "serve", "r2").await;
-    let misspelt = r#"{"domain":"rack:r3","reason":"x","for_s":60}"#;
+    let misspelt = r#"{"domain":"rack:r3","reason":"x","duration_s":60}"#;
     let detail_for = async |scope| {
         let Err(failure) = fixture.post("/api/v1/freezes", scope, misspelt).await else {
             panic!("there is no such rack")
@@ -412,7 +412,7 @@ async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
 
 #[tokio::test(start_paused = true)]
 async fn an_export_ends_when_its_token_becomes_invalid() {
-    for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
+    for path in ["/api/v1/export?data=log", "/api/v1/export?data=state"] {
         let fixture = Fixture::new().await;
         let permits = fixture.app().tail.all_permits().await;
         let blocked = fixture.block_controller().await;

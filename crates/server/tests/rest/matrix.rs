@@ -39,8 +39,8 @@ async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     let (matrix, again, ()) =
         tokio::join!(matrix_request(), matrix_request(), fleet.report_finding("a", 1));
     assert_eq!(matrix, again);
-    let left_out = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
-    assert_eq!(matrix["left_out"], left_out, "{}", matrix["left_out"]);
+    let omitted = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
+    assert_eq!(matrix["omitted"], omitted, "{}", matrix["omitted"]);
     let rows = matrix["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 17, "16 names of one node, and the other node");
     assert_eq!(rows[0]["gpu"], "NVIDIA H200", "most GPUs first");
@@ -59,6 +59,6 @@ async fn an_ordinary_fleet_is_complete() {
     fleet.submit(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
     let token = fleet.token("vic", Role::Viewer, "fleet");
     let matrix = fleet.get("/api/v1/matrix", &token).await;
-    assert_eq!((&matrix["left_out"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));
+    assert_eq!((&matrix["omitted"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));
     assert_eq!(matrix["rows"].as_array().unwrap().len(), 16);
 }

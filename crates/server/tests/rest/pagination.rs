@@ -83,7 +83,7 @@ async fn stream_and_export_reads_are_limited_in_bytes() {
     assert!(back.iter().map(|entry| entry.seq).eq((end + 1 - back.len() as u64..=end).rev()));
     assert!(back.len() < 10, "{} entries", back.len());
     let token = fleet.token("vic", Role::Admin, "fleet");
-    let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    let answer = fleet.send("GET", "/api/v1/export?data=log", Some(&token), None).await;
     let lines = answer.body.lines().filter(|line| line.starts_with("{\"seq\"")).count() as u64;
     assert!(lines >= end, "{lines} of {end}");
 }

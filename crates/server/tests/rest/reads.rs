@@ -106,7 +106,7 @@ async fn a_scoped_reader_sees_nothing_of_others() {
         "/api/v1/matrix",
         "/api/v1/policy",
         "/api/v1/export",
-        "/api/v1/export?what=log",
+        "/api/v1/export?data=log",
     ] {
         let answer = fleet.send("GET", path, Some(&token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -163,7 +163,7 @@ async fn reasons_do_not_count_other_pools_nodes() {
             "/api/v1/events?limit=500",
             "/api/v1/domain-faults",
             "/api/v1/export",
-            "/api/v1/export?what=log",
+            "/api/v1/export?data=log",
         ] {
             text.push_str(&fleet.send("GET", path, Some(token), None).await.body);
         }
@@ -443,7 +443,7 @@ async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
     fleet.report_finding("a", 7).await;
     let token = fleet.token("eve", Role::Viewer, "pool:serve");
     let mut everything = String::new();
-    for path in ["/api/v1/events?node=a&limit=500", "/api/v1/export?what=log"] {
+    for path in ["/api/v1/events?node=a&limit=500", "/api/v1/export?data=log"] {
         everything.push_str(&fleet.send("GET", path, Some(&token), None).await.body);
     }
     assert!(!everything.contains("hidden") && !everything.contains("sold"), "{everything}");

@@ -40,7 +40,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
     ("GET", "/api/v1/matrix", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/policy", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/export", "", Allowed::All, ScopeRule::Filtered),
-    ("GET", "/api/v1/export?what=log", "", Allowed::All, ScopeRule::Filtered),
+    ("GET", "/api/v1/export?data=log", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/api/v1/me", "", Allowed::All, ScopeRule::Filtered),
     ("GET", "/metrics", "", Allowed::All, ScopeRule::FleetWide),
     (

@@ -169,7 +169,7 @@ async fn an_export_of_the_log_is_complete() {
     fleet.submit(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let end = fleet.server.running().tail().end();
-    let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    let answer = fleet.send("GET", "/api/v1/export?data=log", Some(&token), None).await;
     let seqs: Vec<u64> = answer
         .body
         .lines()

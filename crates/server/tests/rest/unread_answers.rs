@@ -97,7 +97,7 @@ async fn an_export_holds_its_slot_until_it_is_read() {
     let (address, token) = (fleet.server.address, fleet.token("ann", Role::Viewer, "fleet"));
     let key = token.clone();
     let open = tokio::task::spawn_blocking(move || {
-        ask_and_not_read(address, &key, "/api/v1/export?what=state", 16, 0)
+        ask_and_not_read(address, &key, "/api/v1/export?data=state", 16, 0)
     });
     let open = open.await.unwrap();
     let refused = fleet.send("GET", "/api/v1/export", Some(&token), None).await;

@@ -155,7 +155,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     assert_eq!(refused.code(), Code::PermissionDenied);
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
-    assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
+    assert!(matches!(link, Link::Disconnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new(), "the session was disconnected");
     let phase = async || {
         let controller = server.running().controller();

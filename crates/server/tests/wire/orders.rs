@@ -152,7 +152,7 @@ async fn a_retired_node_is_disconnected_and_refused() {
     server.running().controller().submit(Actor::User("ops".into()), retired).await.unwrap();
     until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
-    assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
+    assert!(matches!(link, Link::Disconnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
     // It enrols with a regular token under the freed name, as after a retirement by an admin.
     server.store().free_name(&node("a")).unwrap();
@@ -231,10 +231,10 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     *agent.order_handler.last.lock().unwrap() = 1 << 48;
     agent.connect(&server);
-    let connection_status = agent.uplink.as_ref().unwrap().connection_status();
-    let must_enrol = || match &connection_status.borrow().link {
-        Link::NotConnected { why, must_enrol: true, .. } => {
-            why.contains("281474976710656") && why.contains("Enrol the node again")
+    let sight = agent.uplink.as_ref().unwrap().sight();
+    let must_enrol = || match &sight.borrow().link {
+        Link::Disconnected { reason, must_enrol: true, .. } => {
+            reason.contains("281474976710656") && reason.contains("Enrol the node again")
         }
         _ => false,
     };

@@ -21,9 +21,9 @@ async fn listen(address: SocketAddr) -> TcpListener {
 }
 
 fn is_lost(agent: &TestNode) -> bool {
-    let connection_status = agent.uplink.as_ref().unwrap().connection_status();
-    let link = &connection_status.borrow().link;
-    matches!(link, Link::NotConnected { .. })
+    let sight = agent.uplink.as_ref().unwrap().sight();
+    let link = &sight.borrow().link;
+    matches!(link, Link::Disconnected { .. })
 }
 
 /// A stopped server, and a node that had a session and waits an hour before its next attempt.

@@ -397,8 +397,8 @@ impl TestNode {
 
     /// Whether the server refuses it until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
-        let connection_status = self.uplink.as_ref().unwrap().connection_status();
-        matches!(connection_status.borrow().link, Link::NotConnected { must_enrol: true, .. })
+        let status = self.uplink.as_ref().unwrap().connection_status();
+        matches!(status.borrow().link, Link::Disconnected { must_enrol: true, .. })
     }
 
     pub(crate) fn acked_now(&self) -> Option<u64> {

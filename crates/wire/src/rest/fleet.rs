@@ -165,7 +165,7 @@ view! { lenient
 
 view! { lenient
     /// What a matrix omits because of its size.
-    MatrixLeftOut {
+    MatrixOmitted {
         /// Omitted rows: those with the fewest GPUs.
         rows: u32,
         /// GPUs that are in no row.
@@ -179,13 +179,13 @@ view! { lenient
     /// GPU × driver × CUDA × framework.
     Matrix {
         /// The day that it applies to.
-        on: String,
+        date: String,
         /// The rows, most GPUs first.
         rows: Vec<MatrixRow>,
         /// Nodes whose GPUs are unknown.
         unknown_nodes: u32,
         /// What the rows omit; null if nothing.
-        left_out: Option<MatrixLeftOut>,
+        omitted: Option<MatrixOmitted>,
         /// The facts that it is based on.
         facts: String,
     }

@@ -14,7 +14,7 @@ mod schemas;
 
 pub use fleet::{
     DomainFaultList, DomainFaultRow, DomainList, DomainRow, EventPage, EventRow, Exposure,
-    FreezeList, FreezeRow, Matrix, MatrixLeftOut, MatrixRow, PolicyView, Support,
+    FreezeList, FreezeRow, Matrix, MatrixOmitted, MatrixRow, PolicyView, Support,
 };
 pub use nodes::{
     ConnectionState, ConnectionView, FindingPage, FindingRow, HoldView, NodeDetail,

@@ -209,7 +209,7 @@ view! { lenient
         /// Open findings.
         findings: Vec<Finding>,
         /// Subject of each finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
-        findings_on: Option<Vec<String>>,
+        finding_subjects: Option<Vec<String>>,
         /// Cordon state.
         cordon: Cordon,
         /// Whether running work has ended.
@@ -268,7 +268,7 @@ view! { lenient
     FindingRow {
         node: NodeId,
         /// Its subject, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
-        on: Option<String>,
+        subject: Option<String>,
         finding: Finding,
     }
 }

@@ -183,8 +183,8 @@ view! { strict
     FreezeRequest {
         domain: Domain,
         /// Duration in seconds. Either this or `until`.
-        for_s: Option<RangedU32<1, 31_536_000>>,
-        /// End, by the server's clock: in the future and within a year. Either this or `for_s`.
+        duration_s: Option<RangedU32<1, 31_536_000>>,
+        /// End, by the server's clock: in the future and within a year. Either this or `duration_s`.
         until: Option<Timestamp>,
         reason: BoundedText,
     }

@@ -12,7 +12,7 @@ use crate::printer::Printer;
 pub(crate) struct Args {
     /// Data to export
     #[arg(value_enum, default_value_t)]
-    what: ExportKind,
+    data: ExportKind,
     /// Only log entries after this one
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
@@ -32,8 +32,8 @@ pub(super) fn run(
     args: &Args,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let what = if args.what == ExportKind::Log { "log" } else { "state" };
-    let path = Path::new("/api/v1/export").with("what", Some(what)).with("after", args.after);
+    let data = if args.data == ExportKind::Log { "log" } else { "state" };
+    let path = Path::new("/api/v1/export").with("data", Some(data)).with("after", args.after);
     for line in session.lines(path.as_str())? {
         let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
         // The server ends an incomplete export with a problem document as the last line.

@@ -67,7 +67,7 @@ pub(super) fn run(
                 row.node.to_string(),
                 printer.severity(row.finding.severity),
                 code_with_detail(&row.finding),
-                row.on.clone().unwrap_or_else(|| row.finding.subject.to_string()),
+                row.subject.clone().unwrap_or_else(|| row.finding.subject.to_string()),
                 row.finding.text.clone(),
                 format!("{:.0}", row.finding.first_seen),
                 row.finding.count.to_string(),

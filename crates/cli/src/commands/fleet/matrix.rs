@@ -1,7 +1,7 @@
 //! `farrier fleet matrix` and `farrier fleet domains`: fleet-wide summaries.
 
 use farrier_wire::rest::{
-    DomainFaultList, DomainList, FreezeList, Matrix, MatrixLeftOut, MatrixRow,
+    DomainFaultList, DomainList, FreezeList, Matrix, MatrixOmitted, MatrixRow,
 };
 use serde_json::json;
 
@@ -54,9 +54,9 @@ pub(super) fn run(
         printer.line("")?;
         printer.line(&format!("{} nodes with unknown GPUs", matrix.unknown_nodes))?;
     }
-    if let Some(left_out) = &matrix.left_out {
+    if let Some(omitted) = &matrix.omitted {
         printer.line("")?;
-        printer.paragraph("omitted", 10, &left_out_text(left_out))?;
+        printer.paragraph("omitted", 10, &omitted_text(omitted))?;
     }
     for row in matrix.rows.iter().filter(|row| !row.reasons.is_empty()) {
         let driver = row.driver.as_deref().unwrap_or("unknown");
@@ -68,12 +68,12 @@ pub(super) fn run(
         row.reasons.iter().try_for_each(|reason| printer.paragraph("  -", 4, reason))?;
     }
     printer.line("")?;
-    printer.line(&format!("data: {}, as of {}", matrix.facts, matrix.on))?;
+    printer.line(&format!("data: {}, as of {}", matrix.facts, matrix.date))?;
     Ok(outcome)
 }
 
-fn left_out_text(left_out: &MatrixLeftOut) -> String {
-    let MatrixLeftOut { rows, gpus, nodes } = left_out;
+fn omitted_text(omitted: &MatrixOmitted) -> String {
+    let MatrixOmitted { rows, gpus, nodes } = omitted;
     format!(
         "{gpus} GPUs: {rows} rows beyond the limit, and on {nodes} nodes the GPUs beyond the 16 most frequent names"
     )

@@ -256,12 +256,13 @@ pub(super) fn detail(
         )?;
     }
     node.repairs.iter().try_for_each(|repair| field("repair", repair))?;
-    let mut findings_on = node.findings_on.iter().flatten();
+    let mut finding_subjects = node.finding_subjects.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
         printer.line("")?;
         printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
-        let subject = findings_on.next().cloned().unwrap_or_else(|| finding.subject.to_string());
+        let subject =
+            finding_subjects.next().cloned().unwrap_or_else(|| finding.subject.to_string());
         let code = code_with_detail(finding);
         printer.paragraph(
             "",

@@ -157,15 +157,15 @@ pub(super) fn repaired(
     let body = json!({ "repair": args.repair });
     let confirmation = "is recorded as repaired: its agent resets the counters behind findings that only a manual repair clears, and the node is verified before it returns to service";
     let outcome = send_for_node(session, printer, (&args.node, "repaired"), &body, confirmation)?;
-    let NodeDetail { findings, findings_on, .. } =
+    let NodeDetail { findings, finding_subjects, .. } =
         session.get(&format!("/api/v1/nodes/{}", args.node))?;
     // Skip findings that a manual repair clears: the agent clears them at once or shortly after.
     let stays_open = |finding: &Finding| {
         affects_service(finding) && finding.rule_action != Action::DrainAndReplace
     };
-    let mut findings_on = findings_on.into_iter().flatten();
+    let mut finding_subjects = finding_subjects.into_iter().flatten();
     for finding in &findings {
-        let subject = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
+        let subject = finding_subjects.next().unwrap_or_else(|| finding.subject.to_string());
         if stays_open(finding) {
             let text = format!(
                 "{} on {subject}; it clears {}",
@@ -231,8 +231,7 @@ pub(super) fn freeze(
     args: &FreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body =
-        json!({ "domain": args.domain, "for_s": args.duration.as_secs(), "reason": args.reason });
+    let body = json!({ "domain": args.domain, "duration_s": args.duration.as_secs(), "reason": args.reason });
     let confirmation = format!("repairs in {} are frozen for {:#}", args.domain, args.duration);
     send(session, printer, "/api/v1/freezes", &body, &confirmation)
 }

@@ -146,7 +146,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
         if args.output == Output::Json {
             let value = json!({
                 "id": user.token, "name": user.name, "role": user.role.as_str(),
-                "scope": String::from(user.scope.clone()), "made": listed.made.to_string(),
+                "scope": String::from(user.scope.clone()), "created_at": listed.created_at.to_string(),
                 "expires": user.expires.to_string(), "state": state.to_string(),
             });
             printer.line(&value.to_string())?;

@@ -94,9 +94,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if args.output == Output::Json {
         printer.line(
             &json!({
-                "whole": flaw.is_none(), "from": first + 1, "entries": head.seq,
+                "intact": flaw.is_none(), "from": first + 1, "entries": head.seq,
                 "hash": head.hash.to_string(),
-                "replayed": args.replay && flaw.is_none(), "not_rederived": not_rederived, "flaw": flaw.as_ref().map(ToString::to_string),
+                "replayed": args.replay && flaw.is_none(), "not_reproduced": not_rederived,
+                "integrity_error": flaw.as_ref().map(ToString::to_string),
             })
             .to_string(),
         )?;

@@ -10,11 +10,11 @@ use crate::printer::Printer;
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     list("Coverage gaps", &gaps(status), printer)?;
     list("Warming up", &warming_up(status), printer)?;
-    if status.not_supported.is_empty() {
+    if status.unsupported_signals.is_empty() {
         return Ok(());
     }
     // The list is long and never changes: the JSON has it.
-    let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
+    let signals: Vec<&str> = status.unsupported_signals.keys().map(String::as_str).collect();
     let what = match signals.len() {
         1..=3 => signals.join(", "),
         count => format!("{count} signals (--output json lists them)"),
@@ -40,9 +40,10 @@ fn list(title: &str, lines: &[String], printer: &mut Printer) -> anyhow::Result<
 }
 
 fn gaps(status: &Status) -> Vec<String> {
-    let mut lines: Vec<String> = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
-    for skipped in status.not_checked.iter().flatten() {
-        lines.push(format!("{} [{}]", skipped.why, skipped.code));
+    let mut lines: Vec<String> =
+        status.coverage_gaps.iter().map(|gap| gap.reason.clone()).collect();
+    for skipped in status.skipped_checks.iter().flatten() {
+        lines.push(format!("{} [{}]", skipped.reason, skipped.code));
     }
     match status.journal.damaged_lines {
         0 => {}
@@ -51,9 +52,9 @@ fn gaps(status: &Status) -> Vec<String> {
             lines.push(format!("{count} journal lines are damaged and lost"));
         }
     }
-    // One cause can blind many rules: print it once.
+    // One cause can stop many rules: print it once.
     let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
-    for (code, rule) in &status.rules_blind {
+    for (code, rule) in &status.rules_inactive {
         for (cause, on) in &rule.causes {
             let (parts, codes) = causes.entry(cause).or_default();
             parts.extend(on.iter().map(String::as_str));
@@ -73,11 +74,11 @@ fn warming_up(status: &Status) -> Vec<String> {
     for collector in status.collectors.iter().filter(|collector| collector.age_s.is_none()) {
         lines.push(format!("{} has not run yet", collector.name));
     }
-    if status.agent.is_some() && status.not_checked.is_none() {
+    if status.agent.is_some() && status.skipped_checks.is_none() {
         lines.push("the node check has not run yet".to_owned());
     }
-    if !status.rules_early.is_empty() {
-        let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
+    if !status.rules_warming_up.is_empty() {
+        let codes: Vec<&str> = status.rules_warming_up.keys().map(String::as_str).collect();
         let waiting = match codes.len() {
             1 => "waits for its window to fill",
             _ => "wait for their windows to fill",
@@ -114,7 +115,7 @@ mod tests {
 
     use farrier_agent::journal::{DurableState, Recovery};
     use farrier_agent::monitor::Inventory;
-    use farrier_agent::status::RuleCoverageGap;
+    use farrier_agent::status::InactiveRule;
 
     use super::*;
 
@@ -122,27 +123,27 @@ mod tests {
         let inventory = Inventory::last(Path::new("/nonexistent"));
         let mut status =
             Status::from_journal(&DurableState::default(), &Recovery::default(), &inventory);
-        status.not_seen.clear();
+        status.coverage_gaps.clear();
         status
     }
 
     const LOST: &str = "NVML_ERROR_GPU_IS_LOST";
 
-    fn blind_rule(causes: &[(&str, &str)]) -> RuleCoverageGap {
+    fn inactive_rule(causes: &[(&str, &str)]) -> InactiveRule {
         let causes: BTreeMap<String, BTreeSet<String>> = causes
             .iter()
             .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
             .collect();
-        RuleCoverageGap { parts: causes.len(), causes, why: String::new() }
+        InactiveRule { components: causes.len(), causes, reason: String::new() }
     }
 
     #[test]
     fn warming_up_is_listed_apart_from_coverage_gaps() {
         let mut status = status();
-        status.rules_early.insert("gpu.slow".to_owned(), 8);
+        status.rules_warming_up.insert("gpu.slow".to_owned(), 8);
         assert!(gaps(&status).is_empty());
         assert_eq!(warming_up(&status), ["gpu.slow waits for its window to fill"]);
-        status.rules_early.insert("link.slow".to_owned(), 1);
+        status.rules_warming_up.insert("link.slow".to_owned(), 1);
         let both = "gpu.slow, link.slow wait for their windows to fill";
         assert_eq!(warming_up(&status), [both]);
     }
@@ -159,14 +160,14 @@ mod tests {
     fn each_cause_is_listed_once_with_its_parts() {
         let mut status = status();
         status.journal.damaged_lines = 1;
-        status.rules_blind.insert("gpu.power".to_owned(), blind_rule(&[(LOST, "GPU 3")]));
+        status.rules_inactive.insert("gpu.power".to_owned(), inactive_rule(&[(LOST, "GPU 3")]));
         let damaged = "1 journal line is damaged and lost";
         let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power has no data there";
         assert_eq!(gaps(&status), [damaged, one]);
         for code in ["gpu.a", "gpu.b", "gpu.c"] {
             status
-                .rules_blind
-                .insert(code.to_owned(), blind_rule(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
+                .rules_inactive
+                .insert(code.to_owned(), inactive_rule(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
         }
         let more = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.a, gpu.b, gpu.c and 1 more rule \
                     (--output json lists them) have no data there";

@@ -23,11 +23,11 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     for group in &status.groups {
         printer.line("")?;
         heading(group, printer)?;
-        do_first(group, reboot_for, printer)?;
-        if group.do_first.action == Action::RebootNode {
+        first_action(group, reboot_for, printer)?;
+        if group.first_action.action == Action::RebootNode {
             reboot_for = reboot_for.or(Some(&group.name));
         }
-        let mut printed = Printed { remedies: vec![&group.do_first.text], clears_when: "" };
+        let mut printed = Printed { remedies: vec![&group.first_action.text], clears_when: "" };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
             print_finding(shown, group, &printed, printer)?;
             printed.remedies.extend(shown.finding.remedy.as_deref());
@@ -53,8 +53,12 @@ fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(printer.line(&format!("{name}{about}"))?)
 }
 
-fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
-    let first = &group.do_first;
+fn first_action(
+    group: &Group,
+    reboot_for: Option<&str>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let first = &group.first_action;
     let mut text = match (first.action, reboot_for) {
         (Action::Ignore, _) => return Ok(()),
         (Action::RebootNode, Some(other)) => {
@@ -90,7 +94,7 @@ fn print_finding(
     let not_durable = if shown.durable { "" } else { " (not on disk yet)" };
     let action = shown.finding.action;
     let action =
-        if action == group.do_first.action { String::new() } else { format!(" → {action}") };
+        if action == group.first_action.action { String::new() } else { format!(" → {action}") };
     let head = format!("{code}{detail}{link}, since {since}{times}{not_durable}{action}");
     // Pad first, then colour: escape codes must not count as width.
     let word = severity.to_string();

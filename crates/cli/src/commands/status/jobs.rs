@@ -52,7 +52,7 @@ fn row(job: &JobState) -> Vec<String> {
                 .map(|(rank, over)| format!("rank {} {:+.0} %", rank.rank, (over - 1.0) * 100.0)),
         ),
         job.ooms.to_string(),
-        second(job.last_heard),
+        second(job.last_seen),
     ]
 }
 

@@ -48,9 +48,9 @@ pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         parts.push(format!("coverage gaps: {gaps}"));
     }
     if let Some(group) =
-        status.groups.first().filter(|group| group.do_first.action != Action::Ignore)
+        status.groups.first().filter(|group| group.first_action.action != Action::Ignore)
     {
-        parts.push(format!("do first: {} ({})", group.do_first.action, group.name));
+        parts.push(format!("do first: {} ({})", group.first_action.action, group.name));
     }
     Ok(printer.line(&format!("{verdict}: {}", parts.join("; ")))?)
 }

@@ -7,7 +7,7 @@ use super::print::second;
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    let server = status.server.as_ref().filter(|server| server.link != Link::Standalone);
+    let server = status.server.as_ref().filter(|server| server.connection != Link::Standalone);
     // A standalone agent is not expected to execute orders.
     let orders = status.orders.as_ref();
     let orders = orders.filter(|orders| server.is_some() || **orders != OrdersStatus::Off);
@@ -16,10 +16,10 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     }
     if let Some(server) = server {
         let parts =
-            [link(server, printer), records(server, status.journal.seq), certificate(server)];
+            [connection(server, printer), records(server, status.journal.seq), certificate(server)];
         let url = server.url.as_deref().unwrap_or("?");
         printer.paragraph("server", 8, &format!("{url}: {}", parts.join("; ")))?;
-        if matches!(server.link, Link::NotConnected { must_enrol: true, .. }) {
+        if matches!(server.connection, Link::Disconnected { must_enrol: true, .. }) {
             let node = server.node.as_ref().map_or("NODE", |node| node.as_str());
             let text = format!(
                 "it cannot reconnect until the node enrols again: run `farrier server token create --pool POOL --node {node}` \
@@ -34,15 +34,15 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     }
 }
 
-fn link(server: &ServerStatus, printer: &Printer) -> String {
+fn connection(server: &ServerStatus, printer: &Printer) -> String {
     let name = server.node.as_ref().map(|node| format!(" as {node}")).unwrap_or_default();
-    match &server.link {
+    match &server.connection {
         Link::Standalone => "none".to_owned(),
         Link::Connecting => "connecting for the first time".to_owned(),
         Link::Connected { since } => format!("connected{name} since {}", second(*since)),
-        Link::NotConnected { since, why, .. } => {
+        Link::Disconnected { since, reason, .. } => {
             let lost = printer.toned(Tone::Bad, "NOT CONNECTED");
-            format!("{lost}{name} since {}: {why}", second(*since))
+            format!("{lost}{name} since {}: {reason}", second(*since))
         }
     }
 }
@@ -60,7 +60,7 @@ fn records(server: &ServerStatus, durable: u64) -> String {
 }
 
 fn certificate(server: &ServerStatus) -> String {
-    match server.certificate_until {
+    match server.certificate_expires {
         Some(until) => format!("certificate valid until {}", second(until)),
         None if server.url.as_ref().is_some_and(|url| url.starts_with("http:")) => {
             "no certificate (plain HTTP)".to_owned()
@@ -76,15 +76,15 @@ fn describe_orders(orders: &OrdersStatus) -> String {
              `enabled = true` under `[orders]`)"
                 .to_owned()
         }
-        OrdersStatus::Failed { why } => format!("FAILED: {why}"),
-        OrdersStatus::Unknown { why } => format!("unknown: {why}"),
-        OrdersStatus::On { in_hand, unacknowledged } => {
-            let active = in_hand.as_ref().map_or_else(
+        OrdersStatus::Failed { reason } => format!("FAILED: {reason}"),
+        OrdersStatus::Unknown { reason } => format!("unknown: {reason}"),
+        OrdersStatus::On { active, unacknowledged } => {
+            let active = active.as_ref().map_or_else(
                 || "no active order".to_owned(),
                 |order| {
-                    let (number, what, reason) = (order.generation, &order.what, &order.reason);
+                    let (number, kind, reason) = (order.generation, &order.kind, &order.reason);
                     let until = second(order.lease_until);
-                    format!("order {number} active: {what}, lease until {until}, because of {reason}")
+                    format!("order {number} active: {kind}, lease until {until}, because of {reason}")
                 },
             );
             match unacknowledged {
@@ -107,9 +107,9 @@ mod tests {
         ServerStatus {
             url: Some("https://fleet.example:9443".to_owned()),
             node: None,
-            link: Link::Connecting,
+            connection: Link::Connecting,
             acknowledged,
-            certificate_until: None,
+            certificate_expires: None,
         }
     }
 
@@ -123,26 +123,26 @@ mod tests {
         assert_eq!(certificate(&server(None)), "certificate expiry unknown");
         let plain = ServerStatus { url: Some("http://[::1]:1".to_owned()), ..server(None) };
         assert_eq!(certificate(&plain), "no certificate (plain HTTP)");
-        let unknown = OrdersStatus::Unknown { why: "their journal is being written".to_owned() };
+        let unknown = OrdersStatus::Unknown { reason: "their journal is being written".to_owned() };
         assert_eq!(describe_orders(&unknown), "unknown: their journal is being written");
     }
 
     #[test]
     fn an_active_order_shows_its_kind_lease_and_reason() {
         let time = |text: &str| text.parse().unwrap();
-        let in_hand = ActiveOrderStatus {
+        let active = ActiveOrderStatus {
             generation: 17,
-            what: OrderKind::Cordon,
+            kind: OrderKind::Cordon,
             reason: "fatal gpu.xid (Xid 79)".to_owned(),
             accepted: time("2026-11-15T12:00:00Z"),
             lease_until: time("2026-11-15T12:10:00Z"),
         };
-        let on = OrdersStatus::On { in_hand: Some(in_hand), unacknowledged: 2 };
+        let on = OrdersStatus::On { active: Some(active), unacknowledged: 2 };
         assert_eq!(
             describe_orders(&on),
             "order 17 active: cordon, lease until 2026-11-15T12:10:00Z, because of fatal gpu.xid (Xid 79); 2 results not yet acknowledged"
         );
-        let none = OrdersStatus::On { in_hand: None, unacknowledged: 0 };
+        let none = OrdersStatus::On { active: None, unacknowledged: 0 };
         assert_eq!(describe_orders(&none), "no active order");
     }
 }

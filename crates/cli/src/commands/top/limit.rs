@@ -43,13 +43,13 @@ pub(super) enum LimitKind {
     Nvlink,
     Pcie,
     /// Configured application clocks.
-    SetClocks,
+    ApplicationClocks,
     /// A slower GPU in its sync boost group.
     SyncBoost,
     /// Software power cap.
     PowerCap,
     /// A process has a context but runs no kernels.
-    HeldIdle,
+    IdleInUse,
     /// The host launches work too slowly.
     HostBound,
     Unknown,
@@ -76,10 +76,10 @@ impl LimitKind {
             Self::MemoryBandwidth => "HBM",
             Self::Nvlink => "NVLink",
             Self::Pcie => "PCIe",
-            Self::SetClocks => "set clocks",
+            Self::ApplicationClocks => "set clocks",
             Self::SyncBoost => "sync boost",
             Self::PowerCap => "power cap",
-            Self::HeldIdle => "idle, used",
+            Self::IdleInUse => "idle, used",
             Self::HostBound => "host-bound",
             Self::Unknown => "unknown",
             Self::SwThermal => "thermal",
@@ -102,10 +102,10 @@ impl LimitKind {
             | Self::MemoryBandwidth
             | Self::Nvlink
             | Self::Pcie
-            | Self::SetClocks
+            | Self::ApplicationClocks
             | Self::SyncBoost => None,
             Self::Compute => Some(Tone::Good),
-            Self::PowerCap | Self::HeldIdle | Self::HostBound | Self::Unknown => {
+            Self::PowerCap | Self::IdleInUse | Self::HostBound | Self::Unknown => {
                 Some(Tone::Caution)
             }
             Self::SwThermal
@@ -180,7 +180,7 @@ pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
         );
     }
     if bits & SET_CLOCKS != 0 {
-        return Limit::new(LimitKind::SetClocks, "configured application clocks limit it");
+        return Limit::new(LimitKind::ApplicationClocks, "configured application clocks limit it");
     }
     // Throttling would show only in the reasons.
     if let Reading::Unreadable(why) = reasons {
@@ -223,7 +223,7 @@ fn throttled(gpu: &GpuSample, bits: u64) -> Option<Limit> {
 fn idle(is_in_use: Option<bool>) -> Limit {
     match is_in_use {
         Some(true) => Limit::new(
-            LimitKind::HeldIdle,
+            LimitKind::IdleInUse,
             "a process uses it and runs no kernels: it waits for the host, for data or for peers",
         ),
         Some(false) => Limit::new(LimitKind::Idle, "no process runs on it"),
@@ -329,14 +329,14 @@ mod tests {
         assert_eq!(kind(POWER_CAP, 1.0, None), LimitKind::PowerCap);
         assert_eq!(kind(0, 0.6, Some(true)), LimitKind::HostBound);
         assert_eq!(kind(SYNC_BOOST, 1.0, None), LimitKind::SyncBoost);
-        assert_eq!(kind(SET_CLOCKS, 1.0, None), LimitKind::SetClocks);
+        assert_eq!(kind(SET_CLOCKS, 1.0, None), LimitKind::ApplicationClocks);
         assert_eq!(kind(0, 1.0, None), LimitKind::Compute);
     }
 
     #[test]
     fn an_idle_gpu_may_be_in_use() {
         assert_eq!(kind(IDLE, 0.0, Some(false)), LimitKind::Idle);
-        assert_eq!(kind(IDLE, 0.0, Some(true)), LimitKind::HeldIdle);
+        assert_eq!(kind(IDLE, 0.0, Some(true)), LimitKind::IdleInUse);
         assert_eq!(kind(0, 0.0, None), LimitKind::Idle);
     }
 
@@ -377,9 +377,12 @@ mod tests {
 
     #[test]
     fn labels_fit_their_column() {
-        for kind in
-            [LimitKind::HwThermal, LimitKind::HostBound, LimitKind::HeldIdle, LimitKind::SetClocks]
-        {
+        for kind in [
+            LimitKind::HwThermal,
+            LimitKind::HostBound,
+            LimitKind::IdleInUse,
+            LimitKind::ApplicationClocks,
+        ] {
             assert!(kind.label().len() <= 10, "{kind:?}");
         }
     }

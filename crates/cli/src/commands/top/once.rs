@@ -27,12 +27,12 @@ pub(super) fn node(
     printer.line(&format!("{name}{driver}, {}, {:.0}", node.gpu_count(), node.at))?;
     if let Some(outage) = &node.outage {
         let word = printer.toned(Tone::Bad, "no answer");
-        printer.line(&format!("{word} since {:.0}: {}", outage.since, outage.why))?;
+        printer.line(&format!("{word} since {:.0}: {}", outage.since, outage.reason))?;
         if let Some(hint) = &outage.hint {
             printer.line(&format!("try: {hint}"))?;
         }
     }
-    for gap in &node.not_seen {
+    for gap in &node.coverage_gaps {
         let label = printer.toned(Tone::Caution, "coverage gap");
         printer.line(&format!("{label}: {gap}"))?;
     }
@@ -71,7 +71,7 @@ pub(super) fn node(
             printer.line("")?;
             for finding in findings {
                 let severity = printer.severity(finding.severity);
-                let text = format!("{} → {}: {}", finding.on, finding.action, finding.text);
+                let text = format!("{} → {}: {}", finding.subject, finding.action, finding.text);
                 printer.paragraph(&severity, 9, &text)?;
             }
         }
@@ -129,11 +129,11 @@ pub(super) fn unavailable_fleet(
 ) -> anyhow::Result<Outcome> {
     // JSON output has one line per node, and there are none.
     if output == Output::Json {
-        failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", outage.why));
+        failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", outage.reason));
         return Ok(Outcome::Finding);
     }
     let word = printer.toned(Tone::Bad, "no answer");
-    printer.line(&format!("{word} from `{url}`: {}", outage.why))?;
+    printer.line(&format!("{word} from `{url}`: {}", outage.reason))?;
     if let Some(hint) = &outage.hint {
         printer.line(&format!("try: {hint}"))?;
     }

@@ -26,14 +26,13 @@ pub(super) enum DataSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct SourceOutage {
     pub(super) since: Timestamp,
-    pub(super) why: String,
+    pub(super) reason: String,
     pub(super) hint: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct NodeSample {
     pub(super) v: u32,
-    #[serde(rename = "teller")]
     pub(super) source: DataSource,
     pub(super) node: Option<String>,
     /// Time of the last values.
@@ -42,7 +41,6 @@ pub(super) struct NodeSample {
     pub(super) verdict: Option<NodeVerdict>,
     pub(super) driver: Option<String>,
     pub(super) cuda: Option<String>,
-    #[serde(rename = "silence")]
     pub(super) outage: Option<SourceOutage>,
     pub(super) host: HostSample,
     pub(super) gpus: Vec<GpuSample>,
@@ -52,7 +50,7 @@ pub(super) struct NodeSample {
     pub(super) findings: Option<Vec<FindingSample>>,
     pub(super) jobs: Vec<JobSample>,
     /// Coverage gaps.
-    pub(super) not_seen: Vec<String>,
+    pub(super) coverage_gaps: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -208,7 +206,7 @@ pub(super) struct FindingSample {
     /// The affected GPU, if any.
     pub(super) gpu: Option<GpuUuid>,
     /// The subject, for people.
-    pub(super) on: String,
+    pub(super) subject: String,
     pub(super) code: String,
     pub(super) severity: Severity,
     pub(super) text: String,
@@ -217,10 +215,10 @@ pub(super) struct FindingSample {
 }
 
 impl FindingSample {
-    pub(super) fn new(finding: &Finding, on: String) -> Self {
+    pub(super) fn new(finding: &Finding, subject: String) -> Self {
         Self {
             gpu: finding.subject.gpu().cloned(),
-            on,
+            subject,
             code: finding.code.clone(),
             severity: finding.severity,
             text: finding.text.clone(),
@@ -259,7 +257,7 @@ impl NodeSample {
             processes: None,
             findings: None,
             jobs: Vec::new(),
-            not_seen: Vec::new(),
+            coverage_gaps: Vec::new(),
         }
     }
 

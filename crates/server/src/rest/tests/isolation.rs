@@ -218,8 +218,8 @@ fn paths(after: u64) -> Vec<String> {
         "/api/v1/events/stream" => Vec::new(),
         "/api/v1/events" => vec![format!("{}?after={after}&limit=500", route.path)],
         "/api/v1/export" => vec![
-            format!("{}?what=log&after={after}", route.path),
-            format!("{}?what=state", route.path),
+            format!("{}?data=log&after={after}", route.path),
+            format!("{}?data=state", route.path),
         ],
         path => vec![path.replace("{node}", OWN).replace("{generation}", "1")],
     });
@@ -271,7 +271,7 @@ async fn the_log_of_a_pool_names_only_its_own_nodes() {
     for (scope, own, other) in
         [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
     {
-        for path in ["/api/v1/events?after=0", "/api/v1/export?what=log&after=0"] {
+        for path in ["/api/v1/events?after=0", "/api/v1/export?data=log&after=0"] {
             let answer = fixture.get(path, scope).await;
             assert!(answer.contains(own), "{path} of {scope}: {answer}");
             assert!(!answer.contains(other), "{path} of {scope}: {answer}");

@@ -76,7 +76,7 @@ pub(super) fn severity(severity: Severity) -> Style {
 fn outage(frame: &mut Frame, row: usize, outage: Option<&SourceOutage>, now: Timestamp) -> usize {
     let Some(outage) = outage else { return 0 };
     let since = format::ago(outage.since, now);
-    let text = format!("no answer for {since}: {}", outage.why);
+    let text = format!("no answer for {since}: {}", outage.reason);
     let mut rows = paragraph(frame, row, Style::Bad, &text);
     if let Some(hint) = &outage.hint {
         rows += paragraph(frame, row + rows, Style::Caution, &format!("try: {hint}"));

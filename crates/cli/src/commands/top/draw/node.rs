@@ -222,10 +222,10 @@ fn findings(
 
 /// Draws coverage gaps unless the terminal is very low. Returns the number of rows.
 fn coverage_gaps(frame: &mut Frame, row: usize, node: &NodeSample) -> usize {
-    if node.not_seen.is_empty() || frame.height() < 6 {
+    if node.coverage_gaps.is_empty() || frame.height() < 6 {
         return 0;
     }
-    let text = format!("coverage gap: {}", node.not_seen.join("; "));
+    let text = format!("coverage gap: {}", node.coverage_gaps.join("; "));
     frame.text(row, 0, usize::MAX, Style::Caution, &text);
     1
 }
@@ -264,7 +264,7 @@ pub(super) fn draw_findings(
         // The action comes first, as the end may be cut off.
         let text = format!(
             "{} for {since} → {}: {} [{}]",
-            finding.on, finding.action, finding.text, finding.code
+            finding.subject, finding.action, finding.text, finding.code
         );
         frame.text(row, at.max(9), usize::MAX, Style::Plain, &text);
         row += 1;

@@ -100,7 +100,7 @@ fn node(second: i64) -> NodeSample {
     node.processes = Some(processes);
     node.findings = Some(vec![FindingSample {
         gpu: Some(uuid(7)),
-        on: "GPU 7".to_owned(),
+        subject: "GPU 7".to_owned(),
         code: "gpu.lost".to_owned(),
         severity: Severity::Fatal,
         text: "the GPU fell off the bus".to_owned(),
@@ -204,8 +204,8 @@ fn a_late_first_answer_is_shown() {
 fn the_host_is_shown_during_an_nvml_outage() {
     let mut model = sampled_model();
     let mut unavailable = node(39);
-    let why = "a call has not returned".to_owned();
-    unavailable.outage = Some(SourceOutage { since: at(40), why, hint: None });
+    let reason = "a call has not returned".to_owned();
+    unavailable.outage = Some(SourceOutage { since: at(40), reason, hint: None });
     model.apply(SourceUpdate::Node(Box::new(unavailable)));
     assert!(model.is_unavailable());
     let load = Reading::Value([7.5, 1.0, 1.0]);
@@ -306,7 +306,7 @@ fn an_outage_shows_its_duration_and_a_hint() {
     unavailable.processes = None;
     unavailable.outage = Some(SourceOutage {
         since: at(40),
-        why: "a call has not returned for 5 s: nvmlDeviceGetPowerUsage of GPU 3".to_owned(),
+        reason: "a call has not returned for 5 s: nvmlDeviceGetPowerUsage of GPU 3".to_owned(),
         hint: Some("farrier decode /dev/kmsg".to_owned()),
     });
     model.apply(SourceUpdate::Node(Box::new(unavailable.with_limits())));
@@ -333,7 +333,7 @@ fn a_node_without_gpus() {
 fn coverage_gaps_are_shown() {
     let mut model = TopModel::default();
     let mut node = node(0);
-    node.not_seen = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
+    node.coverage_gaps = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
     model.apply(SourceUpdate::Node(Box::new(node)));
     let text = render(&model, &ViewState::new(Page::Node), (80, 24));
     assert!(text.contains("coverage gap: NVML does not open GPU 8"), "{text}");
@@ -413,7 +413,7 @@ fn a_server_outage_counts_from_the_first_failure() {
     model.apply(SourceUpdate::Fleet(Box::new(fleet())));
     let outage = |second| SourceOutage {
         since: at(second),
-        why: "failed to connect".to_owned(),
+        reason: "failed to connect".to_owned(),
         hint: Some("is it a farrier server?".to_owned()),
     };
     model.apply(SourceUpdate::FleetUnavailable(outage(41)));

@@ -33,7 +33,7 @@ impl AgentSource {
     pub(in crate::commands::top) fn sample(&mut self) -> NodeSample {
         let outcome = status::try_query(&self.socket);
         let now = Timestamp::now();
-        let why = match outcome {
+        let reason = match outcome {
             Ok(QueryOutcome::Answer(status)) => {
                 self.last = node_sample(&status, &mut self.host, now);
                 return self.last.clone();
@@ -48,12 +48,12 @@ impl AgentSource {
         let since = self.last.outage.as_ref().map_or(last, |outage| outage.since);
         self.last.outage = Some(SourceOutage {
             since,
-            why,
+            reason,
             hint: Some("systemctl status farrier-agent; or query NVML with --nvml".to_owned()),
         });
         self.last.verdict = None;
         self.last.findings = None;
-        self.last.not_seen.clear();
+        self.last.coverage_gaps.clear();
         self.last.host = self.host.sample();
         for gpu in &mut self.last.gpus {
             // The last values are outdated.
@@ -78,7 +78,7 @@ fn node_sample(status: &Status, host: &mut HostReader, now: Timestamp) -> NodeSa
     node.processes = processes(status, host);
     node.findings = Some(findings(status));
     node.jobs = jobs::connected(&status.jobs, host);
-    node.not_seen = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
+    node.coverage_gaps = status.coverage_gaps.iter().map(|gap| gap.reason.clone()).collect();
     node.with_limits()
 }
 

@@ -130,7 +130,7 @@ impl NvmlNodeState {
 
     fn apply(&mut self, message: ProbeEvent, at: Timestamp, host: &mut HostReader) {
         let mut waited = Duration::ZERO;
-        let (why, hint) = match message {
+        let (reason, hint) = match message {
             ProbeEvent::Report(report) => return self.apply_report(report, at, host),
             ProbeEvent::Recovered => {
                 self.node.outage = None;
@@ -160,7 +160,7 @@ impl NvmlNodeState {
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
         let last = if is_first { at - waited } else { self.node.at };
         let since = self.node.outage.as_ref().map_or(last, |outage| outage.since);
-        self.node.outage = Some(SourceOutage { since, why, hint: hint.map(str::to_owned) });
+        self.node.outage = Some(SourceOutage { since, reason, hint: hint.map(str::to_owned) });
     }
 
     fn apply_report(&mut self, report: ProbeReport, at: Timestamp, host: &mut HostReader) {
@@ -232,7 +232,7 @@ impl NvmlNodeState {
             Subject::Node if sample.signal == Signal::NodeGpusNvml => {
                 // GPUs that NVML lists and cannot open have no row of their own.
                 let why = sample.reading.why_unreadable().map(ToString::to_string).or(sample.note);
-                self.node.not_seen = why.into_iter().collect();
+                self.node.coverage_gaps = why.into_iter().collect();
             }
             _ => {}
         }

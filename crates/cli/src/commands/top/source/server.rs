@@ -96,7 +96,7 @@ impl ServerSource {
 
 /// An outage that starts now.
 pub(in crate::commands::top) fn outage(err: &anyhow::Error) -> SourceOutage {
-    SourceOutage { since: Timestamp::now(), why: format!("{err:#}"), hint: failure::hint(err) }
+    SourceOutage { since: Timestamp::now(), reason: format!("{err:#}"), hint: failure::hint(err) }
 }
 
 fn list_nodes(session: &mut Session, phase: &str) -> anyhow::Result<Vec<NodeRow>> {
