@@ -231,8 +231,8 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     *agent.order_handler.last.lock().unwrap() = 1 << 48;
     agent.connect(&server);
-    let sight = agent.uplink.as_ref().unwrap().sight();
-    let must_enrol = || match &sight.borrow().link {
+    let status = agent.uplink.as_ref().unwrap().connection_status();
+    let must_enrol = || match &status.borrow().link {
         Link::Disconnected { reason, must_enrol: true, .. } => {
             reason.contains("281474976710656") && reason.contains("Enrol the node again")
         }

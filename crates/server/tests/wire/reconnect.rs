@@ -21,8 +21,8 @@ async fn listen(address: SocketAddr) -> TcpListener {
 }
 
 fn is_lost(agent: &TestNode) -> bool {
-    let sight = agent.uplink.as_ref().unwrap().sight();
-    let link = &sight.borrow().link;
+    let status = agent.uplink.as_ref().unwrap().connection_status();
+    let link = &status.borrow().link;
     matches!(link, Link::Disconnected { .. })
 }
 
