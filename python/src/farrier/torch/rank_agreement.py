@@ -84,9 +84,9 @@ class RankGroup:
 
     @contextmanager
     def no_reduction(self) -> Iterator[None]:
-        """Disables gradient reduction and buffer broadcasts inside, so one rank may fail alone.
+        """Inside the context, DDP neither reduces gradients nor broadcasts buffers.
 
-        Collectives issued by the step itself are not suppressed.
+        One rank may then fail alone. Collectives of the step itself still run.
         """
         if self._ddp is None:
             yield
@@ -102,8 +102,8 @@ class RankGroup:
     def reset_reducer(self) -> bool:
         """Resets DDP after a capture failed on some rank, so it stops expecting a backward pass.
 
-        DDP then rebuilds its buckets on all ranks, and older graphs would write to the old ones.
-        Returns True if that makes further graphs impossible.
+        DDP then rebuilds its buckets on all ranks, and existing graphs would write to the old
+        buckets. Returns True if graphs can therefore no longer be used.
         """
         reset = getattr(getattr(self._ddp, "reducer", None), "_reset_state", None)
         if reset is not None:
