@@ -56,8 +56,8 @@ DISTANCE_MARGIN = 4.0
 _BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
 #: Rounding of noise in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.
 REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
-#: Limit for the distance of each replay, unless `DISTANCE_MARGIN` times the distance of the furthest
-#: eager run is larger.
+#: Limit for the distance of each replay, unless `DISTANCE_MARGIN` times the distance of the
+#: furthest eager run is larger.
 OUTLIER = 8 * _BF16_ROUNDING
 #: If eager runs differ by more than this, noise does not explain the difference.
 MAX_NOISE = 16 * _BF16_ROUNDING
@@ -119,8 +119,8 @@ class Mismatch:
 class GradientReading:
     """A gradient of one run, compared with the reference run.
 
-    `nonfinite_mismatches` is the number of elements that are finite in only one of the two runs.
-    The other numbers cover the elements that are finite in both.
+    `nonfinite_mismatches` is the number of elements that differ and are not finite in one or both
+    runs. The other numbers cover the elements that are finite in both.
     """
 
     distance: float
