@@ -8,8 +8,8 @@
             save()
             job.checkpoint_done(step)
 
-No thread, no blocking, no errors: without an agent, or with one that cannot keep up, messages are
-dropped and counted.
+It starts no thread, never blocks and raises no error. Without an agent, or if the agent cannot keep
+up, messages are dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from farrier import wire
 
 log = logging.getLogger("farrier.agent")
 
-#: Bytes per read, and reads per poll: an agent that never stops sending must not delay a step. A
-#: real one sends a line a week.
+#: Bytes per read, and reads per poll. They are bounded because an agent that never stops sending
+#: must not delay a step. A healthy agent sends about a line a week.
 _READ_BYTES = 64 << 10
 _READS = 4
-#: How long `close` waits for another thread's exchange, which takes microseconds.
+#: How long `close` waits for another thread's call. Such a call takes microseconds.
 _CLOSE_WAIT_S = 1.0
 
 #: Do not block, and do not raise SIGPIPE. A system without these flags has no agent either.
@@ -41,15 +41,15 @@ _FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL
 class Job:
     """One rank of a job, as seen by the agent of its node.
 
-    Each process has one. After a fork the child opens its own connection. Calls from several
-    threads or from a signal handler are allowed; a call that comes while another is in progress is
-    dropped.
+    Each process has one job. After a fork the child opens its own connection. Several threads and
+    signal handlers may call its methods; the message of a call that comes while another call is in
+    progress is dropped.
 
     Attributes:
-        sent: messages accepted by the kernel.
-        dropped: messages that could not be sent; they are not sent again.
-        pauses: number of reported phases and checkpoints. A step time that spans one is not compute
-            time.
+        sent: number of messages that the kernel accepted.
+        dropped: number of messages that could not be sent; they are not sent again.
+        pauses: number of reported phases and checkpoints. If it changed during a step, the step's
+            duration is not compute time.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Job:
     def _reset_process(self) -> None:
         """Initialises the state of this process, also in a forked child.
 
-        An inherited connection belongs to the parent; closing this process's descriptor does not
-        end it.
+        A connection inherited from the parent stays the parent's: the child closes only its own
+        descriptor, which does not end the connection.
         """
         inherited = getattr(self, "_socket", None)
         if inherited is not None:
@@ -134,10 +134,10 @@ class Job:
         return f"<Job {self.name!r}, rank {self.rank}{world}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
 
     def update(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
-        """Adds values that were unknown at creation; the agent gets them in a new hello.
+        """Adds values that were unknown at creation, and sends them to the agent in a new hello.
 
-        Known values are kept, because a process is one rank. A different value is ignored with a
-        warning.
+        A value that is already known stays: a process is one rank, so a different value is ignored
+        with a warning.
         """
         requested = {"rank": wire.unsigned(rank, 32), "world_size": wire.unsigned(world_size, 32), "gpu": _uuid(gpu)}
         updates: dict[str, object] = {}
@@ -171,12 +171,12 @@ class Job:
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint.
+        """The reason for a requested checkpoint, or None if no checkpoint is requested.
 
-        None if none is requested. Stays set until one is done.
+        It stays set until a checkpoint is done.
 
-        Usually not every rank receives the request: let the ranks agree, for example by a MAX
-        all-reduce.
+        Usually not every rank receives the request. Let the ranks agree on it, for example with a
+        MAX all-reduce.
         """
         return self._state.checkpoint_wanted(time.monotonic())
 
@@ -186,7 +186,7 @@ class Job:
         self._send_or_drop(wire.encode("phase", name=wire.truncate(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
-        """Reports the start of a step. Only needed without your own step times."""
+        """Reports the start of a step. Not needed if you pass `seconds` to `step_end`."""
         self._warn_once(wire.invalid_numbers(step))
         self._send_or_drop(None if wire.unsigned(step) is None else wire.encode("step_begin", step=wire.unsigned(step)))
 
@@ -197,21 +197,23 @@ class Job:
 
         Args:
             step: the step number.
-            seconds: its duration; without it the agent uses the time since `step_begin`.
-            tokens: tokens on this rank.
-            loss: a plain number. Do not read one from the GPU at every step for this.
+            seconds: the step's duration; without it the agent uses the time since `step_begin`.
+            tokens: tokens that this rank processed.
+            loss: a plain number. Do not read it from the GPU at every step just for this report,
+                because reading it waits for the GPU.
         """
         self._warn_once(wire.invalid_numbers(step, 0 if tokens is None else tokens))
         self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
-        """Reports that the GPU ran out of memory. May be the last message of a process."""
+        """Reports that the GPU ran out of memory. It may be the process's last message."""
         self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
     def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
-        """Reports that a checkpoint is on disk, requested or not.
+        """Reports that a checkpoint is on disk, whether or not the agent requested it.
 
-        If ranks save together, one reports it once all have saved; the others pass `notify=False`.
+        If the ranks save one checkpoint together, one rank reports it after all have saved; the
+        others pass `notify=False`.
         """
         self.pauses += 1
         message = self._state.checkpoint_done(wire.unsigned(step))
@@ -221,7 +223,7 @@ class Job:
     def checkpoint_failed(self, message: str) -> None:
         """Reports that no checkpoint could be written.
 
-        The request becomes active again after a minute.
+        `checkpoint_wanted` then returns None for a minute, and the reason again after that.
         """
         self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
@@ -231,8 +233,8 @@ class Job:
 
     def close(self) -> None:
         """Closes the connection. The next message opens another."""
-        # The lock's holder never blocks. A signal handler could interrupt it and would wait for
-        # itself.
+        # Another thread holds the lock only for microseconds. The timeout is for a signal handler
+        # that interrupted the holder: it would wait for itself forever.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:
@@ -249,7 +251,7 @@ class Job:
         self.close()
 
     def _send_or_drop(self, message: bytes | None) -> None:
-        """Sends a line or drops it. None stands for a message with an invalid number."""
+        """Sends a line, or counts it as dropped. None: the message had an invalid number."""
         if message is None or not self._try_exchange(message):
             self.dropped += 1
 
@@ -278,7 +280,7 @@ class Job:
             return
         reconnect.last_attempt_s = now_s
         try:
-            # Not inherited by child programs: Python's sockets never are.
+            # Python opens sockets so that programs started by this process do not inherit them.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as err:
             log.debug("no socket: %s", err)
@@ -292,11 +294,14 @@ class Job:
             return
         self._set_connection(connection)
         if not self._send(self._identity.hello(wire.frameworks(sys.modules))):
-            self._disconnect()  # hello must come first.
+            self._disconnect()  # The hello must be the first message.
         self._read()
 
     def _send(self, message: bytes) -> bool:
-        """Whether the kernel took all or part of it. The remainder is sent before anything else."""
+        """Whether the kernel took all or part of the message.
+
+        The rest is sent before the next message.
+        """
         if self._socket is None or not self._flush_unsent():
             return False
         sent_bytes = self._send_some(message)
@@ -321,12 +326,12 @@ class Job:
         except OSError as err:
             log.debug("connection to the agent lost: %s", err)
             self._unsent = b""
-            self._read()  # The agent's last message may give the reason, and that it is permanent.
+            self._read()  # The agent's last message may say why, and that it will refuse again.
             self._disconnect()
             return 0
 
     def _read(self) -> None:
-        """Reads until nothing is left, then sends the replies."""
+        """Handles the lines that have arrived, then sends the replies."""
         resends: dict[bytes, None] = {}
         for _ in range(_READS):
             data = self._read_some()
@@ -367,9 +372,9 @@ class Job:
 
 
 def _uuid(gpu: object) -> str | None:
-    """Returns the UUID that the agent accepts.
+    """Returns the UUID in the form that the agent accepts.
 
-    An invalid one is ignored: the agent finds the GPU itself.
+    An invalid value is ignored with a warning; the agent then finds the GPU by the process.
     """
     if gpu is None or not str(gpu).strip():
         return None
@@ -387,15 +392,15 @@ _process_job: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
-    """Returns the job of this process, shared by all its parts.
+    """Returns the job of this process, which all code in the process shares.
 
-    It is created at the first call, from the environment and the arguments. Later calls add unknown
-    values. Known values are kept: a different `gpu`, say, is ignored with a warning, because a
-    process is one rank.
+    The first call creates the job from the environment and the arguments. Later calls add values
+    that are still unknown. A known value stays: a different `gpu`, for example, is ignored with a
+    warning, because a process is one rank.
 
     Args:
-        rank: RANK, if the environment has none.
-        world_size: WORLD_SIZE, likewise.
+        rank: used if the environment has no RANK.
+        world_size: used if the environment has no WORLD_SIZE.
         gpu: the UUID of the rank's GPU, as for `Job`.
     """
     global _process_job
@@ -413,14 +418,14 @@ def set_job(replacement: Job | None) -> None:
 
 
 def phase(name: str) -> None:
-    """`job().phase(name)`, for parts that share the job of this process."""
+    """Calls `job().phase(name)`, for code that has no `Job` of its own."""
     job().phase(name)
 
 
 def oom(bytes_wanted: int | None = None, **details: object) -> None:
-    """`job().oom(bytes_wanted)`.
+    """Calls `job().oom(bytes_wanted)`.
 
-    Further details are only logged; the protocol has no field for them.
+    `details` are only logged, because the protocol has no field for them.
     """
     log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

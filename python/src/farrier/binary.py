@@ -1,10 +1,10 @@
-"""`farrier.check()`: can this node run the job? Answered by the `farrier` binary.
+"""`farrier.check()`: asks the `farrier` binary whether this node can run the job.
 
     import torch, farrier
     print(farrier.check())            # for the log; never raises
     farrier.check(must="run")         # raises if the job cannot run
 
-Anything that the binary cannot determine is unknown; without the binary, everything is.
+What the binary cannot determine is unknown. Without the binary, the result is unknown.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _EXPLANATIONS = {
     "no-answer": "unknown means the check gave no result: the node may be fine or not",
 }
 
-#: The binary alone allows ten seconds for NVML.
+#: Longer than any check takes: the binary itself waits up to ten seconds for NVML.
 TIMEOUT_S = 60.0
 
 
 class CannotRun(RuntimeError):
-    """Raised on request if the job cannot run here, or if that is unknown.
+    """Raised by `check(must="run")` if the job cannot run here, or if that is unknown.
 
     Attributes:
         result: the check's result.
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about it, with a command if there is one."""
+    """What to do about a finding, with a command if there is one."""
 
     text: str
     command: str | None = None
@@ -71,12 +71,12 @@ class Remedy:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check. `str()` is made for a log: problems and remedies.
+    """Result of a check. `str()` lists problems and remedies for a log.
 
     Attributes:
-        verdict: `ok`, `caveat` (works, under a condition), `unknown` or `blocked`: the worst of the
-            findings.
-        findings: all findings, including good ones.
+        verdict: the worst verdict of the findings: `ok`, `caveat` (works under a condition),
+            `unknown` or `blocked`.
+        findings: all checked items, including those that are ok.
         remedies: what to do.
         notices: advisories and known regressions, which do not affect the verdict.
         frameworks: the frameworks that this process has imported, as `torch==2.11.0+cu130`.
@@ -90,7 +90,7 @@ class CheckResult:
 
     @property
     def can_run(self) -> bool:
-        """Whether jobs are known to run here. False if unknown."""
+        """Whether jobs can run here; False also if that is unknown."""
         return self.verdict in ("ok", "caveat")
 
     def __str__(self) -> str:
@@ -111,12 +111,12 @@ def check(
 ) -> CheckResult:
     """Checks this node, its driver and the frameworks of this Python.
 
-    Takes a second: run it once, on one rank per node.
+    A check takes about a second: run it once, on one rank per node.
 
     Args:
-        must: "run" raises `CannotRun` if the verdict is blocked or unknown. Otherwise nothing is
-            raised; a failed check is a finding with verdict unknown.
-        root: a captured node to check instead of this one.
+        must: "run" raises `CannotRun` if the verdict is blocked or unknown. With None, a check that
+            fails raises nothing and gives a finding with the verdict unknown.
+        root: the capture of a node to check instead of this node.
         timeout_s: time limit for the binary.
     """
     if must not in (None, "run"):
@@ -134,7 +134,7 @@ def find(environment: Mapping[str, str]) -> str:
     """Finds the binary: FARRIER_BIN, otherwise the first `farrier` on the PATH.
 
     Raises:
-        FileNotFoundError: not found; the message says what to do.
+        FileNotFoundError: there is no such program; the message says what to do.
     """
     configured = environment.get("FARRIER_BIN")
     if configured:
@@ -152,7 +152,7 @@ def parse(text: str) -> CheckResult:
     """Parses the output of `farrier check --output json`.
 
     Raises:
-        ValueError: it is not such output.
+        ValueError: the text is not the output of a check.
     """
     data = json.loads(text)
     if not isinstance(data, dict):
@@ -183,9 +183,10 @@ def _finding(data: object) -> Finding:
 def with_frameworks(result: CheckResult, frameworks: Sequence[str], *, of_this_python: bool = True) -> CheckResult:
     """Adds the imported frameworks to the result.
 
-    A framework imported from outside the checked environment (PYTHONPATH, a source tree) was not
-    judged, which makes the verdict unknown. On a blocked node frameworks may not have been judged
-    at all; then only those known to differ are named, and the node stays blocked.
+    The binary does not judge a framework that was imported from outside the checked environment
+    (PYTHONPATH, a source tree), so such a framework makes the verdict unknown. On a blocked node
+    the binary may have judged no framework at all. The finding then names only frameworks that were
+    judged in another version, and the verdict stays blocked.
     """
     result = replace(result, frameworks=tuple(frameworks))
     if not of_this_python:
@@ -210,9 +211,9 @@ def _name_and_version(framework: str) -> tuple[str, str]:
 
 
 def imported_frameworks(modules: Mapping[str, Any]) -> list[str]:
-    """The imported frameworks, as `farrier check --framework` takes them.
+    """The imported frameworks, in the form that `farrier check --framework` takes.
 
-    Imports and initialises nothing.
+    It imports and initialises nothing.
     """
     found = []
     for name in ("torch", "tensorflow", "jax"):
@@ -247,7 +248,7 @@ def _jax_extra() -> str:
 
 
 def _run_binary(arguments: Sequence[str], timeout_s: float) -> CheckResult:
-    """Runs the binary. A failure becomes an unknown result with the reason."""
+    """Runs the binary. If that fails, the result is unknown, with the reason."""
     try:
         binary = find(os.environ)
     except FileNotFoundError as err:

@@ -1,15 +1,16 @@
 """Decides when to synchronise with the GPU to time steps. Pure: the clock is an argument.
 
-Frameworks launch steps asynchronously; the duration of one is known only after waiting for it.
-Waiting at every step leaves the GPU idle while the next is launched. So a sync happens every few
-seconds, and its time is divided by the steps since the last one.
+Frameworks launch steps asynchronously, so the duration of a step is known only after waiting for
+it. Waiting at every step would leave the GPU idle while the next step is launched. So a sync
+happens every few seconds, and the time since the last sync is divided by the number of steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Seconds between two syncs: an idle gap of some milliseconds in that time is below a thousandth.
+#: Seconds between two syncs. A sync leaves the GPU idle for some milliseconds, about a thousandth
+#: of that time.
 EVERY_S = 5.0
 
 
@@ -24,7 +25,7 @@ class Cadence:
     _steps_between_syncs: int = 1
 
     def start(self, step: int, now_s: float) -> None:
-        """Starts the clock after `step` steps, with nothing in flight."""
+        """Starts the clock after `step` steps, when no launched step is unfinished."""
         self._start_step, self._start_s = step, now_s
 
     def due(self, step: int) -> bool:
@@ -34,7 +35,7 @@ class Cadence:
     def record_sync(self, step: int, now_s: float) -> float | None:
         """Returns the seconds per step after a sync, and restarts the clock.
 
-        None if no step ran.
+        None if no step ran since the last sync.
         """
         steps = step - self._start_step
         elapsed_s = now_s - self._start_s
@@ -43,6 +44,6 @@ class Cadence:
             return None
         step_s = elapsed_s / steps
         target_steps = self.steps_max if step_s * self.steps_max <= self.every_s else int(self.every_s / step_s)
-        # Grow at most tenfold: one fast step does not predict the next.
+        # Grow at most tenfold, because one fast step does not predict the next ones.
         self._steps_between_syncs = max(1, min(target_steps, 10 * self._steps_between_syncs))
         return step_s

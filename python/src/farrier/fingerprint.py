@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 
-#: Bytes read at each end. A token file is too large to read in full at each start.
+#: Bytes read at each end of the file. A token file is too large to be read in full at each start.
 END_BYTES = 1 << 20
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
     """File size and a digest of the first and last MiB, independent of the path.
 
-    A change in the middle that keeps the size goes unnoticed.
+    It does not detect a change in the middle that keeps the size.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)

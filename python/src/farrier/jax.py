@@ -34,23 +34,23 @@ __all__ = ["ArrayInfo", "Donation", "Settings", "Step", "configure", "donation",
 
 log = logging.getLogger("farrier.jax")
 
-#: Arguments with less donatable memory than this are not mentioned.
+#: An argument with less memory to donate than this is not reported.
 MIN_DONATION_BYTES = 1 << 20
 
 
 def configure(*, memory_fraction: float | None = None, preallocate: bool | None = None) -> Settings:
-    """Configures JAX's GPU memory, before it uses a GPU. Existing settings are kept.
+    """Configures JAX's GPU memory; call it before JAX uses a GPU. Variables already set are kept.
 
     Args:
-        memory_fraction: XLA_PYTHON_CLIENT_MEM_FRACTION; JAX's default is 0.75 of the GPU.
-        preallocate: XLA_PYTHON_CLIENT_PREALLOCATE; False allocates on demand.
+        memory_fraction: XLA_PYTHON_CLIENT_MEM_FRACTION; JAX's default is 0.75 of the GPU's memory.
+        preallocate: XLA_PYTHON_CLIENT_PREALLOCATE; False allocates memory on demand.
     """
     return settings.apply(settings.jax_memory(memory_fraction, preallocate), os.environ, sys.modules, ("jax",))
 
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """An array passed into a step or returned from it. `argument` is None for a returned one."""
+    """An array that a step takes or returns. `argument` is None for a returned array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -61,14 +61,15 @@ class ArrayInfo:
 
 @dataclass(frozen=True)
 class Donation:
-    """Arguments that could be donated. Only reported: donating is the user's decision.
+    """Arguments that could be donated. Farrier only reports them: the user decides.
 
     A donated argument gives its memory to results of the same shapes and dtypes, so that a step
     holds its state once instead of twice. JAX deletes the donated array; using it afterwards is an
     error.
 
     Attributes:
-        arguments: by position or name, the bytes now held twice; arguments below 1 MiB are omitted.
+        arguments: the bytes that are held twice without a donation, by position or name of the
+            argument; arguments below 1 MiB are omitted.
     """
 
     arguments: dict[int | str, int]
@@ -96,9 +97,10 @@ class Donation:
 
 
 def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Donation:
-    """Finds arguments worth donating: not donated, and matching a result's shape and dtype. Pure.
+    """Finds arguments that are not donated and match the shape and dtype of a result. Pure.
 
-    A result reuses the memory of one argument; already donated ones are matched first.
+    A result can reuse the memory of only one argument. Arguments that are already donated are
+    matched first.
     """
     free = Counter((leaf.shape, leaf.dtype) for leaf in outputs)
     free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
@@ -112,9 +114,9 @@ def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Dona
 
 
 def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
-    """What a jitted function could still donate.
+    """What a jitted function could still donate, without running it.
 
-    None if it is not jitted or cannot be inspected. Runs nothing.
+    None if the function is not jitted or cannot be inspected.
     """
     jax: Any = importlib.import_module("jax")
     try:
@@ -123,13 +125,16 @@ def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
         outputs_info = jax.tree_util.tree_leaves(lowered.out_info)
         inputs = [_array_info(info, _argument(path), bool(info.donated)) for path, info in inputs_info]
         return donatable(inputs, [_array_info(info) for info in outputs_info])
-    except Exception as err:  # An error in the step itself surfaces when it is called, in JAX's own words.
+    except Exception as err:  # If the step itself is wrong, JAX raises its own error when it is called.
         log.debug("cannot inspect the step: %s", err)
         return None
 
 
 def _argument(path: Sequence[Any]) -> int | str:
-    """The first key selects positional or keyword arguments, the second the argument."""
+    """The argument that a path belongs to, by position or name.
+
+    The first key selects positional or keyword arguments, the second selects the argument.
+    """
     key = path[1]
     return int(key.idx) if hasattr(key, "idx") else str(key.key)
 
@@ -145,10 +150,10 @@ class Step:
     """Returned by `farrier.jax.step`. Call it like the function that it wraps.
 
     Attributes:
-        count: steps launched, including those before this process.
+        count: number of steps launched, including those of earlier processes (`first_step`).
         job: the connection to the agent; None before the first step.
-        donation: what the step could still donate. None if unknown (not jitted, or before the first
-            step).
+        donation: what the step could still donate. None before the first step, and if it is unknown
+            (the function is not jitted).
     """
 
     def __init__(
@@ -172,7 +177,7 @@ class Step:
     def checkpoint_wanted(self) -> str | None:
         """The reason for a requested checkpoint, or None.
 
-        With several processes, let them agree.
+        Usually not every process receives the request: let the processes agree on it.
         """
         return None if self.job is None else self.job.checkpoint_wanted
 
@@ -188,7 +193,7 @@ class Step:
             self.job.checkpoint_failed(str(reason))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs one step. Now and then it waits for the results."""
+        """Runs one step. About once in `every_s` seconds it waits for the step's results."""
         first = self._jax is None
         if first:
             self._begin(args, kwargs)
@@ -244,11 +249,11 @@ def step(
     every step.
 
     Args:
-        fn: the step. What it could still donate is logged at the first call, from 1 MiB per
-            argument; nothing is donated automatically.
+        fn: the step. The first call logs which arguments of 1 MiB or more it could still donate;
+            nothing is donated automatically.
         tokens: tokens per step of this process.
-        loss: extracts the loss from the step's result; read only when waiting.
-        first_step: number of steps completed before this process, when resuming.
+        loss: extracts the loss from the step's result; called only at steps that are waited for.
+        first_step: number of steps that earlier processes completed, when resuming.
         every_s: seconds between two waits.
         job: None uses the job of this process.
     """

@@ -1,7 +1,7 @@
-"""Detects GPU out-of-memory errors and how much was requested.
+"""Detects GPU out-of-memory errors, and how many bytes were requested.
 
-Every framework has its own error; they are recognised by type name and message, so that no
-framework must be imported. Host out-of-memory is not reported as the GPU's.
+Every framework has its own error type. This module recognises errors by the name of their type and
+by their message, so that it imports no framework. An error about host memory does not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from farrier import agent
 
-#: Maximum length of the followed chain of causes.
+#: How many errors of a chain of causes are inspected.
 _CHAIN = 8
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -33,7 +33,8 @@ _TYPE_BYTES = {
 }  # fmt: skip
 
 _MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-#: Message patterns of host memory, and of GPU memory for errors without a type of their own.
+#: Patterns in the messages of errors about host memory, and about GPU memory if the error has no
+#: type of its own.
 HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
 GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
@@ -43,14 +44,14 @@ GPU_OOM = re.compile(
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The GPU ran out of memory. `bytes_wanted` is None if the error does not state it."""
+    """A GPU out-of-memory error. `bytes_wanted` is None if the error does not state the amount."""
 
     bytes_wanted: int | None
     message: str
 
 
 def detect(err: BaseException) -> OutOfMemory | None:
-    """Returns the GPU out-of-memory behind an error or its causes, or None."""
+    """Returns the GPU out-of-memory error among this error and its causes, or None."""
     current: BaseException | None = err
     for _ in range(_CHAIN):
         if current is None:
@@ -98,13 +99,13 @@ def parse_bytes(text: str) -> int | None:
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
-    """Reports to the agent, once per error, however often it is re-raised."""
+    """Reports an out-of-memory error to the agent, once even if the error is raised again."""
     oom_error = detect(err)
     if oom_error is None or getattr(err, "_farrier_reported", False):
         return oom_error
     (job or agent.job()).oom(oom_error.bytes_wanted)
-    # Marks the error itself. An error that takes no attributes may be reported twice, which is
-    # harmless.
+    # The mark is an attribute of the error. An error that takes no attributes may be reported
+    # twice, which is harmless.
     with suppress(AttributeError, TypeError):
         err._farrier_reported = True  # type: ignore[attr-defined]
     return oom_error

@@ -11,7 +11,7 @@ from farrier.binary import find
 
 
 def peak_flops(gpu: str, timeout_s: float = 10.0) -> float | None:
-    """Dense 16-bit FLOP/s of a GPU by name. None if unknown."""
+    """Dense 16-bit peak of the GPU with that name, in FLOP/s. None if it is unknown."""
     try:
         command = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
         completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)

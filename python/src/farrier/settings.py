@@ -1,8 +1,8 @@
-"""Environment settings of Keras, TensorFlow and JAX, applied before those are imported.
+"""Environment variables for Keras, TensorFlow and JAX, set before these are imported.
 
-Only variables that the frameworks read are set, not those that guides recommend but nothing reads
-(`H100_ASYNC_MEM_POOL`, `h100_xla_optimizations`, ...). Variables already in the environment are
-kept.
+Only variables that the frameworks read are set. Some guides also recommend variables that nothing
+reads (`H100_ASYNC_MEM_POOL`, `h100_xla_optimizations`, ...). A variable that is already in the
+environment keeps its value.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 @dataclass(frozen=True)
 class Settings:
-    """Outcome of applying settings. `str()` is made for a log.
+    """Which settings were applied. `str()` is made for a log.
 
     Attributes:
-        set: variables set here.
+        set: variables that were set.
         unchanged: variables that already had another value, which was kept.
-        late: packages imported before; they may have read their settings already.
+        late: packages that were already imported, and may have read their settings before.
     """
 
     set: dict[str, str]
@@ -45,7 +45,10 @@ class Settings:
 def apply(
     requested: Mapping[str, str], environment: MutableMapping[str, str], imported: Iterable[str], readers: Iterable[str]
 ) -> Settings:
-    """Sets variables that are not set yet. `readers` are the packages that read them."""
+    """Sets the requested variables that the environment lacks.
+
+    `readers` are the packages that read these variables.
+    """
     applied = {name: value for name, value in requested.items() if name not in environment}
     unchanged = {name: environment[name] for name, value in requested.items() if environment.get(name, value) != value}
     environment.update(applied)
@@ -59,7 +62,7 @@ def apply(
 
 
 def keras_backend(environment: Mapping[str, str], config: str | None) -> str:
-    """The backend that Keras will use: KERAS_BACKEND, its `keras.json`, or TensorFlow."""
+    """The backend that Keras will use: by KERAS_BACKEND, else by `keras.json`, else TensorFlow."""
     configured = environment.get("KERAS_BACKEND")
     if configured:
         return configured
@@ -74,11 +77,11 @@ def keras_backend(environment: Mapping[str, str], config: str | None) -> str:
 def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, str]:
     """JAX's memory settings.
 
-    By default JAX allocates 75 % of the GPU at start (JAX, GPU memory allocation).
+    By default JAX allocates 75 % of the GPU's memory at start (JAX docs, GPU memory allocation).
 
     Args:
         fraction: fraction of the GPU's memory to allocate instead.
-        preallocate: False allocates on demand, which fragments more.
+        preallocate: False allocates memory on demand, which fragments it more.
     """
     requested = {}
     if fraction is not None:
@@ -91,7 +94,7 @@ def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, st
 
 
 def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_malloc_async: bool | None) -> dict[str, str]:
-    """Variables that Keras reads on that backend.
+    """The variables that Keras and that backend read, with the requested values.
 
     Raises:
         ValueError: the backend has no such setting.
@@ -107,7 +110,7 @@ def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_m
     if backend != "tensorflow" and cuda_malloc_async:
         raise ValueError(f"cuda_malloc_async is a TensorFlow setting; Keras runs on {backend}")
     requested = {"KERAS_BACKEND": backend, **jax_memory(fraction, preallocate)}
-    # TensorFlow's own advice against fragmentation. Off only on request.
+    # TensorFlow recommends this allocator against fragmentation, so it is off only on request.
     if backend == "tensorflow" and cuda_malloc_async is not False:
         requested["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
     return requested

@@ -1,7 +1,7 @@
-"""The protocol between a job and the agent of its node: docs/job-socket.md without the socket.
+"""The protocol between a job and the agent of its node (docs/job-socket.md), without the socket.
 
-Pure: no socket, no clock, no environment. Values go in and lines come out; bytes go in and
-decisions come out.
+This module is pure: it uses no socket, no clock and no environment. It encodes values as lines, and
+decides what to do about the bytes that arrive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 64 << 10
 #: Maximum characters of a job name and of a phase.
 NAME_CHARS_MAX = 128
 
-#: Maximum characters of a message: well below a line, however they are escaped.
+#: Maximum characters of a message. Even if all of them are escaped, it fits into a line.
 MESSAGE_CHARS_MAX = 4000
 
 #: Seconds between two connection attempts.
@@ -34,13 +34,15 @@ CONNECT_EVERY_S = 10.0
 #: Seconds after a failed checkpoint before the request becomes active again.
 RETRY_CHECKPOINT_S = 60.0
 
-#: Remembered findings; a node has a handful.
+#: Maximum number of remembered findings. A node usually has only a few.
 KEYS_MAX = 4096
 
-#: Distinct agent messages that are logged; bounds the job's log whatever the agent sends.
+#: Maximum number of distinct agent messages that are logged, so that an agent cannot fill the job's
+#: log.
 LOGGED_MAX = 64
 
-#: Invalid lines per connection before closing it as not an agent. The agent has the same limit.
+#: After this many invalid lines the connection is closed, because its peer is not an agent. The
+#: agent has the same limit for jobs.
 INVALID_LINES_MAX = 10
 
 #: Errors that do not end the connection.
@@ -48,9 +50,9 @@ _NON_FATAL = ("bad_line", "starting")
 
 
 def unsigned(value: object, bits: int = 64) -> int | None:
-    """Returns a number that the agent accepts: an integer of 0 or more, below 2 to the `bits`.
+    """Returns the value as an integer that the agent accepts: 0 or more, and below 2 to the `bits`.
 
-    Otherwise None.
+    Returns None for any other value.
     """
     if isinstance(value, str):
         digits = value.strip()
@@ -62,7 +64,7 @@ def unsigned(value: object, bits: int = 64) -> int | None:
 
 
 def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
-    """Warnings about values that the agent does not accept, by name. They are omitted."""
+    """Warnings about values that the agent does not accept and that are not sent, by name."""
     values = {"step": step, "tokens": tokens}
     message = "is not an integer of 0 or more and is omitted"
     return {name: f"{name}={value!r} {message}" for name, value in values.items() if unsigned(value) is None}
@@ -71,7 +73,7 @@ def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
 def finite_float(value: object) -> float | None:
     """Returns a number that JSON can represent, otherwise None.
 
-    Tensors are excluded: reading one waits for the GPU.
+    Also None for a tensor, because reading it would wait for the GPU.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
@@ -84,7 +86,8 @@ def truncate(value: object, chars_max: int) -> str:
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
 
 
-#: As the driver writes it, complete or a prefix; or without `GPU-`, as PyTorch writes it.
+#: A UUID as the driver writes it, complete or a prefix of it; or without `GPU-`, as PyTorch writes
+#: it.
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -98,7 +101,7 @@ def gpu_uuid(value: object) -> str | None:
 
 
 def may_be_same_gpu(one: str, other: str) -> bool:
-    """Whether two UUIDs may denote the same GPU; each may lack `GPU-` and may be a prefix."""
+    """Whether two UUIDs may denote the same GPU. Each may lack `GPU-`, and may be only a prefix."""
     uuids = [name.removeprefix("GPU-").lower() for name in (one, other)]
     return uuids[0].startswith(uuids[1]) or uuids[1].startswith(uuids[0])
 
@@ -150,8 +153,9 @@ def frameworks(modules: Mapping[str, object]) -> dict[str, str]:
 def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int) -> str:
     """The default name of a job.
 
-    Slurm's job id. Otherwise the program's name and the process that started the ranks (torchrun
-    sets RANK and is the parent of them all), so that two runs of one program are two jobs.
+    It is Slurm's job id if there is one. Otherwise it consists of the program's name and a process
+    id, so that two runs of one program are two jobs. All ranks need the same name: if RANK is set,
+    the id is that of the parent process, which is torchrun for all of them.
     """
     slurm = environment.get("SLURM_JOB_ID", "").strip()
     if slurm:
@@ -184,7 +188,7 @@ def step_end(step: object, seconds: object, tokens: object, loss: object) -> byt
 
 
 class LineReader:
-    """Assembles lines from chunks. Lines that are too long are skipped and counted."""
+    """Assembles lines from chunks of bytes. Lines that are too long are skipped and counted."""
 
     def __init__(self) -> None:
         self.too_long = 0
@@ -212,14 +216,14 @@ class LineReader:
 
 @dataclass
 class ReconnectPolicy:
-    """When to connect: at most once in ten seconds, and never again once the hello was refused."""
+    """When to connect: at most once in ten seconds, and never again after a refused hello."""
 
     interval_s: float = CONNECT_EVERY_S
     refused: bool = False
     last_attempt_s: float | None = None
 
     def due(self, now_s: float) -> bool:
-        """Whether to try now."""
+        """Whether to try to connect now."""
         return not self.refused and (self.last_attempt_s is None or now_s - self.last_attempt_s >= self.interval_s)
 
 
@@ -231,19 +235,19 @@ class LineOutcome:
     log_message: str | None = None
     #: Close the connection.
     close: bool = False
-    #: Line to send: a `checkpoint_done` that a restarted agent does not know about.
+    #: Line to send again: a `checkpoint_done` that a restarted agent does not know about.
     resend: bytes | None = None
 
 
 @dataclass
 class ClientState:
-    """State of the client. It outlives connections and agents."""
+    """State of the client, which it keeps when a connection ends or the agent restarts."""
 
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     welcomed: bool = False
     #: Invalid lines on this connection.
     invalid_lines: int = 0
-    #: Findings behind this checkpoint request and earlier ones.
+    #: The findings that caused this checkpoint request and earlier ones.
     _seen_findings: dict[str, None] = field(default_factory=dict)
     _logged: set[str] = field(default_factory=set)
     _reason: str | None = None
@@ -251,14 +255,14 @@ class ClientState:
     _last_checkpoint_done: bytes | None = None
 
     def reset_connection(self) -> None:
-        """Resets the state of a connection that opens or closes."""
+        """Resets the state that belongs to one connection."""
         self.welcomed = False
         self.invalid_lines = 0
 
     def checkpoint_wanted(self, now_s: float) -> str | None:
         """The reason for a requested checkpoint.
 
-        None if none is, or if an attempt failed a moment ago.
+        None if no checkpoint is requested, or if one failed less than a minute ago.
         """
         return self._reason if now_s >= self._not_before_s else None
 

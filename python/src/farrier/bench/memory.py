@@ -1,8 +1,8 @@
 """One shard of the memory benchmark: random shapes under a memory cap, in its own process.
 
 `python -m farrier.bench.memory '{"model": "1.4b", "variant": "ours", "cap_gib": 30, ...}'` prints
-one line of JSON. All variants but `ours` lose a step that runs out of memory, like a loop with
-`except OutOfMemoryError: continue`. torch is imported late, after its allocator is chosen.
+one line of JSON. All variants except `ours` lose a step that runs out of memory, like a loop with
+`except OutOfMemoryError: continue`. torch is imported only after its allocator is chosen.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Shard:
 
 
 def shapes(steps: int, seed: int) -> list[tuple[int, int]]:
-    """Rows and lengths, at most 16,384 tokens per step. The same for every variant."""
+    """Rows and length of each step, with at most `TOKENS_MAX` tokens; the same for all variants."""
     rng = random.Random(seed)
     result: list[tuple[int, int]] = []
     while len(result) < steps:
@@ -84,7 +84,7 @@ def choose_allocator(variant: str) -> str:
 
 
 def measure(shard: Shard) -> dict[str, Any]:
-    """Trains on the seed's stream under the cap and counts lost steps."""
+    """Trains on the steps that the seed determines, under the memory cap, and counts lost steps."""
     allocator = choose_allocator(shard.variant)
     import torch
 
@@ -141,7 +141,7 @@ def train_step(shard: Shard, model: Decoder) -> tuple[Any, Callable[[tuple[Tenso
 
 
 def run_stream(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
-    """Runs every step of the stream; a step that runs out of memory is lost."""
+    """Runs every step of the shard; a step that runs out of memory is lost."""
     import torch
 
     from farrier.torch.guard_report import DoesNotFit

@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 class Linear(nn.Module):
-    """A projection without bias; with a rank, frozen plus a trained low-rank term (LoRA)."""
+    """A projection without bias. With a rank, it also has a low-rank term (LoRA)."""
 
     def __init__(self, inputs: int, outputs: int, rank: int = 0) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Norm(nn.Module):
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary position embedding; the halves of each head are real and imaginary parts."""
+    """Rotary position embedding. The halves of each head are its real and imaginary parts."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1)
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole model. Returns the loss with labels, the logits without."""
+    """The whole model. Returns the loss if labels are given, otherwise the logits."""
 
     cosine: Tensor
     sine: Tensor

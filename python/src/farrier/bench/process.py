@@ -1,4 +1,4 @@
-"""The process of a shard: its build, its age and its exit. No torch."""
+"""The process that runs a shard: its build, its age and its exit. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURED = ("*.py", "torch/*.py", "bench/*.py")
 
 
 def build() -> str:
-    """The version and a digest of the sources that shards run, to tell builds apart."""
+    """The version, and a digest of the sources that shards run, by which builds differ."""
     folder = Path(farrier.__file__).parent
     files = sorted(path for pattern in MEASURED for path in folder.glob(pattern))
     return f"{farrier.__version__}+{digest((str(path.relative_to(folder)), path.read_bytes()) for path in files)}"
@@ -39,7 +39,7 @@ def age_s() -> float:
 
 
 def end(code: int) -> NoReturn:
-    """Exits at once, skipping the cleanup of Python and compiler workers, which takes a second."""
+    """Exits at once, without the cleanup of Python and compiler workers, which takes a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

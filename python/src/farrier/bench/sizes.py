@@ -24,17 +24,17 @@ class Size:
 
     @property
     def lora_parameters(self) -> int:
-        """Weights trained by a LoRA run: of the query and value projections."""
+        """The weights that a LoRA run trains, in the query and value projections."""
         return self.layers * 2 * 2 * self.width * self.lora_rank
 
     def flops_per_token(self, length: int, *, causal: bool) -> float:
         """FLOPs per trained token.
 
-        Per weight and token two in forward and four in backward (two if the weight is frozen,
-        because its gradient is not computed). The embedding is a lookup without multiplication.
-        Attention takes 2 x 2 x length x width per layer in forward and twice that in backward.
-        `causal` counts only the half that a causal mask leaves (the stricter convention), otherwise
-        all of it (PaLM's).
+        Each weight takes two FLOPs per token in forward and four in backward, or two in backward if
+        it is frozen, because its gradient is not computed. The embedding is a lookup without
+        multiplication. Attention takes 2 x 2 x length x width per layer in forward, and twice that
+        in backward. With `causal`, only the half of attention that a causal mask leaves counts (the
+        stricter convention), otherwise all of it (PaLM's convention).
         """
         multiplied = self.parameters - self.lora_parameters - self.vocabulary * self.width
         weights = 4.0 * multiplied + 6.0 * self.lora_parameters if self.lora_rank else 6.0 * multiplied

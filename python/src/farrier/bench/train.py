@@ -90,7 +90,7 @@ def measure(shard: Shard) -> dict[str, Any]:
     stream = [{"ids": each[:, :-1].contiguous(), "labels": each[:, 1:].contiguous()} for each in ids]
     for index in range(shard.warmups):
         loss = train(stream[index % len(stream)])
-    first_loss = float(loss)  # Read now: the graphs of reduce-overhead overwrite it.
+    loss_after_warmups = float(loss)  # Read now, because the graphs of reduce-overhead overwrite it.
     ready_s = process.age_s()
     report = getattr(train, "report", None)
     before = comparisons(report)
@@ -119,7 +119,7 @@ def measure(shard: Shard) -> dict[str, Any]:
         "reserved_bytes": reserved,
         "ready_s": ready_s,
         "at_s": {"imported": imported_s, "ready": ready_s, "timed": timed_s, "profiled": process.age_s()},
-        "loss": first_loss,
+        "loss": loss_after_warmups,
         "report": None if report is None else str(report),
     }
 
@@ -130,9 +130,9 @@ def comparisons(report: Any) -> tuple[int, float]:
 
 
 def comparisons_share(report: Any) -> float | None:
-    """Long-run share of time spent on comparisons.
+    """Share of time that comparisons take in the long run.
 
-    0 for a step that stays eager; None if unknown.
+    0 if graphs were disabled; None if the share is unknown.
     """
     if report is None or report.schedule is None:
         return None

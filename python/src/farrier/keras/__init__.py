@@ -37,13 +37,13 @@ def configure(
     preallocate: bool | None = None,
     cuda_malloc_async: bool | None = None,
 ) -> Settings:
-    """Configures Keras and its backend, before they are imported. Existing settings are kept.
+    """Configures Keras and its backend; call it before they are imported.
 
-    XLA needs no variable: `model.compile(jit_compile=...)` controls it, and by default Keras
-    enables it where the model allows.
+    Variables that are already set are kept. XLA needs no variable: `model.compile(jit_compile=...)`
+    controls it, and by default Keras enables it where the model allows.
 
     Args:
-        backend: `tensorflow`, `jax` or `torch`; None for the one that Keras would use.
+        backend: `tensorflow`, `jax` or `torch`; None for the backend that Keras would use.
         mixed_bfloat16: computes in bfloat16 with float32 weights. Imports Keras.
         memory_fraction: JAX only: XLA_PYTHON_CLIENT_MEM_FRACTION.
         preallocate: JAX only: XLA_PYTHON_CLIENT_PREALLOCATE.
@@ -69,7 +69,7 @@ def configure(
 
 
 def gpu() -> str | None:
-    """Name of the GPU that Keras uses; None for another device.
+    """Name of the GPU that Keras uses; None if Keras uses no GPU.
 
     Imports Keras, so call `configure` first.
     """
@@ -92,5 +92,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the lazily imported name as well."""
+    """Includes the lazily imported name."""
     return sorted({*globals(), *__all__})

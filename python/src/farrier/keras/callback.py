@@ -1,4 +1,4 @@
-"""The Keras callback. No thread, no file, one GPU sync in some seconds."""
+"""The Keras callback. It starts no thread, and waits for the GPU once every few seconds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Save = Callable[[Any, int], object] | str | os.PathLike[str]
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports steps, phases and out-of-memory to the node's agent, and saves on its request.
+    """Reports steps, phases and out-of-memory to the node's agent, and saves when it requests that.
 
-    It acts when a batch begins and not when one ends: a callback with `on_train_batch_end` would
-    stop Keras from handling the logs of finished batches (the progress bar) asynchronously.
+    It acts when a batch begins, not when a batch ends: a callback with `on_train_batch_end` would
+    keep Keras from handling the logs of finished batches (the progress bar) asynchronously.
 
     Attributes:
         job: the connection to the agent.
-        step: steps begun, continuing the optimizer's count.
-        last_saved_step: the step of the last written checkpoint, or None.
+        step: number of steps done, including those before this call of `fit`.
+        last_saved_step: the step of the last checkpoint that was written, or None.
     """
 
     def __init__(
@@ -50,16 +50,17 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
         Args:
             tokens: tokens per step on this rank.
-            save: saves when the agent requests a checkpoint. A path is written by rank 0, or by all
-                ranks if it contains `{rank}`.
-            save_every: also saves every that many steps, and at the end of training unless already
-                saved.
+            save: how to save when the agent requests a checkpoint. Rank 0 writes a path; if the
+                path contains `{rank}`, every rank writes its own.
+            save_every: also saves whenever this many steps were made, and at the end of training if
+                the last step is not saved yet.
             stop_after_checkpoint: ends training after a checkpoint that the agent requested, so
                 that a scheduler can restart it elsewhere.
-            agree: with several ranks, a function that returns True on all ranks if called with True
-                on any. Without it each rank saves when it receives the request itself.
+            agree: with several ranks, a function that returns True on all ranks if any rank called
+                it with True. Without it, each rank saves when it receives the request itself.
             agree_every: steps between two calls of `agree`, made at the same steps on all ranks.
-            first_step: number of steps completed before; None uses the optimizer's count.
+            first_step: number of steps completed before this call of `fit`; None uses the
+                optimizer's count.
             job: None uses the job of this process.
 
         Raises:
@@ -85,16 +86,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint, or None.
-
-        For training loops that save themselves.
-        """
+        """The reason for a requested checkpoint, or None, for code that saves by itself."""
         return None if self.job is None else self.job.checkpoint_wanted
 
     def request_stop(self, reason: str) -> None:
         """Ends training after the current step, with a checkpoint if `save_every` is set.
 
-        May be called from a signal handler, and before `fit`; then one step is made.
+        It may be called from a signal handler. If it is called before `fit`, `fit` makes one step.
         """
         self._stop_reason = reason
 
@@ -121,8 +119,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called after `batch` batches of the epoch were launched."""
-        # Counted from batch to batch and not from the end of an epoch, so that its last step
-        # counts.
+        # `before` is the count at the previous batch, not at the end of the previous epoch, so that
+        # a save that falls on an epoch's last step is due now.
         before, self._batches_begun = self._batches_begun, self._epoch_start + batch
         self.step = self._batches_begun
         if batch and (not self._compiled or self._cadence.due(self.step)):
@@ -163,7 +161,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             self.job.phase("done")
 
     def _close_epoch(self) -> None:
-        """Counts the last execution of an epoch, which no further batch reports. Idempotent."""
+        """Counts and reports the last execution of an epoch, after which no batch begins.
+
+        Idempotent.
+        """
         if self._logs is None or not self._training:
             return
         steps = (self.params or {}).get("steps")
@@ -173,7 +174,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self._logs = None
 
     def _report(self) -> None:
-        """Waits for the steps so far and reports the last one."""
+        """Waits for the steps launched so far, and reports the last one."""
         if self.job is None:
             return
         with oom.reporting(self.job):  # Work launched earlier may fail only now.
@@ -186,17 +187,17 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.job.step_end(self.step, seconds=seconds, tokens=self._tokens, loss=loss)
 
     def _should_save_on_request(self, before: int) -> bool:
-        """Whether to save now.
+        """Whether to save now because the agent of some rank requested it.
 
-        Ranks that must agree call `agree` at the same steps, whatever each received.
+        All ranks call `agree` at the same steps, whether or not they received the request.
         """
         if self.job is None or self._writer is None or self.step == self._start:
             return False  # Nothing new to save, and the optimizer may have no state yet.
         requested = self.job.checkpoint_wanted is not None
         if self._agree is None:
             return requested
-        # Agree also at a periodic save: that checkpoint would clear the request that one rank
-        # received.
+        # Agree at periodic saves too: `checkpoint_done` clears the request on the rank that
+        # received it, and the other ranks would never learn of it.
         check_now = self.step // self._agree_every > before // self._agree_every or self._periodic_save_due(before)
         return check_now and self._agree(requested)
 
@@ -206,12 +207,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         return every is not None and self.step != self._start and self.step // every > before // every
 
     def _save_now(self, *, requested: bool) -> None:
-        """Saves. `requested`: the agent asked for it, and training may end with it."""
+        """Saves. With `requested`, the agent asked for the save, and training may end after it."""
         if self.job is None or self._writer is None:
             return
         reason = self.job.checkpoint_wanted or "another rank received a checkpoint request"
         self.job.phase("checkpoint")
-        # `self.model` and not `_model`: on JAX it syncs the weights back to the model.
+        # `self.model`, not `self._model`: on JAX the property copies the trained weights back into
+        # the model.
         saved = self._writer(self.model, self.step, self.job)
         self.job.phase("train")
         self._cadence.start(self.step, time.perf_counter())
@@ -221,7 +223,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
                 self.request_stop(reason)
 
     def _wrap_train_function(self, model: Any) -> None:
-        """Wraps the training function, which Keras calls by attribute, to see errors and logs."""
+        """Wraps the model's training function, to see its errors and logs.
+
+        Keras looks the function up as an attribute of the model at each call.
+        """
         inner = getattr(model, "train_function", None)
         if inner is None:
             return
@@ -231,7 +236,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             with oom.reporting(self.job):
                 result = inner(*args, **kwargs)
-            # On JAX it returns logs and state.
+            # On JAX the function returns the logs and the state.
             self._logs = result[0] if isinstance(result, tuple) else result
             return result
 
@@ -246,7 +251,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _loss(logs: Any) -> float | None:
-    """The loss; reading it waits for the steps so far. Keras's is the epoch's running mean."""
+    """The loss, which Keras averages over the epoch so far. Reading it waits for the GPU."""
     if not isinstance(logs, Mapping) or not logs:
         return None
     value = logs.get("loss")
@@ -255,7 +260,7 @@ def _loss(logs: Any) -> float | None:
 
 
 def _steps_done(model: Any) -> int:
-    """The optimizer's step count, in batches."""
+    """Number of batches that the optimizer has processed."""
     optimizer = getattr(model, "optimizer", None)
     iterations = getattr(optimizer, "iterations", None)
     if iterations is None:

@@ -13,13 +13,16 @@ log = logging.getLogger("farrier.keras")
 
 
 class CheckpointWriter:
-    """A save function, and the report of its outcome to the agent."""
+    """Calls a save function, and reports the outcome to the agent."""
 
     def __init__(self, save: Callable[[Any, int], object], *, notify: bool = True) -> None:
         self._save, self._notify = save, notify
 
     def __call__(self, model: Any, step: int, job: Job) -> bool:
-        """Returns whether it was saved. An error is reported and logged, and training continues."""
+        """Returns whether the model was saved.
+
+        An error is reported and logged, and training continues.
+        """
         try:
             self._save(model, step)
         except Exception as err:

@@ -12,7 +12,7 @@ from farrier import agent
 
 
 def job_for_backend(backend: str) -> agent.Job:
-    """The job of this process. If the environment has no rank, the backend is queried."""
+    """The job of this process. If the environment has no RANK, the backend supplies the rank."""
     if backend == "torch":
         return agent.job(gpu=_torch_gpu())
     if backend == "jax" and "RANK" not in os.environ:
@@ -26,7 +26,7 @@ def job_for_backend(backend: str) -> agent.Job:
 
 
 def tensorflow_rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Rank and number of workers by TF_CONFIG, chief first. None if it does not say."""
+    """Rank and number of workers by TF_CONFIG, chief first. None if it does not name them."""
     try:
         config = json.loads(environment.get("TF_CONFIG", ""))
         cluster, task = config["cluster"], config["task"]
@@ -50,7 +50,7 @@ def _torch_gpu() -> str | None:
 
 
 def gpu_name(backend: str) -> str | None:
-    """The driver's name of the GPU that the backend uses. None for another device."""
+    """The driver's name of the GPU that the backend uses. None if it uses no GPU."""
     if backend == "torch":
         torch: Any = importlib.import_module("torch")
         # Keras's own switch: if set, Keras does not use the GPU.

@@ -1,7 +1,7 @@
 """Training steps for PyTorch: verified CUDA graphs and recovery from out-of-memory.
 
-Public names are imported lazily, so that the torch-free modules (buckets, policies, retry policy)
-can be used without torch.
+Public names are imported lazily, so that the modules that need no torch (lengths, graph policy,
+retry policy) can be used without it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LAZY = {
     "Guard": "memory_guard",
     "GuardReport": "guard_report",
     "Lengths": "lengths",
-    "Policy": "policy",
+    "Policy": "graph_policy",
     "NotCapturable": "guard_report",
     "Step": "training_step",
     "classic_pool": "allocator",
@@ -59,5 +59,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the lazily imported names as well."""
+    """Includes the lazily imported names."""
     return sorted({*globals(), *__all__})

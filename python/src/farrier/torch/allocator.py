@@ -1,9 +1,9 @@
 """Configures torch's CUDA memory allocator before it starts.
 
-Expandable segments map pages behind one long address range, so freed memory of any size can be
-reused and most fragmentation disappears. Such memory cannot simply be shared by CUDA IPC or
-registered for RDMA or with NCCL. `classic_pool` gives those buffers plain `cudaMalloc` segments
-while everything else stays expandable.
+Expandable segments map pages into one long address range, so freed memory of any size can be reused
+and most fragmentation disappears. But such memory cannot simply be shared by CUDA IPC, or
+registered for RDMA or with NCCL. `classic_pool` allocates buffers for these uses in plain
+`cudaMalloc` segments, while all other memory stays expandable.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 log = logging.getLogger("farrier.torch")
 
 OLD_NAME, NEW_NAME = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-#: First torch version that reads the new name (c10/core/AllocatorConfig.h: it reads the old one
-#: too).
+#: First torch version that reads the new name. It reads the old name too
+#: (c10/core/AllocatorConfig.h).
 NEW_NAME_SINCE = (2, 9)
 
 
@@ -84,7 +84,7 @@ def choose(
     rdma: bool = False,
     nccl_registered: bool = False,
 ) -> Choice:
-    """Chooses the settings for a process. The user's own settings always win."""
+    """Chooses the settings for a process. The user's own settings take precedence."""
     set_names = [name for name in (OLD_NAME, NEW_NAME) if environment.get(name)]
     settings: dict[str, str] = {}
     for name in set_names:  # The new name overrides the old, as in torch.
@@ -129,8 +129,8 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
 
     Call it once, before CUDA starts.
 
-    Existing settings are kept. If they enable expandable segments and a flag needs memory that
-    those cannot provide, a warning is logged and set in the choice's `warning`.
+    Existing settings are kept. If they enable expandable segments, and a flag below needs memory
+    outside such segments, a warning is logged and stored in the choice's `warning`.
 
     Args:
         ipc: CUDA tensors are sent to other processes (torch.multiprocessing) and not allocated
@@ -162,13 +162,13 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
         return choice
     os.environ.update(choice.variables)
     if torch is not None and "expandable_segments" in parse(choice.value):
-        # torch may have read the environment at import.
+        # torch may have read the environment when it was imported.
         _apply(torch, choice.value)
     return choice
 
 
 def _apply(torch: Any, settings: str) -> None:
-    """Applies settings to a running torch, by the private call of 2.9 or the one before."""
+    """Applies settings to a running torch, by the private call of 2.9 or that of older versions."""
     set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_settings is not None:
         set_settings(settings)
@@ -205,7 +205,7 @@ class _ExpandableSwitch:
         snapshot = torch.cuda.memory._snapshot().get("allocator_settings", {})
         if not snapshot.get("expandable_segments"):
             return None
-        # Pass all settings each time: before 2.9 omitted ones fell back to their defaults.
+        # Pass all settings each time: before torch 2.9, omitted settings got their default values.
         text = snapshot.get(NEW_NAME) or snapshot.get(OLD_NAME) or ""
         settings = parse(text)
         _apply(torch, unparse({**settings, "expandable_segments": "False"}))
@@ -218,12 +218,12 @@ _POOLS: dict[int, Any] = {}
 
 @contextlib.contextmanager
 def classic_pool(device: int | None = None) -> Iterator[Any]:
-    """Inside, this thread's CUDA tensors come from plain `cudaMalloc` segments of a separate pool.
+    """Allocates this thread's CUDA tensors in plain `cudaMalloc` segments of a separate pool.
 
-    For buffers shared by IPC or registered for RDMA or with NCCL. The pool lives as long as the
-    process, so that small buffers share segments and no other tensor uses them. Expandable segments
-    are off in the whole process inside; other threads then get plain segments too, which is
-    harmless. Yields the `torch.cuda.MemPool`.
+    For buffers that are shared by IPC, or registered for RDMA or with NCCL. The pool lives as long
+    as the process, so that small buffers share segments, and no other tensor uses these segments.
+    Inside the context, expandable segments are off in the whole process. Other threads then get
+    plain segments too, which is harmless. Yields the `torch.cuda.MemPool`.
     """
     import torch
 

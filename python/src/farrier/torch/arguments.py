@@ -1,4 +1,4 @@
-"""Validates the arguments of `step` and `guard`, because later errors would not name them."""
+"""Validates the arguments of `step` and `guard`: an error in later code would not name them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def require_instance(value: Any, cls: type, name: str) -> None:
 
 
 def require_trains(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
-    """Raises if no optimizer steps a parameter of the model; no comparison would notice that."""
+    """Raises if no optimizer steps a parameter of the model. No comparison would detect that."""
     model_ids = {id(parameter) for parameter in model.parameters()}
     optimizer_ids = [id(tensor) for each in optimizers for group in each.param_groups for tensor in group["params"]]
     if model_ids and optimizers and model_ids.isdisjoint(optimizer_ids):
@@ -91,7 +91,7 @@ def require_optimizers(optimizer: Any) -> list[Optimizer]:
 
 
 def _members(value: Any) -> list[Any]:
-    """The members of a sequence; anything else is its own, invalid, member."""
+    """The members of a sequence. For anything else, a list with that value, which is invalid."""
     if isinstance(value, Iterable) and not isinstance(value, str | dict | nn.Module):
         return list(value)
     return [value]

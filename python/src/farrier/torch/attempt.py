@@ -27,13 +27,13 @@ from farrier.torch.state_snapshot import StateSnapshot
 
 Result = TypeVar("Result")
 Count = Callable[[Any], "int | Tensor"]
-#: A micro-batch and its weight in the mean. Weight None: unweighted.
+#: A micro-batch and its weight in the batch's mean; None if its loss is not weighted.
 WeightedMicroBatch = tuple[Any, "float | None"]
 
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """The user's choices, for all calls."""
+    """The user's choices, which apply to all calls."""
 
     loss_fn: Callable[[Any], Tensor]
     modules: Sequence[nn.Module]
@@ -47,33 +47,34 @@ class GuardConfig:
 
 
 class AttemptRunner:
-    """Runs plans and returns how they ended."""
+    """Runs plans, and returns the loss or the out-of-memory failure."""
 
     def __init__(self, config: GuardConfig) -> None:
-        self._setting = config
+        self._config = config
         self._versions_before_sync: list[tuple[int, int] | None] | None = None
         self._leaves_checked = False
 
     def run_captured(self, batch: Any) -> Tensor:
         """Runs one whole pass inside a capture.
 
-        It cannot be retried; memory is allocated now and not at replay.
+        It is not retried. Memory is allocated now, during the capture, and not by a replay.
         """
-        loss = self._setting.loss_fn(batch)
-        scaled = loss if self._setting.scaler is None else self._setting.scaler.scale(loss)
+        loss = self._config.loss_fn(batch)
+        scaled = loss if self._config.scaler is None else self._config.scaler.scale(loss)
         scaled.backward()
         return loss.detach()
 
     def run(self, batch: Any, plan: Plan, sizes: Sequence[int], snapshot: StateSnapshot) -> Tensor | OomFailure:
         """Returns the detached loss, with gradients in place, or the out-of-memory failure.
 
-        After a failure nothing references the attempt: neither its frames nor its autograd graph.
+        After a failure nothing keeps the attempt's memory alive: its frames and its autograd graph
+        are released.
         """
 
         def attempt() -> Tensor:
-            micro_batches = split_batch(self._setting, batch, sizes)
+            micro_batches = split_batch(self._config, batch, sizes)
             return self.accumulate(
-                weighted(self._setting, micro_batches, sizes, batch), plan, snapshot, sync=self._setting.sync_last
+                weighted(self._config, micro_batches, sizes, batch), plan, snapshot, sync=self._config.sync_last
             )
 
         return self.catch_oom(attempt)
@@ -81,8 +82,8 @@ class AttemptRunner:
     def catch_oom(self, attempt: Callable[[], Result]) -> Result | OomFailure:
         """Returns the attempt's result, or the out-of-memory failure."""
         self._versions_before_sync = None
-        if self._setting.parallel is not None:  # A forward pass with reduction sets it: see `broadcast_buffers_once`.
-            self._setting.parallel.require_forward_param_sync = False
+        if self._config.parallel is not None:  # A forward pass with reduction sets it: see `broadcast_buffers_once`.
+            self._config.parallel.require_forward_param_sync = False
         try:
             return attempt()
         except Exception as error:
@@ -94,11 +95,11 @@ class AttemptRunner:
         return failure
 
     def _reset_reducer(self) -> None:
-        wrapper = self._setting.parallel
+        wrapper = self._config.parallel
         if wrapper is None:
             return
         before, self._versions_before_sync = self._versions_before_sync, None
-        if before is None and (can_prepare_late(wrapper) or not self._setting.sync_last):
+        if before is None and (can_prepare_late(wrapper) or not self._config.sync_last):
             return  # DDP was not prepared for a backward pass.
         if before is not None and before != gradient_versions(list(wrapper.parameters())):
             raise RanksOutOfSync
@@ -107,12 +108,12 @@ class AttemptRunner:
     def accumulate(
         self, micro_batches: Sequence[WeightedMicroBatch], plan: Plan, snapshot: StateSnapshot, *, sync: bool
     ) -> Tensor:
-        """Returns the detached loss of all micro-batches and accumulates their gradients.
+        """Accumulates the gradients of all micro-batches, and returns their detached loss.
 
-        `sync`: the last micro-batch reduces over the ranks.
+        With `sync`, the last micro-batch reduces the gradients over the ranks.
         """
         total: Tensor | None = None
-        with recomputing(self._setting.blocks) if plan.recompute else contextlib.nullcontext():
+        with recomputing(self._config.blocks) if plan.recompute else contextlib.nullcontext():
             for index, (micro_batch, weight) in enumerate(micro_batches):
                 loss = self._run_micro_batch(
                     micro_batch, weight, plan, sync=sync and index == len(micro_batches) - 1, snapshot=snapshot
@@ -126,7 +127,7 @@ class AttemptRunner:
         self, micro_batch: Any, weight: float | None, plan: Plan, *, sync: bool, snapshot: StateSnapshot
     ) -> Tensor:
         """Runs forward and backward of one micro-batch. Returns its detached share of the loss."""
-        config = self._setting
+        config = self._config
         reducing_ddp = config.parallel if sync and config.parallel is not None else None
         if reducing_ddp is not None and not reducing_ddp.require_backward_grad_sync:
             reducing_ddp = None  # The user's own `no_sync()`.
@@ -185,7 +186,7 @@ def weighted(
             "number of terms in loss_fn's mean, for a batch and for any of its rows"
         )
     if total == 0:
-        # The mean over no terms, as loss_fn computes it.
+        # Return the mean over no terms as `loss_fn` computes it.
         return [(micro_batches[-1], None)]
     return [(micro_batch, count / total) for micro_batch, count in zip(micro_batches, counts, strict=True) if count]
 

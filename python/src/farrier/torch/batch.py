@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from farrier.torch.lengths import Lengths
 
-#: Distinguishes batches that need different graphs: structure, names, shapes, dtypes and all
-#: non-tensor values.
+#: Differs between batches that need different graphs. It consists of structure, names, shapes,
+#: dtypes and all values that are not tensors.
 Signature = tuple[object, ...]
 
 
@@ -22,7 +22,7 @@ def rebuild(
 ) -> Any:
     """Returns the same structure with `transform(name, leaf)` in place of each leaf.
 
-    A value for which `is_leaf` is true is a leaf, even a list.
+    A value for which `is_leaf` is true counts as a leaf, even if it is a list.
     """
 
     def rebuild_item(key: str, item: Any) -> Any:
@@ -88,7 +88,7 @@ def signature(batch: Any) -> Signature:
 
 
 def pad_batch(batch: Any, lengths: Lengths) -> Any:
-    """Pads the batch to its bucket. Every tensor with that length needs a padding value."""
+    """Pads the batch to its bucket. Every tensor with the batch's length needs a padding value."""
     candidates = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
     missing = sorted(set(lengths.pad) - set(candidates))
     if missing:

@@ -24,8 +24,8 @@ _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 class Arena:
     """The stream and memory pool in which steps run and are captured.
 
-    All graphs share the pool, and eager steps run in it too. Between two replays its memory is
-    free, so the eager step of a comparison and the graph never need memory at the same time.
+    All graphs share the pool, and the eager runs of comparisons use it too. Between two replays the
+    pool's memory is free, so an eager run and a graph never need memory at the same time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,12 +34,12 @@ class Arena:
         self.pool = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._capture_anchor()
-        # torch aborts if a pool is destroyed before its graphs, and garbage collection has no fixed
-        # order.
+        # torch aborts if a pool is destroyed before its graphs, and garbage collection could
+        # destroy them in any order.
         weakref.finalize(self, _release, self._graphs, [self.pool])
 
     def _capture_anchor(self) -> None:
-        """Keeps one small graph alive.
+        """Captures one small graph, which stays alive as long as the pool.
 
         torch (seen in 2.11) cannot capture into a pool whose graphs were all reset.
         """
@@ -63,9 +63,9 @@ class Arena:
 
     @contextmanager
     def on_stream(self) -> Iterator[None]:
-        """Switches to the arena's stream, synchronised with the current one on both ends.
+        """Switches to the arena's stream, which waits for the current stream, and back.
 
-        Memory comes from the default pool.
+        On exit the current stream waits for the arena's. Memory comes from the default pool.
         """
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -79,7 +79,7 @@ class Arena:
     def on_stream_and_pool(self) -> Iterator[None]:
         """Switches to the arena's stream and pool.
 
-        Backward runs on this thread, because `use_mem_pool` is per thread.
+        Backward passes run on this thread, because `use_mem_pool` applies only to this thread.
         """
         single = torch.autograd.set_multithreading_enabled(False)
         with gc_disabled(), self.on_stream(), torch.cuda.use_mem_pool(self.pool, self.device), single:
@@ -95,7 +95,10 @@ def _release(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disables garbage collection: torch aborts if an old pool dies while another is in use."""
+    """Disables garbage collection.
+
+    torch aborts if garbage collection destroys an old pool while another pool is in use.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -146,7 +149,8 @@ class CapturedStep:
     def capture(self, fn: Callable[[Any], Any]) -> None:
         """Records the step without running it.
 
-        Mode `thread_local`: a data loader thread may allocate pinned memory meanwhile.
+        The capture mode is `thread_local`, so that a data loader thread may allocate pinned memory
+        at the same time.
         """
         arena, pool = self.arena, cast(Any, self.arena.pool.id)
         torch.cuda.synchronize()
@@ -167,7 +171,7 @@ class CapturedStep:
     def _end_failed_capture(self, pool: Any) -> None:
         try:
             self._graph.capture_end()
-        except RuntimeError:  # The original error says more.
+        except RuntimeError:  # Not raised: the error that ended the capture says more.
             _reset_after_failed_capture(self.arena.device, pool)
 
     def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
@@ -180,7 +184,7 @@ class CapturedStep:
     def replay(self, batch: Any, *, wait: bool = False) -> None:
         """Runs the step on a batch of the captured shape.
 
-        `wait` blocks until the batch is copied (see `PinnedReuseDetector`).
+        With `wait`, it blocks until the batch is copied (see `PinnedReuseDetector`).
         """
         for name, tensor in tensors(batch).items():
             self._inputs[name].copy_(tensor, non_blocking=not wait)
@@ -205,8 +209,9 @@ class CapturedStep:
 def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
     """Undoes what torch (seen in 2.11) leaves behind when a capture fails.
 
-    The allocator still serves the capture and the RNG still counts for it. Release the pool, then
-    run an empty capture to reset the generator.
+    The allocator still allocates from the capture's pool, and the random number generator still
+    counts as captured. Releasing the pool resets the allocator, and an empty capture resets the
+    generator.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     memory: Any = torch.cuda.memory
@@ -222,7 +227,7 @@ def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
 
 
 class ContextLost(RuntimeError):
-    """After some errors the CUDA context is unusable for the rest of the process."""
+    """The CUDA context is unusable for the rest of the process, as after some errors."""
 
     def __init__(self, err: BaseException) -> None:
         first = str(err).partition("\n")[0]

@@ -1,6 +1,6 @@
-"""Runs a step under capture rules and names an operation that cannot be captured, with its line.
+"""Runs a step under the rules of a capture, so that an operation that cannot be captured raises.
 
-Other threads are unaffected.
+The error's traceback shows the line of that operation. Other threads are not affected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SYNC_WARNING = "called a synchronizing CUDA operation"
 #: Values of `torch.cuda.set_sync_debug_mode`, which is process-wide.
 _WARN, _ERROR = 1, 2
 
-#: The settings below are process-wide; two dry runs at once would restore each other's values.
+#: A dry run changes process-wide settings. Two dry runs at once would restore each other's values.
 _lock = threading.RLock()
 
 
@@ -27,11 +27,11 @@ _lock = threading.RLock()
 def simulated_capture() -> Iterator[None]:
     """Makes this thread look like it is capturing, and turns a GPU sync into an error.
 
-    Both apply to this thread only; backward must run in it too. Another thread may synchronise
-    meanwhile (a loader, a checkpoint, a validation), so torch is set to warn instead of raising,
-    and the warning is turned into an error in this thread: torch shows it in the thread and at the
-    call that caused it. A sync that Python does not see (a C++ extension) is found by the capture
-    that follows.
+    Both apply to this thread only, so the backward pass must run in this thread too. Other threads
+    (a loader, a checkpoint, a validation) may synchronise meanwhile. Therefore torch is set to warn
+    about a sync, not to raise. torch warns in the thread that synchronises, at the call that does
+    so, and in this thread the warning is turned into an error. A sync that causes no warning (in a
+    C++ extension) makes the following capture fail.
     """
     with _lock, warnings.catch_warnings():
         previous_mode, original = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
@@ -56,7 +56,7 @@ def simulated_capture() -> Iterator[None]:
 
 
 def _show_warning(original_show: Any, thread_id: int, *, show_others: bool) -> Any:
-    """Shows warnings as before, but raises sync warnings of this thread."""
+    """Returns a function that shows warnings as before, but raises sync warnings of this thread."""
 
     def show(
         message: Warning | str,

@@ -39,12 +39,13 @@ class Comparison:
         mismatches: every mismatch.
         noise: the largest relative distance of a gradient between two eager runs; 0 if there was
             only one.
-        resolution: a scale error of this plus `SCALE_LIMIT` would have been found on each gradient;
-            0 if replays reproduced the reference run almost exactly.
+        resolution: a scale error of `resolution` plus `SCALE_LIMIT` would have been found on each
+            gradient; 0 if replays reproduced the reference run almost exactly.
         waived: gradients below `FLOOR` whose noise hides a scale error of 1 %.
-        eager_runs: runs of the eager step.
-        replays: runs of the graph.
-        noise_history: noise for the next comparison. None if nothing was measured.
+        eager_runs: number of runs of the eager step.
+        replays: number of runs of the graph.
+        noise_history: the noise of each gradient, for the next comparison. None if it was not
+            measured.
     """
 
     loss: float
@@ -72,7 +73,7 @@ class Comparison:
 
     @property
     def eager_runs_differ(self) -> bool:
-        """Whether eager runs differ by more than noise."""
+        """Whether eager runs differ by more than noise explains."""
         return any(each.kind is MismatchKind.EAGER_RUNS_DIFFER for each in self.mismatches)
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ class Evidence:
     def evaluate(self, prior: NoiseHistory | None = None, *, final: bool = False) -> Comparison:
         """Evaluates the runs so far.
 
-        `prior` replaces further eager runs as long as there are none.
+        Until there is a second eager run, the noise in `prior` is used instead of measured noise.
         """
         previous_history, prior = prior or {}, None if self.eager_losses else prior
         common = self._common_scale() if len(self.tensors) >= COMMON_MIN_GRADIENTS else None
@@ -219,13 +220,13 @@ def compare_until_decided(
 ) -> Comparison:
     """Adds runs until the comparison passes or the limit is reached.
 
-    `all_ranks_done` returns whether no rank needs a further run.
+    `all_ranks_done` takes whether this rank is done, and returns whether all ranks are.
     """
     result = evidence.evaluate(prior)
     for number in range(1, MAX_ROUNDS + 1):
         if all_ranks_done(result.passed):
             break
-        # Alternate the order, so that neither is always the later one.
+        # Alternate the order, so that neither the eager run nor the replay always comes second.
         for run in (eager_run, replay) if number % 2 else (replay, eager_run):
             run()
         result = evidence.evaluate(prior, final=number == MAX_ROUNDS)

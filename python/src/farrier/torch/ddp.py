@@ -1,4 +1,4 @@
-"""Gradient reduction under DistributedDataParallel, and what cannot be retried."""
+"""Gradient reduction under DistributedDataParallel, and models that the guard cannot retry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class RanksOutOfSync(RuntimeError):
-    """A rank ran out of memory during gradient reduction, which no retry on one rank repairs."""
+    """A rank ran out of memory during gradient reduction, so that retrying alone cannot help."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class RanksOutOfSync(RuntimeError):
 def find_guardable_ddp(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
     """Returns the DDP wrapper, if any.
 
-    Raises for models whose forward communicates: see `guard`.
+    Raises for models whose forward pass communicates with other ranks (see `guard`).
     """
     for root in modules:
         for module in root.modules():
@@ -56,7 +56,7 @@ def _group_size(group: distributed.ProcessGroup | None) -> int:
 
 
 def gradient_sync(wrapper: DistributedDataParallel | None, *, sync: bool) -> contextlib.AbstractContextManager[None]:
-    """Enables or disables gradient reduction in backward inside."""
+    """Inside the context, backward passes reduce gradients only if `sync` is True."""
     if wrapper is None or sync:
         return contextlib.nullcontext()
     no_sync: contextlib.AbstractContextManager[None] = wrapper.no_sync()
@@ -65,11 +65,11 @@ def gradient_sync(wrapper: DistributedDataParallel | None, *, sync: bool) -> con
 
 @contextlib.contextmanager
 def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
-    """Broadcasts buffers now if DDP would in its next forward, and never inside.
+    """Broadcasts buffers now if DDP's next forward pass would, and not again inside the context.
 
-    A rank may fail before its forward or run it several times, while the other ranks take part in
-    one broadcast. Afterwards DDP is as after one forward: the next step broadcasts again, unless
-    the user accumulates under `no_sync`.
+    A rank may fail before its forward pass, or make several, while the other ranks take part in one
+    broadcast. On exit, DDP is in the state that one forward pass leaves: the next step broadcasts
+    again, unless the user accumulates under `no_sync`.
     """
     if wrapper is None:
         yield
@@ -96,10 +96,10 @@ def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[
 
 
 def can_prepare_late(wrapper: DistributedDataParallel) -> bool:
-    """Whether DDP can be prepared for the reducing backward right before it instead of in forward.
+    """Whether DDP can be prepared right before the backward pass that reduces.
 
-    A failing forward then leaves no pending backward. With a static graph, or reducing in Python,
-    DDP prepares in forward.
+    A forward pass that fails then leaves no pending backward pass. With a static graph, or if DDP
+    reduces in Python, it prepares in the forward pass.
     """
     return not (wrapper.static_graph or any(getattr(wrapper, name, False) for name in _IN_PYTHON))
 
@@ -109,17 +109,20 @@ _IN_PYTHON = ("_use_python_reducer", "_delay_all_reduce_all_params")
 
 
 def prepare_backward(wrapper: DistributedDataParallel, loss: Tensor) -> None:
-    """Makes the next backward from this loss reduce, as DDP's forward does outside `no_sync`."""
+    """Makes the next backward pass from this loss reduce gradients.
+
+    DDP's forward pass does the same outside `no_sync`.
+    """
     reducer = cast(Any, wrapper.reducer)
     reducer.prepare_for_backward([loss] if wrapper.find_unused_parameters else [])
 
 
 def reset_after_failure(wrapper: DistributedDataParallel) -> None:
-    """Resets DDP after a failed attempt, so that it no longer expects its backward.
+    """Resets DDP after a failed attempt, so that it no longer expects a backward pass.
 
-    Otherwise DDP would take the next backward, even one under `no_sync`, for the pending one and
-    reduce part of the gradients. After the reset DDP rebuilds its buckets with a broadcast that the
-    other ranks do not expect; if they were already rebuilt, the job can only end.
+    Otherwise DDP would take the next backward pass, even one under `no_sync`, for the pending one,
+    and reduce some of the gradients. After a reset, DDP rebuilds buckets that were rebuilt before,
+    with a broadcast that the other ranks do not expect. In that case the job has to end.
     """
     reset = getattr(wrapper.reducer, "_reset_state", None)
     buckets_rebuilt = (
@@ -131,15 +134,15 @@ def reset_after_failure(wrapper: DistributedDataParallel) -> None:
 
 
 def gradient_versions(leaves: Sequence[Tensor]) -> list[tuple[int, int] | None]:
-    """Changes whenever a gradient is created or accumulated."""
+    """Returns values that differ after any gradient was created or accumulated."""
     return [None if leaf.grad is None else (id(leaf.grad), leaf.grad._version) for leaf in leaves]
 
 
 def average_gradients(wrapper: DistributedDataParallel) -> None:
     """Averages the complete gradients over the ranks.
 
-    A parameter without a gradient here but with one on another rank counts as zero; one without a
-    gradient on any rank stays without, as in DDP. Parameters that DDP ignores are left alone.
+    If a parameter has a gradient only on other ranks, it counts as zero on this rank. If it has no
+    gradient on any rank, it gets none, as in DDP. Parameters that DDP ignores are left alone.
     """
     if getattr(wrapper, "_comm_hooks", None):
         raise TypeError(

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class EventSink(Protocol):
-    """Receives the guard's events. Calls must not block, and errors in them are ignored.
+    """Receives the guard's events. Its methods must not block; their errors are ignored.
 
     The module `farrier.agent` implements it.
     """

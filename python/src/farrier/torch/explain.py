@@ -1,4 +1,4 @@
-"""Explains why a step cannot be captured, with the responsible line of the user's code."""
+"""Explains why a step cannot be captured, and names the line of the user's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from farrier.torch.guard_report import NotCapturable
 #: Path fragments of frames that are not the user's code.
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
 
-#: Meaning of torch and CUDA messages for a capture, and the remedy. The first match counts.
+#: Part of a message of torch or CUDA, what it means for a capture, and the remedy. The first match
+#: counts.
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         "synchronizing CUDA operation",
@@ -92,7 +93,7 @@ def eager_runs_differ(comparison: Comparison) -> Reason:
 
 
 def comparison_failed(comparison: Comparison, replays: int) -> Reason:
-    """The reason for a failed comparison after that many replays."""
+    """The reason for graphs being disabled after a comparison that failed."""
     if comparison.too_noisy:
         cause = f"eager runs of one batch differ so much that a gradient error of 1 % would go unnoticed: {comparison}"
         remedy = "use deterministic kernels (torch.use_deterministic_algorithms) or a more precise dtype"
@@ -105,7 +106,7 @@ def comparison_failed(comparison: Comparison, replays: int) -> Reason:
 
 
 class GraphsDisabled(Exception):
-    """Graphs are disabled, with the reason. The batch was not trained on."""
+    """Graphs are disabled, with the reason. The call did not train on its batch."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(str(reason))

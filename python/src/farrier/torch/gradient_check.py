@@ -1,4 +1,4 @@
-"""Measures gradients of one batch against a reference run: scalars per gradient, no second copy."""
+"""Compares the gradients of a run with those of a reference run, by a few numbers per gradient."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from farrier.torch.comparison import Comparison, Evidence, losses_match
 from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
 from farrier.torch.graph_policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
 
-#: Elements compared at a time: 4 Mi in 32 bits are 16 MiB, which no step will miss.
+#: Elements compared at a time. 4 Mi elements of 32 bits take 16 MiB, which every step can spare.
 CHUNK_ELEMENTS = 1 << 22
 
-#: Padded against unpadded. The compute dtype does not show in gradients (autocast), so allow for
-#: the coarsest. A wrong padding value exceeds that wherever the padding counts.
+#: Tolerance between a padded and an unpadded run. With autocast, the dtype of the gradients is not
+#: the dtype of the computation, so allow for the coarsest. A wrong padding value that contributes
+#: to the loss exceeds this tolerance.
 PADDING_TOLERANCE = tolerance_for("bfloat16", roundings=OTHER_ORDER)
 
 
 @dataclass(frozen=True)
 class RunReadings:
-    """One run against the reference run. `norms` are those of the reference."""
+    """One run, compared with the reference run. `norms` are the norms in the reference run."""
 
     loss: float
     readings: dict[str, GradientReading] = field(default_factory=dict)
@@ -32,7 +33,7 @@ class RunReadings:
     mismatches: list[Mismatch] = field(default_factory=list)
 
     def within_tolerance(self, limit: Tolerance, loss_limit: Tolerance, expected_loss: float) -> Comparison:
-        """Judges this single run by fixed tolerances."""
+        """Judges this single run by the given tolerances."""
         mismatches = list(self.mismatches)
         total_norm = math.sqrt(sum(norm**2 for norm in self.norms.values()))
         max_distance, max_distance_name = 0.0, "-"
@@ -49,12 +50,12 @@ class RunReadings:
         return Comparison(self.loss, expected_loss, len(self.readings), max_distance, max_distance_name, mismatches)
 
     def is_same_step(self, expected_loss: float) -> Comparison:
-        """Whether this is another eager run of the same step, up to noise."""
+        """Compares this eager run with the reference run, which should differ only by noise."""
         loss_limit = tolerance_for(coarsest(self.dtypes.values()), roundings=OTHER_ORDER)
         return self.within_tolerance(Tolerance(MAX_NOISE), loss_limit, expected_loss)
 
     def evidence(self, expected_loss: float) -> Evidence:
-        """Starts the evidence of a comparison with this run as the first replay."""
+        """Starts the evidence of a comparison, with this run as the first replay."""
         rounding = tolerance_for(coarsest(self.dtypes.values())).relative
         tensors = [TensorEvidence(name, self.dtypes[name], self.norms[name]) for name in self.readings]
         evidence = Evidence(tensors, expected_loss, rounding, list(self.mismatches))
@@ -62,28 +63,28 @@ class RunReadings:
         return evidence
 
     def add_to(self, evidence: Evidence, *, eager: bool) -> None:
-        """Adds this run, an eager one or a replay."""
+        """Adds this run to the evidence, as an eager run or as a replay."""
         (evidence.add_eager_run if eager else evidence.add_replay)(self.readings, self.loss)
 
 
 class ReferenceGradients:
-    """Gradients of the reference run, on the host: the step may need the device memory.
+    """Gradients of the reference run, copied to the host because the step may need device memory.
 
-    Host memory is pinned, so that copies run asynchronously at link speed.
+    The host memory is pinned, so that copies run asynchronously at the speed of the link.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies gradients, ordered by the current stream."""
+        """Copies the gradients, in the order of the current stream."""
         for name, gradient in gradients:
             reference = torch.empty_like(gradient, device="cpu", pin_memory=gradient.is_cuda)
             self.tensors[name] = reference.copy_(gradient.detach(), non_blocking=True)
 
 
 class GradientComparator:
-    """Measures the gradients of another run in place, as each optimizer receives them."""
+    """Compares the gradients of another run when an optimizer receives them, without a copy."""
 
     def __init__(self, reference: ReferenceGradients) -> None:
         self._reference = reference.tensors
@@ -93,7 +94,7 @@ class GradientComparator:
         self._numbers: list[list[float]] = []
 
     def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
-        """Measures some gradients and waits for the result."""
+        """Compares some gradients with the reference, and waits for the result."""
         measures: list[Tensor] = []
         for name, gradient in gradients:
             self._compared_names.add(name)
@@ -108,7 +109,7 @@ class GradientComparator:
         self._numbers += torch.stack(measures).tolist() if measures else []
 
     def finish(self, loss: float) -> RunReadings:
-        """Returns the readings of the complete run, which had that loss."""
+        """Returns the readings of the complete run. `loss` is the loss of that run."""
         missing = sorted(self._reference.keys() - self._compared_names)
         mismatches = self._mismatches + [Mismatch(MismatchKind.MISSING_IN_GRAPH, name) for name in missing]
         readings: dict[str, GradientReading] = {}
@@ -122,10 +123,11 @@ class GradientComparator:
 def _measure(gradients: Tensor, expected: Tensor) -> Tensor:
     """Returns four sums that compare two gradients.
 
-    With d = found - expected: |d|^2, <d, expected>, |expected|^2, and the number of elements where
-    only one side is finite. Equal infinities, or NaN on both sides, count as equal: a float16 step
-    that overflows is skipped by its scaler, in a graph as in eager mode. The norms cover the finite
-    rest. Works in chunks.
+    With d = gradients - expected, these are |d|^2, <d, expected>, |expected|^2, and the number of
+    elements that differ although at least one side is not finite. Equal infinities, or NaN on both
+    sides, count as equal: a float16 step that overflows is skipped by its scaler, in a graph as in
+    eager mode. The first three sums cover the elements that are finite on both sides. The gradients
+    are compared in chunks.
     """
     total = torch.zeros(4, dtype=torch.float64, device=gradients.device)
     for a, b in zip(torch.split(gradients, CHUNK_ELEMENTS), torch.split(expected, CHUNK_ELEMENTS), strict=True):

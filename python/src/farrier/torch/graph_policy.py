@@ -1,4 +1,7 @@
-"""When a step is captured, verified and given up. Pure: no torch, no clock."""
+"""Decides when a step is captured and verified, and when graphs are disabled.
+
+Pure: no torch, no clock.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ class Policy:
 
     Attributes:
         warmups: eager steps before the first capture (at least 11 under DistributedDataParallel,
-            which reorders its buckets in the first ones).
+            which reorders its buckets in the first steps).
         min_occurrences: how often a shape must occur before it gets its own graph.
-        max_graphs: number of graphs kept; the least recently used is evicted once it has paid for
-            its capture.
-        break_even_replays: replays that pay for a capture. A graph with fewer is not evicted for
-            another shape unless it was idle for `break_even_replays` times `max_graphs` calls;
-            until then the other shape runs eagerly.
-        max_shapes: if this many distinct shapes occur and none recurs, graphs are disabled because
-            shapes always change.
+        max_graphs: maximum number of graphs. The least recently used graph is evicted when its
+            replays have saved more time than its capture took.
+        break_even_replays: number of replays that save as much time as a capture takes. A graph
+            with fewer replays is evicted for another shape only if it was not used for
+            `break_even_replays` times `max_graphs` calls. Until then the other shape runs eagerly.
+        max_shapes: if this many distinct shapes occur and none occurs again, graphs are disabled,
+            because every batch has another shape.
         min_speedup: the least estimated speed-up for which a graph is captured (1.01: one per
             cent).
-        verify_every: replays between two comparisons with an eager step; replays 1, 2, 4, 8 ... are
-            compared as well. None chooses by cost (`verify_interval`).
-        profile: whether to profile one eager step, to estimate the speed-up beforehand.
+        verify_every: replays between two comparisons with an eager step; replays 1, 2, 4, 8 and so
+            on are compared as well. None chooses the interval by cost (`verify_interval`).
+        profile: whether to profile one eager step, to estimate the speed-up before the capture.
     """
 
     warmups: int = 3
@@ -47,7 +50,7 @@ class Policy:
 
 
 class CallAction(IntEnum):
-    """What a call of the step does. If ranks differ, all of them perform the highest."""
+    """What a call of the step does. If ranks propose different actions, all perform the highest."""
 
     REPLAY = 0
     VERIFY = 1
@@ -60,43 +63,46 @@ class CallAction(IntEnum):
 def joint_action(highest: CallAction, *, same_shape: bool) -> CallAction:
     """Returns the action for all ranks.
 
-    Graphs need the same shape on every rank, because a graph's collectives must pair with a
-    graph's.
+    Graphs need the same shape on every rank, because the collectives in a graph must pair with
+    those in the graphs of the other ranks.
     """
     return CallAction.EAGER if highest <= CallAction.CAPTURE and not same_shape else highest
 
 
 def may_evict(replays: int, idle_calls: int, policy: Policy) -> bool:
-    """Whether a graph may be evicted for another shape: it has paid for its capture, or is idle."""
+    """Whether a graph may be evicted for another shape, by its replays and its idle time."""
     return replays >= policy.break_even_replays or idle_calls >= policy.break_even_replays * policy.max_graphs
 
 
 def is_early(count: int, every: int) -> bool:
     """Whether `count` is one of the early comparisons, at 1, 2, 4, 8 ... below `every`.
 
-    They are frequent because a captured constant (a Python number that changes) shows within a few
-    steps.
+    Early comparisons are frequent, because an error such as a Python number that changes but was
+    captured as a constant shows within a few steps.
     """
     return count < every and count & (count - 1) == 0
 
 
 def verification_due(count: int, every: int) -> bool:
-    """Whether number `count`, starting at 1, is compared: the early ones and every `every`-th."""
+    """Whether run number `count`, starting at 1, is compared: early runs and every `every`-th."""
     return is_early(count, every) or count % every == 0
 
 
-#: Comparisons take at most this share of the time of the replays between them,
+#: A comparison takes at most this share of the time of the replays between two comparisons. The two
+#: limits below take precedence.
 VERIFY_SHARE = 0.003
-#: but are at least this many replays apart (after the early ones),
+#: After the early comparisons, at least this many replays lie between two comparisons.
 VERIFY_STEPS = 1000
-#: and at most this many seconds of replays, unless `VERIFY_STEPS` replays take longer.
+#: At most this many seconds of replays lie between two comparisons, unless `VERIFY_STEPS` replays
+#: take longer.
 VERIFY_WITHIN_S = 120.0
 
 
 def verify_interval(comparison_s: float, step_s: float) -> int:
-    """Replays between two comparisons: few enough to find a wrong graph soon, enough to stay cheap.
+    """Replays between two comparisons, so that a wrong graph is found soon at a low cost.
 
-    Both bounds override the share: slow steps are compared every `VERIFY_STEPS`, whatever the cost.
+    `VERIFY_STEPS` and `VERIFY_WITHIN_S` override `VERIFY_SHARE`: slow steps are compared every
+    `VERIFY_STEPS` replays, whatever a comparison costs.
     """
     if not (step_s > 0 and 0 <= comparison_s < math.inf):
         return VERIFY_STEPS  # A broken clock must not prevent comparisons.
@@ -108,7 +114,7 @@ def verify_interval(comparison_s: float, step_s: float) -> int:
 class VerifySchedule:
     """When replays of one graph are compared with eager steps.
 
-    `every` is the user's interval; None chooses by cost.
+    `every` is the user's interval; None chooses the interval by cost.
     """
 
     every: int | None
@@ -137,7 +143,7 @@ class VerifySchedule:
 
     @property
     def cost_share(self) -> float | None:
-        """Share of time spent on comparisons at this interval. None if not measured."""
+        """Share of time that comparisons take at this interval. None if none was made yet."""
         if not self._comparison_s:
             return None
         return self._comparison_s / (self._comparison_s + self.interval * self._step_s)
@@ -147,8 +153,8 @@ class VerifySchedule:
 class StepTiming:
     """Timing of one eager step, on the host and on the GPU.
 
-    `busy_s` is the time in which a kernel or copy ran. `busy_s` and `launches` are None without a
-    profile.
+    `busy_s` is the time during which a kernel or a copy ran. `busy_s` and `launches` are None if
+    the step was not profiled.
     """
 
     wall_s: float
@@ -180,31 +186,34 @@ class StepTiming:
 class Tolerance:
     """Allowed distance between gradients of one batch.
 
-    `relative` limits ||a - b|| / ||b|| of one gradient, with ||b|| at least `floor` times the norm
-    of all gradients, so that a gradient of pure noise is not held to its own size.
+    `relative` limits ||a - b|| / ||b|| of each gradient. There ||b|| counts as at least `floor`
+    times the norm of all gradients together, because a tiny gradient may consist of noise only.
     """
 
     relative: float
     floor: float = 1e-3
 
     def allows(self, difference: float, norm: float, total_norm: float) -> bool:
-        """Whether a gradient of that norm may differ by that much. NaN is never allowed."""
+        """Whether a gradient with norm `norm` may differ by `difference`. NaN is never allowed."""
         return difference <= self.relative * max(norm, self.floor * total_norm)
 
 
-#: Mantissa bits by dtype; rounding of one operation is 2**-(bits + 1).
+#: Mantissa bits by dtype. One operation rounds by up to 2**-(bits + 1).
 FRACTION_BITS = {"float64": 52, "float32": 23, "bfloat16": 7, "float16": 10}
 
 
-#: Roundings explained by another summation order: two eager runs of one batch, or padded and
-#: unpadded.
+#: Roundings that another order of summation explains, as between two eager runs of one batch, or
+#: between a padded and an unpadded run.
 OTHER_ORDER = 8
 #: Roundings allowed for the same kernels on the same numbers.
 SAME_ORDER = 1
 
 
 def tolerance_for(dtype: str, *, roundings: int = SAME_ORDER) -> Tolerance:
-    """Tolerance of that many roundings of the dtype. 32-bit matmuls may run in TF32 (10 bits)."""
+    """Tolerance of `roundings` roundings in that dtype.
+
+    float32 counts as 10 bits, because its matmuls may run in TF32.
+    """
     if dtype not in FRACTION_BITS:
         raise ValueError(f"no known tolerance for gradients of {dtype}")
     bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]

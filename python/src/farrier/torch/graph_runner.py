@@ -1,9 +1,9 @@
 """Warms up, times, captures, verifies and replays one step function.
 
-A call has three phases: this rank proposes an action (`_propose`), the ranks agree on one
-(`RankGroup.agree`), and every rank performs it. The batch is trained on exactly once. Extra runs of
-the step leave no side effects (`StepSandbox`); if they reduce gradients, all ranks run them at the
-same call. `GraphsDisabled` ends graphs: from then on the step runs eagerly.
+A call has three phases: this rank proposes an action (`_propose`), the ranks agree on one action
+(`RankGroup.agree`), and every rank performs it. Each call trains on its batch exactly once. Extra
+runs of the step leave no side effects (`StepSandbox`). If extra runs reduce gradients, all ranks
+make them at the same call. After `GraphsDisabled` the step runs eagerly for the rest of the job.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GraphRunner:
         self._is_stale = False
 
     def invalidate(self, reason: str) -> None:
-        """Discards every graph; they are captured again."""
+        """Discards every graph. Later calls capture graphs again."""
         log.info("recapturing graphs: %s", reason)
         self._drop_graphs()
         self._is_stale = True
@@ -114,7 +114,7 @@ class GraphRunner:
     def run(self, batch: Any) -> Any:
         """Trains on the batch, once.
 
-        Raises `GraphsDisabled` when graphs are over, on every rank at the same call.
+        Raises `GraphsDisabled` if graphs can no longer be used, on every rank at the same call.
         """
         self._calls += 1
         self._report.called_s = time.perf_counter()
@@ -143,7 +143,7 @@ class GraphRunner:
         )
 
     def _propose(self, batch: Any) -> tuple[CallAction, Key | None, Any]:
-        """Returns what this rank would do alone, the graph key, and the padded batch."""
+        """Returns the action that this rank proposes, the graph key, and the padded batch."""
         if self._disabled_reason is not None:
             raise GraphsDisabled(self._disabled_reason)
         self._refresh_capture_key()
@@ -161,7 +161,10 @@ class GraphRunner:
         return CallAction.EAGER if key in self._rejected else self._without_graph(key), key, padded_batch
 
     def _refresh_capture_key(self) -> None:
-        """Drops stale graphs when captured state changed. Disables graphs if it keeps changing."""
+        """Drops the graphs if state that they captured changed.
+
+        Disables graphs if that state keeps changing.
+        """
         constants_now = captured_constants(self._optimizers)
         layout, mode = self._capture_key.read()
         moved = layout != self._capture_key.layout
@@ -220,10 +223,10 @@ class GraphRunner:
         return graph.result
 
     def _warm_up(self, batch: Any) -> Any:
-        """Runs a timed eager step that trains. The last warm-up estimates the gain of a graph."""
+        """Runs a timed eager step that trains. The last warm-up estimates a graph's speed-up."""
         first, last = self._warmup_steps == 0, self._warmup_steps == self._policy.warmups
         self._warmup_steps += 1
-        if first:  # Not timed: it includes compilation and lazy initialisation.
+        if first:  # Not timed, because it includes compilation and lazy initialisation.
             return self._eager(batch)
         run = functools.partial(self._eager, batch)
         best = self._report.eager
@@ -244,9 +247,10 @@ class GraphRunner:
     def _eager(self, batch: Any) -> Any:
         """Runs an eager step that trains.
 
-        It must step each optimizer exactly once, as a graph does; otherwise the next call disables
-        graphs. Once a graph exists, the eager step runs outside the pool: a tensor that outlives
-        the step (the loss, a table for a longer batch) would occupy memory that a graph writes to.
+        The step must step each optimizer exactly once, as a graph does; otherwise the next call
+        disables graphs. After the first capture, the eager step runs outside the pool: a tensor
+        that outlives the step (the loss, a table for a longer batch) would occupy memory that a
+        graph writes to.
         """
         hooks, rates = self._sandbox.hooks, self._sandbox.learning_rates
         steps_before, rates_before = hooks.calls, rates.user_values()
@@ -263,7 +267,7 @@ class GraphRunner:
         return result
 
     def _run_eager(self, key: Key | None, batch: Any) -> Any:
-        """Runs a batch without a graph: a new shape, or one without a graph on another rank."""
+        """Runs a batch eagerly, because its shape has no graph on this rank or on another."""
         shape_mismatches = self._ranks.shape_mismatches
         if shape_mismatches >= self._policy.max_shapes and not self._report.captures:
             cause = (
@@ -273,13 +277,13 @@ class GraphRunner:
             self._disabled_reason = Reason(cause, "pass batches of the same shape to all ranks at each step")
         result = self._eager(batch)
         if key is None or self._occurrences[key] < self._policy.min_occurrences:
-            torch.cuda.empty_cache()  # The pool already holds a step's memory; do not cache a second copy.
+            torch.cuda.empty_cache()  # The pool holds a step's memory already; do not cache as much again.
         return result
 
     def _capture(self, key: Key, batch: Any, padded_batch: Any) -> Any:
         """Captures the step for this shape.
 
-        Even on failure the batch is trained on exactly once.
+        Even if the capture fails, the call trains on the batch exactly once.
         """
         self._evict(key)
         new_state: list[bool] = []
@@ -294,7 +298,7 @@ class GraphRunner:
         reason = self._sandbox.attempt(dry_run)
         if not self._ranks.all(reason is None):
             return self._reject(key, reason, batch)
-        if not self._ranks.all(new_state == [False]):  # Optimizer state is created only by a step that trains.
+        if not self._ranks.all(new_state == [False]):  # An optimizer keeps new state only from a step that trains.
             return self._eager(batch)
         reason = self._sandbox.attempt(lambda _: captured.append(self._sandbox.capture(padded_batch)))
         if not self._ranks.all(reason is None):
@@ -317,13 +321,13 @@ class GraphRunner:
                 graph.reset()
 
     def _verify_and_replay(self, graph: CapturedStep, batch: Any, padded_batch: Any) -> Any:
-        """Compares eager step and graph on this batch, then trains on it by a replay."""
+        """Compares eager step and graph on this batch, then trains on the batch with a replay."""
         try:
             comparison, cost = time_step(lambda: self._sandbox.compare(graph, batch, padded_batch))
         except Exception as err:
             raise_if_context_lost(err)
             if not self._ranks.is_single:
-                raise  # The other ranks are inside the comparison; end the job as for any failing rank.
+                raise  # The other ranks are still comparing, so the job ends as if any rank had failed.
             raise GraphsDisabled(err.reason if isinstance(err, GraphsDisabled) else explain_error(err)) from err
         self._report.record_comparison(comparison, cost.wall_s, time.perf_counter())
         if not self._ranks.all(comparison.passed):
@@ -336,9 +340,9 @@ class GraphRunner:
         return result
 
     def _reject(self, key: Key, reason: Reason | None, batch: Any, *, for_good: bool = False) -> Any:
-        """Rejects this shape, or disables graphs if no shape can succeed.
+        """Runs this shape eagerly from now on, or disables graphs if no shape can be captured.
 
-        `reason` is None if the reason lies with another rank.
+        `reason` is None if another rank caused the rejection.
         """
         reason = reason or OTHER_RANK_EAGER
         if for_good or not (self._report.captures or reason.shape_specific):

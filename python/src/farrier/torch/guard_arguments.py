@@ -1,4 +1,4 @@
-"""Checks the user's functions on the first batch, before memory runs out."""
+"""Checks the user's functions on the first batch, so that errors show before memory runs out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_size_history(value: Any) -> SizeHistory:
 
 
 def checked_row_count(rows: Callable[[Any], Any]) -> Callable[[Any], int]:
-    """Wraps the user's `rows`; a result that is not a row count is an error."""
+    """Wraps the user's `rows`, so that a result that is not a row count raises an error."""
 
     def checked(batch: Any) -> int:
         result = rows(batch)
@@ -73,7 +73,7 @@ def _call_checked(name: str, run: Callable[[], Result]) -> Result:
 
 
 def _require_count(result: Any) -> None:
-    """Raises unless the result is a term count: a number, or a tensor of one."""
+    """Raises unless the result is a count: an integer, or a tensor of one element."""
     if isinstance(result, Tensor):
         if result.numel() != 1 or result.is_complex():
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Report of the guard's work, and the error for a step that does not fit at all. Needs no torch."""
+"""The guard's report, and the error for a step that does not fit at all. Needs no torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe_recovery(rows: int, shape: str, retry_step: RetryStep, plan: Plan, 
 
 
 class ShapeWarnings:
-    """Logs, once per shape, how its batches run from now on, because the step got slower."""
+    """Logs once per shape how its batches run from now on, because such steps are slower."""
 
     def __init__(self) -> None:
         self._warned_shapes: set[str] = set()
@@ -55,13 +55,14 @@ class GuardReport:
         calls: number of calls.
         split_calls: calls that ran in more than one micro-batch.
         ooms: attempts that ran out of memory.
-        lost: calls that did not fit at all, or failed with another error after an out-of-memory.
+        lost: calls that did not fit at all, or that failed with another error after running out of
+            memory.
         recovered: calls that ran out of memory and then succeeded, by the retry step that helped.
-        retry_s: seconds spent in failed attempts.
-        safe_rows: by shape and mode, the most rows that ran at once; more were not needed or did
-            not fit.
-        peak_bytes: the highest measured peak.
-        notes: notes for the user, once each.
+        retry_s: seconds that failed attempts took.
+        safe_rows: the most rows that ran at once, by shape and mode. More rows were not needed, or
+            did not fit.
+        peak_bytes: the highest peak of memory in use that was measured.
+        notes: notes for the user, each of them once.
     """
 
     calls: int
@@ -91,13 +92,14 @@ class GuardReport:
 
 
 class DoesNotFit(RuntimeError):
-    """A step that fits in no way. Gradients, RNG states and buffers are as before the call.
+    """No plan made the step fit. Gradients, RNG states and buffers are as before the call.
 
     Attributes:
-        tried: each attempt in order, with its plan.
-        requested_bytes: the failed allocation of the last attempt, if the error states it.
+        tried: the attempts in order, each with its plan.
+        requested_bytes: size of the allocation that failed in the last attempt, if the error states
+            it.
         allocated_bytes: memory in use at that time.
-        capacity_bytes: memory that could be in use at most.
+        capacity_bytes: the most memory that could be in use.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class DoesNotFit(RuntimeError):
 
 
 class NotCapturable(RuntimeError):
-    """The guard would not run this batch as one plain pass, as a graph needs."""
+    """The guard would not run this batch as one plain pass, but a graph needs that."""
 
     def __init__(self, shape: str, plan: str) -> None:
         super().__init__(f"the guard runs {shape} in {plan}, but a graph needs memory for the whole batch at once")

@@ -11,7 +11,7 @@ import torch
 
 
 class HostRngState:
-    """Snapshot of the host RNGs. Numpy's is included only if numpy is already imported."""
+    """The state of the host RNGs; that of numpy only if numpy is already imported."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
@@ -19,7 +19,7 @@ class HostRngState:
         self._numpy = _numpy_state()
 
     def changed(self) -> list[str]:
-        """Names of the RNGs whose state changed since the snapshot, by a draw or a seed."""
+        """Names of the RNGs that were drawn from or seeded since this state was read."""
         names: list[str] = []
         if not torch.equal(self._torch, torch.get_rng_state()):
             names.append("torch's generator of the CPU")
@@ -30,14 +30,14 @@ class HostRngState:
         return names
 
     def restore(self) -> None:
-        """Restores all of them."""
+        """Restores the state of all these RNGs."""
         self.restore_torch()
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
 
     def restore_torch(self) -> None:
-        """Restores only torch's generator; data-loading threads also draw from the others."""
+        """Restores only torch's generator, because data-loading threads draw from the others."""
         torch.set_rng_state(self._torch)
 
 

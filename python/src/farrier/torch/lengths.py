@@ -10,16 +10,16 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-#: Buckets per octave: a bucket is at most an eighth longer than its contents.
+#: Buckets per octave. A bucket is at most an eighth longer than its contents.
 OCTAVE_STEPS = 8
 
 
 class TooLong(ValueError):
-    """A length beyond the configured maximum."""
+    """The length exceeds the configured maximum."""
 
 
 def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> int:
-    """The padded length: the next of eight buckets per octave, never beyond `longest`."""
+    """The padded length: that of the next bucket, at most `longest`."""
     if length < 1:
         raise ValueError(f"length must be 1 or more, not {length}")
     if longest is not None and length > longest:
@@ -33,11 +33,11 @@ def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> in
 class Lengths:
     """How a batch is padded to a bucket.
 
-    `pad` maps each tensor that has the length to a neutral value: 0 for ids, -100 for labels, 0 for
-    an attention mask. Tensors are named as in the batch: a dict key, a field, or the index in a
-    tuple as text ("0"). Padding is on the right, so a causal model never sees it. The values are
-    verified: a comparison also runs the unpadded batch. A batch longer than `longest` runs eagerly,
-    unpadded.
+    `pad` maps the name of each tensor that has the batch's length to a neutral value: 0 for ids,
+    -100 for labels, 0 for an attention mask. Tensors are named as in the batch: by dict key, by
+    field, or by the index in a tuple as text ("0"). Padding is on the right, so it does not affect
+    the other positions of a causal model. Comparisons check the values, because they also run the
+    unpadded batch. A batch longer than `longest` runs eagerly and unpadded.
     """
 
     pad: Mapping[str, float]
@@ -50,12 +50,12 @@ class Lengths:
             raise ValueError("pad is empty: pass the padding value of each tensor that has the length")
 
     def bucket(self, length: int) -> int:
-        """The bucket's length for `length`."""
+        """The length of the bucket for `length`."""
         return bucket(length, shortest=self.shortest, longest=self.longest)
 
 
 class LruCache(Generic[Key, Value]):
-    """A cache with a size limit, in order of last use."""
+    """A cache with a maximum size, in order of last use."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
@@ -71,7 +71,7 @@ class LruCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Stores a value. If `full`, evict one first."""
+        """Stores a value. If the cache is `full`, the caller evicts a value first."""
         self._entries[key] = value
         self._entries.move_to_end(key)
 

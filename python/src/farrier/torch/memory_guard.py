@@ -1,4 +1,4 @@
-"""A forward and backward pass that survives out-of-memory."""
+"""A forward and backward pass that is retried with less memory after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from farrier.torch.split_check import (
 )
 from farrier.torch.state_snapshot import StateSnapshot
 
-#: Calls between two refreshes of the device's capacity for known shapes; each refresh is a driver
-#: call.
+#: For shapes that are already measured, the device's capacity is read again after this many calls,
+#: because reading it is a driver call.
 CAPACITY_REFRESH_CALLS = 100
-#: Split steps between two checks of split gradients; the first checks are at split steps 1, 2, 4, 8
-#: ...
+#: Split steps between two checks of split gradients. The first checks are at split steps 1, 2, 4,
+#: 8 and so on.
 SPLIT_CHECK_EVERY = 1000
-#: Calls between releasing the reserve and reacquiring it, to leave time for the requested
-#: checkpoint.
+#: The reserve is reacquired this many calls after its release, so that the requested checkpoint can
+#: be saved first.
 REACQUIRE_AFTER_CALLS = 20
 
 
@@ -82,65 +82,68 @@ def guard(
 ) -> Guard:
     """Turns `loss_fn(batch) -> loss` into `forward_backward(batch) -> loss`.
 
-    It runs backward itself and leaves in `p.grad` what one backward pass of the whole batch would
-    leave, up to rounding. On out-of-memory it frees cached memory, splits the batch into
-    micro-batches, recomputes activations, offloads them to host memory, and finally releases the
-    memory reserve. Sizes that fit are remembered per shape. No batch is dropped or reordered.
+    It runs backward itself, and leaves in `p.grad` what one backward pass of the whole batch would
+    leave, up to rounding. After an out-of-memory error it tries again, step by step: it frees
+    cached memory, splits the batch into micro-batches, recomputes activations, offloads them to
+    host memory, and finally releases the memory reserve. It remembers the sizes that fit for each
+    shape. No batch is dropped or reordered.
 
     Args:
-        loss_fn: returns the scalar loss of a batch or of some of its rows; runs no backward.
-            Autocast belongs inside. The loss must be a mean or a sum over independent rows. A
-            contrastive loss, or one that balances experts over the batch, is not, and such a batch
-            is never split.
-        model: every module whose parameters get gradients in `loss_fn`; a parameter outside them is
-            an error.
+        loss_fn: returns the scalar loss of a batch or of some of its rows, and does not call
+            `backward`. Autocast belongs inside it. The loss must be a mean or a sum over
+            independent rows. A contrastive loss, or a loss that balances experts over the batch,
+            is neither: a batch with such a loss is never split.
+        model: all modules whose parameters get gradients in `loss_fn`. It is an error if another
+            parameter gets one.
         reduction: whether the loss is a mean or a sum over the batch.
-        count: the number of terms in the mean of a batch, as int or tensor; rows by default. For a
-            mean over tokens with some ignored: `lambda batch: (batch["labels"] != -100).sum()`.
-            Counts must be integers, and those of micro-batches must add up to that of the batch;
-            otherwise the batch is not split, and the report says so. A micro-batch without terms is
-            skipped; a batch without terms returns what `loss_fn` returns (NaN).
+        count: returns the number of terms in the mean of a batch, as int or tensor; by default that
+            is the number of rows. For a mean over tokens of which some are ignored:
+            `lambda batch: (batch["labels"] != -100).sum()`. Counts must be integers, and the counts
+            of the micro-batches must add up to the count of the batch. Otherwise the batch is not
+            split, and the report says so. A micro-batch without terms is skipped. For a batch
+            without terms, the result is what `loss_fn` returns (NaN).
         split: splits unusual batches: `split(batch, sizes)` returns micro-batches of these sizes,
             in order.
-        rows: returns the number of rows of a batch, if it cannot be inferred; required with `split`
-            for such batches.
+        rows: returns the number of rows of a batch. Required together with `split` for batches
+            whose number of rows cannot be inferred.
         scaler: a `torch.amp.GradScaler`; its `scale` is applied to each micro-batch. The returned
             loss is not scaled.
-        split_batchnorm: also split where BatchNorm uses or tracks batch statistics, which then
-            become those of the micro-batches.
+        split_batchnorm: also split if BatchNorm uses or tracks batch statistics. The statistics are
+            then computed over micro-batches.
         recompute_modules: the blocks to recompute; by default the children of the model's longest
             list of blocks.
-        floor_rows: at or below this many rows, recompute before splitting further; for rows too
-            short to fill the GPU.
+        floor_rows: micro-batches of at most this many rows are recomputed before they are split
+            further. Set it if fewer rows would not fill the GPU.
         reserve: memory to release when nothing else helps.
         request_checkpoint: called with the reason after a step that needed the reserve.
         ddp_sync: under DistributedDataParallel, gradients are reduced once per call on every rank,
-            however many micro-batches each rank runs. "after": once all gradients exist; a rank may
-            run out of memory anywhere before and retry. "last": overlapped with the backward of the
-            last micro-batch; running out of memory during it ends the job with `RanksOutOfSync`.
-            Under the user's own `no_sync()` nothing is reduced.
+            however many micro-batches each rank runs. "after" reduces when all gradients exist; a
+            rank may run out of memory at any point before that, and retry. "last" reduces during
+            the backward pass of the last micro-batch; running out of memory in that pass ends the
+            job with `RanksOutOfSync`. Inside the user's own `no_sync()` nothing is reduced.
         learned: the return value of `Guard.learned_sizes()` from an earlier run.
         events: receives out-of-memory events and phases; the node's agent by default.
         meter: reads the device's memory; by default torch's counters on CUDA.
 
-    Before the first split some rows are run whole and one by one, and the gradients are compared
-    (see `split_check`). If they differ, the batch is not split, and the report says why. A batch is
-    also not split if parameters have hooks, or if it has labels of -100 and no `count`. Nothing is
-    retried if hooks run as soon as a gradient is accumulated (an optimizer in backward).
+    Before the first split, the guard runs some rows together and one by one, and compares the
+    gradients (see `split_check`). If they differ, the batch is not split, and the report says why.
+    A batch is also not split if parameters have hooks, or if it has labels of -100 and `count` is
+    not given. Nothing is retried if hooks run as soon as a gradient is accumulated (an optimizer
+    that steps during backward).
 
     Rounding: micro-batches accumulate in the gradients' own dtype. With bfloat16 gradients each
-    adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks for
-    micro-batches than for the whole batch; a retry draws the same masks as if its plan had been the
-    first. `torch.cuda.max_memory_allocated` is reset by calls with a shape that is not measured
-    yet.
+    micro-batch adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks
+    for micro-batches than for the whole batch. A retry draws the masks that it would have drawn as
+    the first attempt. A call with a shape that is not measured yet resets
+    `torch.cuda.max_memory_allocated`.
 
-    FSDP is rejected: each forward and backward of a sharded model runs collectives over all ranks,
-    so all ranks must run the same number of micro-batches, and one rank cannot abandon an attempt
-    alone. It would need a plan that all ranks agree on before the step (the most micro-batches that
-    any rank needs), and no failing attempt: split the batch in the data loader to a size that fits
-    on every rank. SyncBatchNorm on several ranks is rejected for the same reason. Your own
-    collectives in `loss_fn` cannot be detected: a retrying rank would pair with the others' next
-    collective, or hang.
+    FSDP is rejected. Each forward and backward pass of a sharded model runs collectives over all
+    ranks, so all ranks must run the same number of micro-batches, and one rank cannot abandon an
+    attempt alone. All ranks would have to agree before the step on the largest number of
+    micro-batches that any rank needs, and no attempt could fail. Split the batch in the data loader
+    instead, to a size that fits on every rank. SyncBatchNorm on several ranks is rejected for the
+    same reason. The guard cannot detect your own collectives in `loss_fn`: a rank that retries
+    would pair with the next collective of the other ranks, or hang.
     """
     require_function(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = require_modules(model)
@@ -247,16 +250,16 @@ class Guard:
         )
 
     def learned_sizes(self) -> dict[str, Any]:
-        """Sizes that fit, as plain values for a checkpoint.
+        """The sizes that fit, as plain values to store in a checkpoint.
 
-        Pass them to `guard(learned=...)` on resume.
+        Pass them to `guard(learned=...)` when the run resumes.
         """
         return self.learned.to_json()
 
     def _run_captured(self, batch: Any) -> Tensor:
-        """Runs inside a capture or its dry run.
+        """Runs one pass inside a capture or its dry run.
 
-        Raises `NotCapturable` if the plan is not one plain pass.
+        Raises `NotCapturable` unless the plan is one plain pass of the whole batch.
         """
         shape, options = self._inspect(batch)
         plan = self.learned.plan(shape, options, self._free_bytes(self._meter().allocated()))
@@ -269,7 +272,7 @@ class Guard:
         return self.meter
 
     def _free_bytes(self, allocated_bytes: int | None) -> int | None:
-        """Bytes free for a call, by the capacity last read from the device."""
+        """Bytes that a call may allocate, by the capacity that was last read from the device."""
         return None if self._capacity_bytes is None or allocated_bytes is None else self._capacity_bytes - allocated_bytes
 
     def _run_with_retries(
@@ -309,7 +312,7 @@ class Guard:
                 self._record_success(shape, plan, retry_step, allocated_before, meter if measuring else None, len(sizes))
                 self._warnings.warn_once(first_rows, shape.key, retry_step, plan, len(sizes))
                 return self._finish(outcome, snapshot)
-            # Free first, so that memory held by the failed attempt is not counted.
+            # Free first, so that memory of the failed attempt does not count as allocated.
             meter.free()
             snapshot.reset()
             attempt = self._after_failure(outcome, shape, plan, options, allocated_before, meter, retry_step)
@@ -364,10 +367,10 @@ class Guard:
     def _checked_split(
         self, batch: Any, shape: BatchShape, plan: Plan, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Plan | None:
-        """Returns the plan if micro-batches give the whole batch's gradients, as far as known.
+        """Returns the plan if micro-batches give, as far as known, the whole batch's gradients.
 
-        Returns None otherwise. Checks when a split is due, and rechecks now and then. Sizes that
-        did not fit during the check are not tried again.
+        Returns None otherwise. The check runs before the first split, and is repeated now and then.
+        The returned plan avoids sizes that did not fit during the check.
         """
         refusal = split_refusal(self.config, batch, self._module_cache.parameters())
         if refusal is None and not self._split_batchnorm and any(map(mixes_rows, self._module_cache.modules())):
@@ -419,7 +422,7 @@ class Guard:
                 self.request_checkpoint(reason)
 
     def _finish(self, loss: Tensor, snapshot: StateSnapshot) -> Tensor:
-        """Adds earlier gradients, and reduces over ranks unless the last backward did."""
+        """Adds earlier gradients, and reduces over ranks unless the last backward pass did so."""
         wrapper = self.config.parallel
         if wrapper is None or not wrapper.require_backward_grad_sync:
             snapshot.accumulate_gradients()
@@ -465,7 +468,7 @@ class Guard:
         return next((parameter.device for parameter in self._module_cache.parameters()), torch.device("cpu"))
 
     def _reacquire_reserve(self, meter: MemoryMeter) -> None:
-        """Reacquires the reserve some calls after its release, if memory allows."""
+        """Reacquires the reserve some calls after its release, if there is enough memory."""
         if self.reserve is None or self.reserve.is_held or self._released_at_call is None:
             return
         if self._counts["calls"] - self._released_at_call < REACQUIRE_AFTER_CALLS:

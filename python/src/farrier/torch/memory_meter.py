@@ -10,7 +10,7 @@ import torch
 
 
 class MemoryMeter(Protocol):
-    """What the guard reads from a device."""
+    """Reads and frees the memory of a device, for the guard."""
 
     def allocated(self) -> int | None:
         """Bytes allocated by tensors now."""
@@ -22,14 +22,14 @@ class MemoryMeter(Protocol):
         """Resets the peak."""
 
     def capacity(self) -> int | None:
-        """Bytes that tensors could allocate at most at present."""
+        """The most bytes that tensors could allocate at present."""
 
     def free(self) -> None:
         """Collects garbage and releases cached memory."""
 
 
 class UnknownMeter:
-    """A device that does not report its memory."""
+    """The meter of a device that does not report its memory."""
 
     def allocated(self) -> int | None:
         """Unknown."""
@@ -52,13 +52,14 @@ class UnknownMeter:
 
 
 class CudaMemoryMeter:
-    """A CUDA device, by torch's own counters."""
+    """The meter of a CUDA device, by torch's own counters."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def _bytes(self, counter: str, which: str) -> int | None:
-        # The nested form: the flat one builds two hundred keys, and this runs on every call.
+        # The nested form is faster, which matters on every call: the flat form builds two hundred
+        # keys.
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         value = stats.get(counter, {}).get("all", {}).get(which)
         return int(value) if value is not None else None
@@ -76,10 +77,10 @@ class CudaMemoryMeter:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def capacity(self) -> int | None:
-        """The process's memory fraction, or free plus cached memory, whichever is less."""
+        """The process's memory fraction, or free plus reserved memory, whichever is less."""
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = self._bytes("reserved_bytes", "current") or 0
-        # Public since 2.8. Before, a fraction set by the user shows only when it is exceeded.
+        # Public since torch 2.8. Older versions do not show a fraction that the user set.
         share = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
         fraction = float(share(self._device)) if share is not None else 1.0
         return min(int(total * fraction), free + reserved)
@@ -87,9 +88,9 @@ class CudaMemoryMeter:
     def free(self) -> None:
         """Collects garbage and releases cached memory.
 
-        Skips collection if it is disabled: a step that may become a graph disables it, because
-        torch aborts if an old pool is collected while another is in use. In such a pool no memory
-        can be released either: torch before 2.8 raises.
+        It collects no garbage if collection is disabled. A step that may become a graph disables
+        it, because torch aborts if an old pool is collected while another is in use. While such a
+        pool is in use, no cached memory can be released either; torch before 2.8 raises then.
         """
         if gc.isenabled():
             gc.collect()

@@ -1,4 +1,4 @@
-"""Device memory held in reserve for out-of-memory."""
+"""Device memory that is held in reserve, to be released when a step runs out of memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from farrier.torch.oom import parse_oom
 
 
 class MemoryReserve:
-    """`size_bytes` of unused device memory, released before a step would be lost.
+    """`size_bytes` of unused device memory, which is released before a step would be lost.
 
-    Create it after the model and its optimizer, outside any graph capture. The guard releases it
-    when nothing else helps, finishes the step, requests a checkpoint, and reacquires it when there
-    is room.
+    Create it after the model and its optimizer, outside any graph capture. When nothing else helps,
+    the guard releases the reserve, finishes the step, requests a checkpoint, and later reacquires
+    the reserve if there is enough memory.
     """
 
     def __init__(self, size_bytes: int, device: torch.device | str = "cuda") -> None:
@@ -31,7 +31,7 @@ class MemoryReserve:
         return self._tensor is not None
 
     def acquire(self) -> bool:
-        """Allocates the memory if possible. Returns whether it is held."""
+        """Allocates the memory if possible. Returns whether the reserve is held."""
         if self._tensor is not None:
             return True
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ModuleCache:
-    """All modules below some roots, walked again when a module is added, removed or replaced."""
+    """All modules below some roots, listed again after one is added, removed or replaced."""
 
     def __init__(self, roots: Sequence[nn.Module]) -> None:
         self._roots = roots
@@ -17,7 +17,7 @@ class ModuleCache:
 
     def modules(self) -> list[nn.Module]:
         """Every module once."""
-        # Ids suffice: the cached modules are alive, so no new module can reuse an id.
+        # Comparing ids is enough: the cached modules are alive, so no new module can reuse an id.
         children = [id(child) for module in self._modules for child in module._modules.values()]
         if not self._modules or children != self._children:
             self._modules = list(dict.fromkeys(module for root in self._roots for module in root.modules()))

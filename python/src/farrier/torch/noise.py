@@ -1,31 +1,35 @@
 """Tests whether a graph computes the gradients of the eager step, although eager runs differ too.
+
 No torch.
 
 Atomic additions run in any order (flash attention's backward pass), and bfloat16 rounds their
 results differently each time. Two runs of one batch may thus differ by some 0.5 % of a gradient's
-norm, and often do not differ at all: bitwise equal runs do not prove the absence of noise. Each
-gradient is therefore judged by repeated runs. Every run is reduced to two numbers per gradient,
-against one reference run of the eager step (gradient `r`, run `x`):
+norm. Often they do not differ at all, so equal runs do not prove that there is no noise. Each
+gradient is therefore judged by repeated runs. One run of the eager step is the reference. Every
+other run is reduced to two numbers per gradient (`r` is the gradient in the reference run, `x` in
+the other run):
 
 - the distance, |x - r|;
-- the scale offset, <x - r, r> / <r, r>: in a projection the elementwise noise averages out, so a
-  gradient that is 1 % too large shows far below its elementwise noise (offsets of at most 0.001
-  were seen where distances were 0.008).
+- the scale offset, <x - r, r> / <r, r>. The noise of single elements averages out in this
+  projection, so it shows a gradient that is 1 % too large although the noise of its elements is
+  larger (offsets of at most 0.001 were seen where distances were 0.008).
 
-A graph passes as soon as every gradient does, and is rejected only after `MAX_ROUNDS` further eager
-runs and replays. A gradient passes if a replay reproduces the reference run up to rounding, or if
+A graph passes as soon as every gradient passes. It is rejected only after `MAX_ROUNDS` further
+eager runs and replays. A gradient passes if a replay reproduces the reference run up to rounding,
+or if both conditions hold:
 
-1. the mean scale offset of the replays is within `SCALE_LIMIT` of that of the eager runs, and so is
-   the half width of its confidence interval: a scale error of twice that would have been found;
-2. the nearest replay is no further away than the noise explains, and no replay is far away.
+1. The mean scale offset of the replays differs by at most `SCALE_LIMIT` from that of the eager
+   runs, and the half width of the confidence interval is at most `SCALE_LIMIT` too. A scale error
+   of twice `SCALE_LIMIT` would then have been found.
+2. The nearest replay is no further away than the noise explains, and no replay is far away.
 
-With enough gradients, the median of their scale offsets is subtracted from each, and must itself
-match that of an eager run (`CommonScale`).
+With enough gradients, the median of their scale offsets is subtracted from each, and that median
+must match the median of an eager run (`CommonScale`).
 
-A correct graph with normal noise fails the scale test with a probability of `FALSE_ALARM` per
-gradient. If the graph is correct, distances of replays and eager runs have the same distribution.
-All 9 replays are then further away than all 8 eager runs with a probability of 1 in 24,310, and a
-rejection also requires a factor of `DISTANCE_MARGIN`.
+If the noise is normal, a correct graph fails the scale test with a probability of `FALSE_ALARM` per
+gradient. The distances of replays and eager runs then have the same distribution. The probability
+that all 9 replays are further away than all 8 eager runs is 1 in 24,310, and a rejection also
+requires that they are further away by a factor of `DISTANCE_MARGIN`.
 """
 
 from __future__ import annotations
@@ -37,31 +41,34 @@ from enum import Enum
 
 from farrier.torch.graph_policy import FRACTION_BITS, tolerance_for
 
-#: Half of the smallest scale error that must be found (1 %): midway between a correct and a wrong
-#: graph.
+#: Half of the smallest scale error that must be found (1 %), midway between a correct graph and a
+#: wrong one.
 SCALE_LIMIT = 0.005
 #: Two-sided probability that normal noise alone exceeds the confidence interval of a scale offset.
 FALSE_ALARM = 1e-6
-#: Quantiles of Student's t for `FALSE_ALARM`, by degrees of freedom from 1; more use the last.
+#: Quantiles of Student's t for `FALSE_ALARM`, for 1, 2, 3 ... degrees of freedom. The last value
+#: also serves for more degrees.
 STUDENT_T = (6.366e5, 1000, 130.2, 49.46, 28.48, 20.05, 15.77, 13.26, 11.64, 10.52, 9.701, 9.085, 8.603, 8.218, 7.903)
-#: Eager runs and replays per comparison, beyond the reference run and the first replay.
+#: Maximum number of eager runs, and of replays, after the reference run and the first replay.
 MAX_ROUNDS = 8
-#: Allowed ratio of the nearest replay's distance to that of the furthest eager run.
+#: Allowed ratio of the distance of the nearest replay to the distance of the furthest eager run.
 DISTANCE_MARGIN = 4.0
 _BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
-#: Noise is rounded in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.
+#: Rounding of noise in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.
 REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
-#: Limit for every single replay, or `DISTANCE_MARGIN` times the furthest eager run if larger.
+#: Limit for the distance of each replay, unless `DISTANCE_MARGIN` times the distance of the
+#: furthest eager run is larger.
 OUTLIER = 8 * _BF16_ROUNDING
-#: Eager runs that differ by more than this are not one step with noise.
+#: If eager runs differ by more than this, noise does not explain the difference.
 MAX_NOISE = 16 * _BF16_ROUNDING
-#: Limits of the common scale. Adjacent bfloat16 values are at most 2**-7 = 0.0078 apart, and two
-#: runs with the same value differ by less than the gap. Together they stay below 1 %.
+#: Limits of the common scale: the range of its values over all runs, and the gap between a replay
+#: and the nearest eager run. Adjacent bfloat16 values are at most 2**-7 = 0.0078 apart, and runs
+#: with the same value differ by less than the gap. Range and gap together stay below 1 %.
 COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
-#: With fewer gradients the median may belong to a wrong one.
+#: With fewer gradients, the median may be the scale offset of a wrong gradient.
 COMMON_MIN_GRADIENTS = 8
-#: Gradients below this share of the total norm may be pure noise (a bias before a softmax). They
-#: are then not held to their own size.
+#: A gradient below this share of the total norm may be pure noise (a bias before a softmax). Its
+#: distance is therefore compared with this share of the total norm, not with its own norm.
 FLOOR = 1e-3
 
 
@@ -96,7 +103,7 @@ _TEMPLATES = {
 class Mismatch:
     """One mismatch.
 
-    `value` and `limit` are the numbers of its message; for the loss, both losses.
+    `value` and `limit` are the numbers in its message. For a loss they are the two losses.
     """
 
     kind: MismatchKind
@@ -110,10 +117,10 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class GradientReading:
-    """A gradient of one run against the reference run.
+    """A gradient of one run, compared with the reference run.
 
-    `nonfinite_mismatches` counts elements that are finite in only one of the runs; the other
-    numbers cover the rest.
+    `nonfinite_mismatches` is the number of elements that differ and are not finite in one or both
+    runs. The other numbers cover the elements that are finite in both.
     """
 
     distance: float
@@ -123,9 +130,9 @@ class GradientReading:
 
 @dataclass(frozen=True)
 class TensorNoise:
-    """Noise of one gradient from earlier comparisons, relative to its norm.
+    """Noise of one gradient in earlier comparisons, relative to the gradient's norm.
 
-    `waived`: it was too small and too noisy to judge.
+    `waived` is true if the gradient was too small and too noisy to judge.
     """
 
     scale_deviation: float
@@ -136,7 +143,7 @@ class TensorNoise:
     def pooled_with(self, earlier: TensorNoise | None) -> TensorNoise:
         """Pools both measurements.
 
-        The earlier one has a bounded weight, because noise changes during training.
+        The earlier measurement has a bounded weight, because noise changes during training.
         """
         if earlier is None:
             return self
@@ -148,12 +155,13 @@ class TensorNoise:
 
 @dataclass(frozen=True)
 class CommonScale:
-    """The median scale offset over all gradients, per run; the reference run's is 0.
+    """The median scale offset over all gradients, for each run. It is 0 for the reference run.
 
-    Gradients clipped in bfloat16 share one: their norm rounds to one of two neighbours from run to
-    run, which scales all of them together by up to 0.8 %. That noise does not average out within a
-    few runs, but takes few values. So a replay must match the value of an eager run, and the eager
-    values must be so close together that those of a graph wrong by 1 % throughout are distinct.
+    Gradients that are clipped in bfloat16 share a scale: from run to run, their norm rounds to one
+    of two neighbouring values, which scales all of them together by up to 0.8 %. That noise does
+    not average out within a few runs, but it takes few values. So a replay must match the value of
+    an eager run. The values of eager runs must be close together, so that a graph whose gradients
+    are all wrong by 1 % has other values.
     """
 
     eager: list[float]
@@ -161,7 +169,7 @@ class CommonScale:
 
     @property
     def mismatch(self) -> Mismatch | None:
-        """What is wrong with the graph as a whole, or None."""
+        """The mismatch of the common scale, or None."""
         eager, name = [0.0, *self.eager], "the median of all gradients"
         values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
         if values > COMMON_RANGE:
@@ -172,7 +180,7 @@ class CommonScale:
 
 @dataclass
 class TensorEvidence:
-    """All readings of one gradient. `norm` is that of the reference run."""
+    """All readings of one gradient. `norm` is its norm in the reference run."""
 
     name: str
     dtype: str
@@ -182,23 +190,23 @@ class TensorEvidence:
 
     @property
     def spread(self) -> float:
-        """The largest distance between runs known to be of one kind."""
+        """The largest distance that eager runs, or replays, are known to have from each other."""
         distances = [each.distance for each in self.graph] or [0.0]
         return max([each.distance for each in self.eager] + [max(distances) - min(distances)])
 
     @property
     def is_noisy(self) -> bool:
-        """Whether two runs of one kind differed in any bit."""
+        """Whether two eager runs, or two replays, differed in any bit."""
         replays = {(each.distance, each.scale) for each in self.graph}
         return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
 
     def noise(self, common: CommonScale | None, *, waived: bool) -> TensorNoise:
-        """Noise for later comparisons to reuse."""
+        """The noise of this gradient, for later comparisons."""
         deviation, degrees = _pooled(*self.scales(common))
         return TensorNoise(deviation, degrees, self.spread / self.norm if self.norm else 0.0, waived)
 
     def scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
-        """Scale offsets of eager runs and of replays, less the common scale."""
+        """Scale offsets of eager runs and of replays, minus the common scale."""
         eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
         if common is not None:
             eager = [scale - common_scale for scale, common_scale in zip(eager, common.eager, strict=True)]
@@ -214,7 +222,7 @@ class TensorEvidence:
             mean -= sum(eager) / len(eager)
             runs = 1 / len(eager) + 1 / len(graph)
         elif prior is not None:
-            # The reference run is noisy too.
+            # The 1 is for the reference run, which is noisy too.
             deviation, degrees, runs = prior.scale_deviation, prior.degrees, 1 + 1 / len(graph)
         else:
             return mean, math.inf
@@ -240,7 +248,8 @@ def _student_t(degrees: int) -> float:
 class Assessment:
     """Result for one gradient.
 
-    `mismatch` is None if it passes; `waived` if too small and noisy to judge.
+    `mismatch` is None if the gradient passes. `waived` is true if it passes only because it is too
+    small and too noisy to judge.
     """
 
     mismatch: Mismatch | None
@@ -264,8 +273,9 @@ def assess(
 ) -> Assessment:
     """Judges one gradient.
 
-    `total_norm` is the norm of all gradients, `is_noisy` whether any gradient of the step is, `common`
-    is subtracted from scale offsets, and `final` means that no further runs follow.
+    `total_norm` is the norm of all gradients together. `is_noisy` is true if any gradient of the
+    step is noisy. `common` is subtracted from scale offsets. `final` is true if no further runs
+    follow.
     """
     name, size, small = evidence.name, max(evidence.norm, FLOOR * total_norm, 1e-300), evidence.norm < FLOOR * total_norm
     repeated = max((each.distance for each in evidence.eager), default=0.0)
@@ -289,8 +299,8 @@ def assess(
     if nearest > allowed:
         return Assessment(Mismatch(MismatchKind.DISTANCE, name, nearest / size, allowed / size))
     offset, resolution = evidence.scale(prior, common)
-    # A small gradient may be pure rounding, and different rounding in the graph. A scale error is
-    # parallel to it.
+    # A small gradient may consist of rounding errors, which differ in the graph. A scale error, in
+    # contrast, is parallel to the gradient.
     along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest
     if abs(offset) > max(SCALE_LIMIT, resolution) and along:
         return Assessment(Mismatch(MismatchKind.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)

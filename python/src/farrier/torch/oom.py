@@ -10,15 +10,15 @@ import torch
 
 from farrier.oom import GPU_OOM, HOST_OOM, bytes_wanted, parse_bytes
 
-#: After an out-of-memory inside a collective the other ranks are stuck in it; a retry on one rank
-#: cannot repair that.
+#: If a rank runs out of memory inside a collective, the other ranks are stuck in it, and a retry on
+#: this rank cannot free them.
 _COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
 _ALLOCATED = re.compile(r"([\d.]+ (?:bytes|KiB|MiB|GiB)) is allocated by PyTorch")
 
 
 @dataclass(frozen=True)
 class OomFailure:
-    """An attempt that ran out of memory. References no tensor and no frame."""
+    """Describes an attempt that ran out of memory. It references no tensor and no frame."""
 
     message: str
     requested_bytes: int | None
@@ -31,7 +31,7 @@ def parse_oom(error: BaseException) -> OomFailure | None:
     if not isinstance(error, torch.OutOfMemoryError):
         if not isinstance(error, RuntimeError) or _COLLECTIVE.search(message):
             return None
-        # Host memory too: splitting helps there as well.
+        # Errors about host memory count too, because splitting also helps there.
         if not (GPU_OOM.search(message) or HOST_OOM.search(message)):
             return None
     first_line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
@@ -52,7 +52,7 @@ def add_guard_hint(error: BaseException) -> None:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames of an error and its causes, whose locals reference activations."""
+    """Clears the frames of an error and its causes, whose local variables reference activations."""
     visited: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

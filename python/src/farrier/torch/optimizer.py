@@ -1,4 +1,4 @@
-"""Makes an optimizer capturable: numbers on the device, and a gate that makes a step a no-op."""
+"""Makes an optimizer capturable, and adds a gate that turns its step into a no-op."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def make_capturable(optimizer: Optimizer) -> bool:
     """Makes the optimizer's step capturable in place: step counts on the device, fused kernels.
 
     Learning rates stay as they are. Adam, AdamW and SGD become fused unless the user chose
-    `foreach` or `fused`. Returns whether any group was made fused. Changes nothing if it raises.
+    `foreach` or `fused`. Returns whether any group was made fused. If it raises, it has changed
+    nothing.
     """
     reason = _unsupported_reason(optimizer)
     if reason is not None:
@@ -53,7 +54,11 @@ def make_capturable(optimizer: Optimizer) -> bool:
 
 
 def unfuse(optimizer: Optimizer) -> None:
-    """Undoes the fusing of SGD, whose fused kernel fails if only some momenta exist."""
+    """Undoes the fusing of SGD.
+
+    Its fused kernel fails if only some of the parameters have a momentum. Without `OptimizerHooks`,
+    which creates the missing ones, that can happen.
+    """
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = None, None
@@ -79,12 +84,15 @@ def _unsupported_reason(optimizer: Optimizer) -> Reason | None:
 
 
 def _uses_torch_step(optimizer: Optimizer) -> bool:
-    """Whether the step is torch's own; a subclass may ignore `capturable` and `found_inf`."""
+    """Whether the optimizer uses torch's own step.
+
+    The step of a subclass may ignore `capturable` and `found_inf`.
+    """
     return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in _GATEABLE}
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups with parameters; LoRA has an empty one for weight decay."""
+    """The groups that have parameters. With LoRA, the group for weight decay may be empty."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
@@ -97,14 +105,15 @@ def _device(group: dict[str, Any]) -> torch.device:
     return device
 
 
-#: In eager mode it would happen more often than once per batch, and in a graph never.
+#: A step that sets the learning rate would set it several times per batch when it runs eagerly for
+#: a comparison, and never in a graph.
 STEP_SETS_LR = Reason("the step sets the learning rate itself", "step the scheduler after the call, not in it")
 
 
 class LearningRates:
-    """Learning rates on the device, where graphs read them.
+    """Copies of the learning rates on the device, where graphs read them.
 
-    The user's groups keep their own, as numbers in full precision.
+    The user's groups keep their own rates, as numbers in full precision.
     """
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
@@ -113,7 +122,10 @@ class LearningRates:
         self._written_versions: list[object] = [None] * len(self._device_rates)
 
     def user_values(self) -> list[object]:
-        """The groups' rates for comparison. A tensor that was written to counts as changed."""
+        """The groups' rates, in a form that can be compared.
+
+        A tensor counts as changed if it was written to.
+        """
         rates = (group["lr"] for group in self._groups)
         return [(id(rate), rate._version) if isinstance(rate, Tensor) else rate for rate in rates]
 
@@ -129,9 +141,9 @@ class LearningRates:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Inside, optimizers read the device tensors as a graph does.
+        """Inside the context, optimizers read the device tensors, as in a graph.
 
-        Raises if the step sets a rate itself.
+        Raises `GraphsDisabled` if the step sets a rate itself.
         """
         self.refresh()
         user_values = [group["lr"] for group in self._groups]
@@ -155,7 +167,7 @@ class LearningRates:
 def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
     """Everything that a graph of these optimizers captures as a constant, by name.
 
-    A change makes it stale.
+    If one of these values changes, the graph is stale.
     """
     constants: dict[str, object] = {}
     for optimizer in optimizers:
@@ -168,7 +180,7 @@ def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
 
 
 def has_gate(optimizer: Optimizer) -> bool:
-    """Whether the flag can turn the optimizer's step into a no-op."""
+    """Whether `found_inf` can turn the optimizer's step into a no-op."""
     groups = _groups(optimizer)
     fused = bool(groups) and all(group.get("fused") for group in groups)
     return fused and isinstance(optimizer, _GATEABLE) and _uses_torch_step(optimizer)
@@ -177,9 +189,9 @@ def has_gate(optimizer: Optimizer) -> bool:
 def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) -> None:
     """Gives SGD parameters without momentum a zero momentum.
 
-    Without dampening the first step from zero equals the first step. The fused kernel would use
-    uninitialised memory, writes it only in a step that is not skipped, and fails if only some
-    parameters have a momentum.
+    Without dampening, a step with zero momentum equals a first step. Without this, the fused kernel
+    would create the momentum as uninitialised memory and not write it in a skipped step. It also
+    fails if only some of the parameters have a momentum.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
@@ -188,10 +200,10 @@ def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) ->
 
 
 class OptimizerHooks:
-    """Hooks into each `optimizer.step()`: counts it, shows the gradients, and applies the gate.
+    """Hooks into each `optimizer.step()`: counts it, passes on the gradients, applies the gate.
 
-    A closed gate is `found_inf` = 1 on the device: fused kernels then leave weights and state
-    unchanged, also inside a graph. It is combined with a GradScaler's own `found_inf`.
+    The gate is closed if `found_inf` on the device is 1: fused kernels then leave weights and state
+    unchanged, also inside a graph. The flag is combined with a GradScaler's own `found_inf`.
     """
 
     def __init__(self, optimizers: list[Optimizer], names: Mapping[Tensor, str]) -> None:
@@ -208,7 +220,7 @@ class OptimizerHooks:
 
     @contextmanager
     def observing(self, observer: GradientObserver | None) -> Iterator[None]:
-        """Inside, `observer` receives the gradients, and the gate is part of the step."""
+        """Inside the context, `observer` receives the gradients, and the gate applies to steps."""
         self._observer, self._gate_in_step = observer, True
         try:
             yield
@@ -223,10 +235,10 @@ class OptimizerHooks:
     def init_state(self, optimizers: list[Optimizer]) -> None:
         """Makes gated optimizers create their state now, one parameter at a time.
 
-        Created in the first step, the state would lie between that step's activations and keep
-        their memory from being released; created in a comparison, it would lie where graphs write.
-        The user's step hooks and step replacements are not called (a scheduler counts calls),
-        because this is not a training step.
+        State that is created in the first step would lie between that step's activations, and their
+        memory could not be released. State that is created in a comparison would lie in memory that
+        graphs write. The user's step hooks and replacements of `step` are not called (a scheduler
+        counts calls), because this is not a training step.
         """
         for optimizer in (each for each in optimizers if has_gate(each)):
             if isinstance(optimizer, torch.optim.SGD):
@@ -275,7 +287,7 @@ class OptimizerHooks:
 
 @contextmanager
 def _gated_step(optimizer: Optimizer) -> Iterator[Callable[[], object]]:
-    """Yields the bare step of a gated optimizer, with the gate closed."""
+    """Yields torch's own step of the optimizer, with the gate closed."""
     untyped: Any = optimizer
     scaler_flag = getattr(untyped, "found_inf", None)
     untyped.found_inf = _zero_flag(optimizer).fill_(1.0)

@@ -1,4 +1,4 @@
-"""Detects reuse of pinned host memory, which must not be overwritten before the GPU has read it."""
+"""Detects batches that reuse pinned host memory, which the GPU may still have to read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _WeakRef: Any = reductions.StorageWeakRef
 class PinnedReuseDetector:
     """Detects batches in pinned memory that was used by an earlier batch.
 
-    The GPU copies pinned memory asynchronously, after the step's call has returned. Memory
-    allocated per batch (a DataLoader's) is not reused before it was read; torch's allocator ensures
-    that. A staging buffer that the user rewrites is reused. The user may have relied on a step that
-    waited for its copy, and cannot see that a graph does not. So once live memory comes back,
-    copies are waited for. The first calls run eagerly with the user's own copies, so a buffer
-    usually comes back before a graph reads any; with so many buffers that it has not, waiting for
-    the first also waits for the copies of all others.
+    The GPU copies pinned memory asynchronously, after the call of the step has returned. If memory
+    is allocated for each batch, as by a DataLoader, torch's allocator does not reuse it before the
+    GPU has read it. But a user may also write every batch into the same staging buffer. An eager
+    step may have waited for its copy, and the user cannot see that a graph does not. So as soon as
+    a batch uses memory of an earlier batch that is still alive, calls wait for their copies. The
+    first calls run eagerly with the user's own copies, so a buffer is usually reused before a graph
+    reads one. If there are so many buffers that none was reused by then, waiting for the first copy
+    also waits for all earlier ones.
 
     Attributes:
-        reuse_found: whether memory was reused.
+        reuse_found: whether a batch reused the memory of an earlier one.
     """
 
     def __init__(self) -> None:

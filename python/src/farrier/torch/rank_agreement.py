@@ -1,9 +1,9 @@
 """Makes ranks that reduce gradients together take the same action at the same call.
 
-A comparison runs the step more often than a plain call does, and every run all-reduces gradients.
-If one rank compared and another did not, gradients of different batches would be summed, or the job
-would hang. So at each call the ranks exchange their proposed action over gloo (a few bytes,
-overlapped with the previous step on the GPU) and all perform the same one.
+A comparison runs the step several times, a plain call once, and every run all-reduces gradients. If
+one rank compared and another did not, gradients of different batches would be summed, or the job
+would hang. So at each call the ranks exchange the actions that they propose over gloo, and all
+perform the same action. The exchange takes a few bytes, while the GPU still runs the previous step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from farrier.torch.explain import Reason
 from farrier.torch.graph_policy import CallAction, joint_action
 
-#: Reason reported by a rank that itself had no objection.
+#: The reason that a rank reports if only another rank disabled graphs.
 OTHER_RANK_EAGER = Reason(
     "another rank runs eagerly from here on", "see that rank's report: one rank disables graphs for all"
 )
@@ -46,7 +46,7 @@ def unsupported_reason(model: nn.Module) -> Reason | None:
 
 
 class RankGroup:
-    """The ranks of the model's DistributedDataParallel; a single rank without one."""
+    """The ranks of the model's DistributedDataParallel, or only this rank if there is none."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ddp = find_ddp(model)
@@ -63,18 +63,18 @@ class RankGroup:
         """Whether there is only this rank."""
         return self._group is None
 
-    def agree(self, move: CallAction, key: object) -> CallAction:
+    def agree(self, proposed: CallAction, key: object) -> CallAction:
         """Returns the action that all ranks perform at this call.
 
         `key` identifies this rank's batch shape.
         """
         if self.is_single:
-            return move
+            return proposed
         digest = self._digests.get(key)
         if digest is None:
             digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=7).digest(), "big")
             self._digests = {**self._digests, key: digest} if len(self._digests) < 1000 else {key: digest}
-        highest_action, digest_max, negated_digest_min = self._all_reduce_max(move, digest, -digest)
+        highest_action, digest_max, negated_digest_min = self._all_reduce_max(proposed, digest, -digest)
         self.shape_mismatches += digest_max != -negated_digest_min
         return joint_action(CallAction(highest_action), same_shape=digest_max == -negated_digest_min)
 
@@ -84,9 +84,9 @@ class RankGroup:
 
     @contextmanager
     def no_reduction(self) -> Iterator[None]:
-        """Disables gradient reduction and buffer broadcasts inside, so one rank may fail alone.
+        """Inside the context, DDP neither reduces gradients nor broadcasts buffers.
 
-        Collectives issued by the step itself are not suppressed.
+        One rank may then fail alone. Collectives of the step itself still run.
         """
         if self._ddp is None:
             yield
@@ -102,8 +102,8 @@ class RankGroup:
     def reset_reducer(self) -> bool:
         """Resets DDP after a capture failed on some rank, so it stops expecting a backward pass.
 
-        DDP then rebuilds its buckets on all ranks, and older graphs would write to the old ones.
-        Returns True if that makes further graphs impossible.
+        DDP then rebuilds its buckets on all ranks, and existing graphs would write to the old
+        buckets. Returns True if graphs can therefore no longer be used.
         """
         reset = getattr(getattr(self._ddp, "reducer", None), "_reset_state", None)
         if reset is not None:

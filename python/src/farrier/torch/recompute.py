@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-#: Smaller saved tensors stay on the device: together they are small, and every copy has a fixed
-#: cost.
+#: Smaller saved tensors stay on the device, because all of them together are small, and every copy
+#: has a constant cost.
 LARGE_BYTES = 1 << 20
 
 
 def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """Returns the blocks to recompute: the children of the longest ModuleList or Sequential.
 
-    Every decoder and encoder has a list of blocks. Of two equally long lists the first is used.
+    Decoders and encoders have such a list of blocks. Of two equally long lists the first is used.
     """
     lists = [
         list(module)
@@ -33,9 +33,9 @@ def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def compile_disabled() -> contextlib.AbstractContextManager[Any]:
-    """Runs compiled code eagerly inside."""
+    """Inside the context, compiled code runs eagerly."""
     set_stance: Any = getattr(torch.compiler, "set_stance", None)
-    # If the compiler was never loaded nothing is compiled, and loading it takes seconds.
+    # If the compiler was never loaded, nothing is compiled. Loading it here would take seconds.
     if set_stance is None or "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = set_stance("force_eager")
@@ -43,18 +43,18 @@ def compile_disabled() -> contextlib.AbstractContextManager[Any]:
 
 
 def is_compiled(target: Any) -> bool:
-    """Whether a module or function is visibly compiled."""
+    """Whether a module or function is known to be compiled."""
     return getattr(target, "_compiled_call_impl", None) is not None or hasattr(target, "_torchdynamo_orig_callable")
 
 
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, each block keeps only its inputs and is recomputed in backward.
+    """Inside the context, each block keeps only its inputs, and backward recomputes the rest.
 
-    Compiled code runs eagerly inside (both `torch.compile(model)` and `model.compile()`). This
-    needs torch 2.6; on 2.5 a compiled model keeps running compiled code and recomputes nothing. A
-    compiled graph decides itself what to keep, and an attempt of last resort should not compile.
-    The forward methods are restored also after an error.
+    Code compiled with `torch.compile(model)` or `model.compile()` runs eagerly inside: a compiled
+    graph decides itself what to keep, and this attempt should not have to wait for a compilation.
+    That needs torch 2.6; on 2.5 a compiled model still runs compiled code and recomputes nothing.
+    The forward methods are restored on exit, also after an error.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(compile_disabled())
@@ -90,7 +90,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
 
 @contextlib.contextmanager
 def scratch_buffers(block: nn.Module) -> Iterator[None]:
-    """Inside, the block writes to copies of its buffers, which are then dropped."""
+    """Inside the context, the block writes to copies of its buffers, which are dropped on exit."""
     buffers = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
     try:
         for module, name, buffer in buffers:
@@ -106,10 +106,10 @@ def scratch_buffers(block: nn.Module) -> Iterator[None]:
 def offloading(
     modules: Sequence[nn.Module], *, large_bytes: int = LARGE_BYTES, device_type: str = "cuda"
 ) -> Iterator[None]:
-    """Inside, large saved activations go to pinned host memory and return in backward.
+    """Inside the context, large saved activations are kept in pinned host memory until backward.
 
-    Weights stay saved by reference, because copying them would save nothing. Copies are ordered by
-    the current stream.
+    Weights stay saved by reference, because copying them would free no memory. Copies are ordered
+    by the current stream.
     """
     weights = {parameter.untyped_storage().data_ptr() for root in modules for parameter in root.parameters()}
 

@@ -1,4 +1,4 @@
-"""Report on a step: how it ran and why."""
+"""Report on a step: how often it ran as a graph, how fast, and why not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from farrier.torch.graph_policy import StepTiming, VerifySchedule
 class StepReport:
     """Statistics of a step. Read them at any time; `print(step.report)` is made for a log.
 
-    `verified` counts comparisons, `verified_s` is their total time, and `schedule` that of the
-    graph compared last. `compared_since_s` and `called_s` are times of one clock: the start of the
-    first comparison, and the last call. `eager_runs` counts the eager runs used for verification.
-    `noise` is the largest relative distance of a gradient between eager runs of one batch, when
-    last measured. `shape_reasons` are the reasons of shapes that run eagerly.
+    `verified` is the number of comparisons, `verified_s` their total time, and `schedule` the
+    schedule of the graph that was compared last. `compared_since_s` is the start of the first
+    comparison and `called_s` the time of the last call, both on the same clock. `eager_runs` is the
+    number of eager runs for verification. `noise` is the largest relative distance of a gradient
+    between eager runs of one batch, when it was last measured. `shape_reasons` says why some shapes
+    run eagerly.
     """
 
     steps: int = 0
@@ -51,9 +52,9 @@ class StepReport:
 
     @property
     def verified_share(self) -> float | None:
-        """Share of the time since the first comparison that was spent comparing.
+        """Share of the time since the first comparison that comparisons took.
 
-        None before the first.
+        None before the first comparison.
         """
         if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
             return None
@@ -61,7 +62,7 @@ class StepReport:
 
     @property
     def speedup(self) -> float | None:
-        """How many times faster a replay is than the eager step. None if not measured."""
+        """How many times faster a replay is than the eager step. None if it was not measured."""
         if self.eager is None or not self.graph_s:
             return None
         return self.eager.wall_s / self.graph_s

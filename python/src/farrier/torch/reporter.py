@@ -1,8 +1,9 @@
 """Reports steps to the node's agent without waiting for the GPU.
 
-A step's call returns at launch; only the GPU knows when it has ended. So about once a second an
-event is recorded on the GPU's stream and queried at later steps, which never blocks. Reported steps
-have therefore completed, and the time between two events is that of the steps between them.
+The call of a step returns when its work is launched; only the GPU knows when the step has ended. So
+about once a second the reporter records an event on the GPU's stream, and queries it at later
+steps, which never blocks. It therefore reports only steps that have ended. The time between two
+events, divided by the steps between them, is the duration of a step.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from farrier import agent
 
 log = logging.getLogger("farrier.torch")
 
-#: Seconds between two messages. One costs 25 to 50 microseconds, and a person looks less often.
+#: Seconds between two messages. A message costs 25 to 50 microseconds, and nothing needs more than
+#: one per second.
 EVERY_S = 1.0
-#: Due time of the next message after a GPU failure: never.
+#: When the next message is due after a GPU failure: never.
 _FAILED = float("inf")
 
 
 class DeviceEvent(Protocol):
-    """A point in the work of a device."""
+    """A point in the sequence of work on a device."""
 
     def is_complete(self) -> bool:
-        """Whether the device has reached it. Does not block."""
+        """Whether the device has reached the event. Does not block."""
 
     def seconds_since(self, before: Any) -> float:
-        """Seconds from an earlier event to this one, both complete."""
+        """Seconds from an earlier event to this one. Both must be complete."""
 
 
 class HostEvent:
-    """Without a GPU a called step has already ended."""
+    """An event without a GPU: a step has ended when its call returns, so it is complete."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -69,7 +71,7 @@ class CudaEvent:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A launched step and what to report once it has ended."""
+    """A launched step, and what to report when it has ended."""
 
     step: int
     event: DeviceEvent
@@ -78,12 +80,12 @@ class LaunchedStep:
 
 
 class StepReporter:
-    """Counts steps and reports one about every second.
+    """Counts steps, and reports one step about every second.
 
-    A step costs some hundred nanoseconds; while an event is pending, also a query.
+    It adds some hundred nanoseconds to each step, and a query while an event is pending.
 
     Attributes:
-        count: steps launched, including those before this process.
+        count: number of steps launched, including those of earlier processes (`first_step`).
     """
 
     def __init__(self, job: agent.Job | None, *, device: torch.device, tokens: int | None, first_step: int) -> None:
@@ -101,7 +103,7 @@ class StepReporter:
         return self._job
 
     def step_begin(self) -> None:
-        """Marks the start of a step. The first one reports the phase `train`."""
+        """Marks the start of a step. The first call reports the phase `train`."""
         if self._due_s is None:
             self._due_s = 0.0
             self.job.phase("train")
@@ -113,9 +115,9 @@ class StepReporter:
             self._report_if_completed(result)
 
     def flush(self) -> None:
-        """Waits for the last step and reports it, unless already reported.
+        """Waits for the last step, and reports it if it was not reported yet.
 
-        Only for the end of training.
+        Only for the end of training, because it waits for the GPU.
         """
         if self._due_s in (None, _FAILED) or (self._last is not None and self._last.step == self.count):
             return
@@ -128,9 +130,9 @@ class StepReporter:
         return LaunchedStep(self.count, event, self.job.pauses, _host_loss(result))
 
     def _report_if_completed(self, result: Any, *, wait: bool = False) -> None:
-        """Reports the pending step, or this one, if the device has completed it.
+        """Reports the pending step, or this one if none is pending, if the device has completed it.
 
-        `wait` blocks until it has.
+        With `wait`, it blocks until the device has.
         """
         last = self._last
         try:
@@ -139,7 +141,8 @@ class StepReporter:
                 torch.cuda.synchronize(self._device)
             if not launched.event.is_complete():
                 return
-            # The first step compiles, and a checkpoint in between is not step time.
+            # The first step includes compilation. A checkpoint in between does not count as step
+            # time.
             had_pause = last is None or last.pauses != launched.pauses
             seconds = (
                 None
@@ -147,7 +150,7 @@ class StepReporter:
                 else launched.event.seconds_since(last.event) / (launched.step - last.step)
             )
             loss = None if launched.loss is None else float(launched.loss)
-        except RuntimeError as err:  # The GPU has failed; the next operation on it raises to the user.
+        except RuntimeError as err:  # The GPU has failed; the user's next operation on it raises.
             log.debug("cannot determine the end of a step: %s", err)
             self._pending, self._due_s = None, _FAILED
             return
@@ -157,7 +160,7 @@ class StepReporter:
 
 
 def _host_loss(result: Any) -> Tensor | float | None:
-    """The loss, if reading it needs no sync once the step has ended: a number, or a CPU tensor."""
+    """The loss if it is a number or a CPU tensor, which can be read without waiting for the GPU."""
     if isinstance(result, Tensor):
         return result if result.device.type == "cpu" and result.numel() == 1 else None
     return float(result) if isinstance(result, float | int) and not isinstance(result, bool) else None

@@ -1,12 +1,12 @@
 """Records which sizes fit into memory.
 
-Pure: no torch, no clock; serialises to JSON across restarts.
+Pure: no torch, no clock. It is stored as JSON, to survive restarts.
 
-Per shape (everything of a batch but its rows) and mode it stores the most rows that fit and the
-fewest that failed. For new shapes a linear model over all measured shapes, bytes over elements,
-predicts the need, so a larger batch is split in advance instead of failing first. A size that fit
-is not split. A size that failed is retried when more memory is free, or after many successful steps
-if the cause was fragmentation.
+For each mode and each shape (everything of a batch except the number of its rows) it stores the
+most rows that fit and the fewest that failed. For new shapes, a linear model of bytes over
+elements, fitted to all measured shapes, predicts the need, so that a larger batch is split in
+advance and does not fail first. A size that fit is not split. A size that failed is tried again
+when more memory is free, or after many successful calls if the cause was fragmentation.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 from farrier.torch.retry_policy import ActivationMode, Plan, RetryOptions
 
 VERSION = 1
-#: Shapes kept; the least recently used is evicted. A stream of random lengths has some thousand.
+#: Maximum number of shapes; the least recently used is evicted. Batches of random lengths have some
+#: thousand shapes.
 MAX_SHAPES = 4096
-#: Data points of the linear model, per mode.
+#: Maximum number of data points of the linear model, per mode.
 MAX_POINTS = 64
 #: Safety margin above the model's prediction, its increase after a wrong prediction, and its
 #: maximum.
@@ -33,7 +34,7 @@ RETRY_AFTER = 200
 
 @dataclass(frozen=True)
 class BatchShape:
-    """A batch as far as memory is concerned. `key` is everything but the rows."""
+    """What a batch's need of memory depends on. `key` is everything except the rows."""
 
     key: str
     rows: int
@@ -57,14 +58,14 @@ class ShapeRecord:
 class MemoryModel:
     """Linear model of bytes needed over elements, from measured points.
 
-    `fixed_bytes` is needed at any size (the gradients); a fit with a smaller intercept is rejected.
+    `fixed_bytes` is needed at any size (the gradients). A fit with a smaller intercept is rejected.
     """
 
     points: list[tuple[int, int]] = field(default_factory=list)
     fixed_bytes: int = 0
 
     def add(self, elements: int, need_bytes: int) -> None:
-        """Adds a measurement. Of two for the same size the larger is kept."""
+        """Adds a measurement. Of two measurements of the same size, the larger is kept."""
         same = [need for size, need in self.points if size == elements]
         self.points = [point for point in self.points if point[0] != elements][-(MAX_POINTS - 1) :]
         self.points.append((elements, max([need_bytes, *same])))
@@ -86,9 +87,9 @@ class MemoryModel:
         return max(0, int((room_bytes - base) / slope))
 
     def _fit(self) -> tuple[float, float]:
-        """Returns intercept and slope: least squares, raised until no point lies above.
+        """Returns intercept and slope: a least-squares line, raised until no point lies above it.
 
-        If that is meaningless (a single size, a negative slope, an intercept below the fixed
+        If that line is meaningless (a single size, a negative slope, an intercept below the fixed
         bytes), returns the steepest line from the fixed bytes to any point.
         """
         mean_x = sum(size for size, _ in self.points) / len(self.points)
@@ -125,7 +126,8 @@ class SizeHistory:
         for mode in options.modes():
             rows = self.expected_fitting_rows(shape, mode, room_bytes)
             if mode is not ActivationMode.PLAIN and (shape.key, mode) not in self.shapes and rows >= shape.rows:
-                # No data for this mode: start where the retry policy would enter it.
+                # There is no data for this mode, so start with the size at which the retry policy
+                # would switch to it.
                 rows = min(shape.rows, max(1, options.floor_rows))
             if rows >= 1:
                 return options.plan(mode, rows)
@@ -151,7 +153,7 @@ class SizeHistory:
         return max(0, min(shape.rows, record.failed_rows - 1, max(1, record.failed_rows // 2), limit))
 
     def _safe_rows(self, record: ShapeRecord, room_bytes: int | None) -> int:
-        """Rows that fit before, or 0 if less memory is free than they needed."""
+        """The rows that fit before, or 0 if less memory is free than they needed."""
         if room_bytes is None or record.need_bytes is None or record.need_bytes <= room_bytes:
             return record.safe_rows
         return 0
@@ -168,8 +170,7 @@ class SizeHistory:
             and key != shape.key
             and record.failed_rows
             and not record.fragmented
-            # At least the present free memory was not enough for that many elements; more cannot
-            # fit.
+            # That many elements did not fit although at least as much memory was free as now.
             and record.failed_room_bytes is not None
             and record.failed_room_bytes >= room_bytes
         ]
@@ -178,7 +179,7 @@ class SizeHistory:
         most = model.max_elements(room_bytes / (1 + self.margin))
         if most is not None:
             rows = most // each
-            # The model may be wrong: try a single row unless it is clearly too large.
+            # The model may be wrong, so try a single row unless its need is clearly too large.
             need_of_one_row = model.need(each)
             limits.append(1 if rows == 0 and need_of_one_row is not None and need_of_one_row <= room_bytes * 1.1 else rows)
         return min([shape.rows, *limits])
@@ -205,7 +206,7 @@ class SizeHistory:
         return record is not None and record.need_bytes is not None and record.safe_rows >= plan.rows
 
     def record_failure(self, shape: BatchShape, plan: Plan, room_bytes: int | None, *, fragmented: bool) -> None:
-        """Records an out-of-memory. The newest failure also overrides earlier successes."""
+        """Records a failure for lack of memory, which also overrides earlier successes."""
         was_known = (shape.key, plan.mode) in self.shapes
         record = self._record(shape, plan.mode)
         if not was_known and self.models[plan.mode].points:
@@ -219,7 +220,7 @@ class SizeHistory:
 
     def _record(self, shape: BatchShape, mode: ActivationMode) -> ShapeRecord:
         name = (shape.key, mode)
-        # Reinsert, so that dict order is least recently used first.
+        # Insert the record again, so that the least recently used shape comes first in the dict.
         record = self.shapes.pop(name, None) or ShapeRecord(shape.elements_per_row)
         self.shapes[name] = record
         while len(self.shapes) > MAX_SHAPES:
@@ -234,7 +235,10 @@ class SizeHistory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SizeHistory:
-        """Reads the output of `to_json`. Rejects other versions: misread sizes would cost steps."""
+        """Reads the output of `to_json`.
+
+        Rejects other versions, because wrong sizes would make steps fail.
+        """
         if value.get("version") != VERSION:
             raise ValueError(f"learned sizes have version {value.get('version')!r}, this farrier reads {VERSION}")
         history = cls()

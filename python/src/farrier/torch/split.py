@@ -26,7 +26,7 @@ class NotSplittable(ValueError):
 
 
 def _is_value_list(value: Any) -> bool:
-    """Whether it is a list without tensors, with one value per row such as a text or a name."""
+    """Whether the value is a list of plain values, such as one text or name per row."""
     return (
         isinstance(value, (list, tuple))
         and bool(value)
@@ -35,7 +35,7 @@ def _is_value_list(value: Any) -> bool:
 
 
 def leaves(batch: Any) -> list[Any]:
-    """Every leaf, in order. A list of plain values is one leaf."""
+    """Every leaf of the batch, in order. A list of plain values is one leaf."""
     leaves_found: list[Any] = []
     rebuild(batch, lambda _, leaf: leaves_found.append(leaf), is_leaf=_is_value_list)
     return leaves_found
@@ -44,7 +44,7 @@ def leaves(batch: Any) -> list[Any]:
 def _array_shape(leaf: Any) -> tuple[int, ...] | None:
     """Shape of a tensor or array.
 
-    None for anything else, and for nested tensors, which have none.
+    None for anything else, and for nested tensors, which have no single shape.
     """
     if is_nested(leaf):
         return None
@@ -53,7 +53,7 @@ def _array_shape(leaf: Any) -> tuple[int, ...] | None:
 
 
 def is_nested(leaf: Any) -> bool:
-    """Whether it is a nested tensor, with rows of different lengths."""
+    """Whether the leaf is a nested tensor, with rows of different lengths."""
     return isinstance(leaf, Tensor) and leaf.is_nested
 
 
@@ -64,9 +64,10 @@ def reject_nested(batch: Any) -> None:
 
 
 def row_count(batch: Any) -> int:
-    """Returns the number of rows: the first dimension that most tensors of the batch share.
+    """Returns the number of rows: the size of the first dimension that most tensors share.
 
-    Raises `NotSplittable` if that would be a guess; a wrong guess would give a wrong gradient.
+    Raises `NotSplittable` if the number is ambiguous, because a wrong guess would give a wrong
+    gradient.
     """
     if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Mapping) for item in batch):
         raise NotSplittable("the batch is a list of samples, which may depend on each other: pass `split=` and `rows=`")
@@ -107,7 +108,7 @@ def _dtype_name(leaf: Any) -> str:
 
 
 def split_rows(batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """Splits into micro-batches of these sizes, in order. The sizes add up to the rows."""
+    """Splits the batch into micro-batches of these sizes, which add up to its rows, in order."""
     rows = sum(sizes)
     micro_batches: list[Any] = []
     start = 0
@@ -142,5 +143,5 @@ def _slice_rows(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
 
 
 def gradient_leaves(batch: Any) -> list[Tensor]:
-    """Tensors of the batch that accumulate gradients themselves."""
+    """The tensors of the batch that get gradients themselves."""
     return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad]

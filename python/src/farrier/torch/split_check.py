@@ -1,6 +1,6 @@
 """Checks whether a batch may be split: known obstacles first, then a comparison on some rows.
 
-Nothing here runs before a guard has to split.
+A guard runs these checks only when it has to split.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from farrier.torch.state_snapshot import StateSnapshot
 IGNORED_LABEL = -100
 #: Gradients of the smallest matrices are compared, up to this many elements in total.
 MAX_ELEMENTS = 1 << 22
-#: Upper limit of compared rows; run one by one, each costs a pass.
+#: Maximum number of compared rows. Each row costs a pass, because rows also run one by one.
 MAX_ROWS = 16
-#: Allowed relative distance of two gradients of the same rows, by the coarsest dtype of the
+#: Allowed relative distance between two gradients of the same rows, by the coarsest dtype of the
 #: activations. Rounding differs if kernels add in another order (0.002 was seen for bfloat16 on a
-#: CPU). Float32 may be computed as TF32.
+#: CPU). float32 may be computed as TF32.
 MAX_RELATIVE_DIFFERENCE = {torch.float64: 1e-6, torch.float32: 0.01, torch.float16: 0.03, torch.bfloat16: 0.1}
-#: For dtypes not listed (8-bit), and for losses, which are means and round less.
+#: The limits for dtypes that are not listed (8-bit), and for losses, whose rounding averages out.
 MAX_DIFFERENCE_OTHER, MAX_LOSS_DIFFERENCE = 0.3, 0.02
 
 
-#: Notes: why a batch is not split, and why a call is not retried.
+#: Notes for the user: why a batch is not split, and why a call is not retried.
 MIXES_ROWS_NOTE = (
     "not split: BatchNorm in training mode, or tracked statistics, mix the rows; split_batchnorm=True splits anyway"
 )
@@ -97,7 +97,7 @@ class SplitVerdict:
 
 @dataclass
 class SplitCheck:
-    """Runs some rows of a batch as a whole and one by one, and compares the gradients."""
+    """Runs some rows of a batch together and one by one, and compares the gradients."""
 
     config: GuardConfig
     attempts: AttemptRunner
@@ -107,19 +107,19 @@ class SplitCheck:
     plan: Plan
     snapshot: StateSnapshot
     free: Callable[[], None]
-    #: Rows of a micro-batch that are expected to fit: the plan's, or fewer if those ran out of
-    #: memory here.
+    #: Rows of a micro-batch that are expected to fit: as many as in the plan, or fewer if so many
+    #: rows ran out of memory in this check.
     expected_fitting_rows: int = 0
     _saved_dtypes: set[torch.dtype] = field(default_factory=set)
 
     def run(self) -> SplitVerdict | None:
-        """Returns whether the loss's rows are independent.
+        """Returns whether the rows contribute to the loss independently.
 
-        None if these rows cannot tell: no loss or no gradient.
+        None if these rows do not show it, because they have no loss or no gradient.
 
-        As many rows as a micro-batch has are expected to fit. If they do not, the number is halved
-        down to two; if two do not fit, only losses are compared. Gradients, RNG states and buffers
-        are left as on entry.
+        The check starts with as many rows as a micro-batch of the plan has. If they do not fit, it
+        halves the number, down to two. If two rows do not fit, it compares only losses. Gradients,
+        RNG states and buffers are left as on entry.
         """
         self.expected_fitting_rows = self.plan.rows
         with eval_mode(self.modules):
@@ -132,7 +132,8 @@ class SplitCheck:
             self.free()
             if not isinstance(verdict, OomFailure):
                 return verdict
-            # Compiled code needs less memory than the eager run here.
+            # If the model is compiled, this eager run needs more memory than a real step, so its
+            # failure does not show that the rows do not fit.
             if backward and not any(map(is_compiled, (self.config.loss_fn, *self.modules))):
                 self.expected_fitting_rows = min(self.plan.rows, max(1, count // 2))
         square = torch.Size([self.rows, self.rows])
@@ -150,7 +151,8 @@ class SplitCheck:
             micro_batches = weighted(self.config, single_rows, [1] * count, whole)
         except NotSplittable as error:
             return SplitVerdict(False, f"not split: {error}")
-        # Modules that mix rows, split at the user's request, would hide other differences.
+        # Modules that mix rows (allowed by `split_batchnorm`) would hide other differences, so then
+        # compare in eval mode only.
         for in_eval_mode in (True,) if any(map(mixes_rows, self.modules)) else (False, True):
             try:
                 with eval_mode(self.modules) if in_eval_mode else contextlib.nullcontext():
@@ -169,10 +171,11 @@ class SplitCheck:
         return _RANDOM_LOSS
 
     def _sample(self, count: int) -> tuple[Any, list[Any]]:
-        """Returns some rows together and one by one; larger groups may match by accident.
+        """Returns some rows together, and the same rows one by one.
 
-        They are spread over the batch, because neighbours may be alike, as in batches sorted by
-        length. With the user's own `split`, the first rows are taken.
+        Groups larger than one row could give matching gradients by accident. The rows are spread
+        over the batch, because neighbours may be alike, as in batches sorted by length. With the
+        user's own `split`, they are the first rows.
         """
         if self.config.split is not split_rows:
             more = [self.rows - count] if self.rows > count else []
@@ -201,8 +204,8 @@ class SplitCheck:
         if not _relative_distance(one, self._measure(whole, backward)) <= allowed:
             return _RANDOM_LOSS
         what = "gradients" if backward else "losses"
-        # The loss may be the other reduction: unweighted micro-batches for a sum, equal weights for
-        # a mean.
+        # The loss may be reduced in the other way than declared. Try that: unweighted micro-batches
+        # for a sum, equal weights for a mean.
         weight = None if self.config.mean else 1.0 / len(micro_batches)
         if (
             _relative_distance(one, self._measure([(micro_batch, weight) for micro_batch, _ in micro_batches], backward))
@@ -242,7 +245,7 @@ class SplitCheck:
         return tensor.detach()  # Not the tensor itself: its own graph would reference it, permanently if an attempt fails.
 
 
-#: Used if the check had no result.
+#: The verdict if the check had no result.
 NOT_COMPARABLE = SplitVerdict(True, "split unchecked: the sampled rows had no loss or no gradient to compare")
 #: Two runs of the same rows differ, so nothing can be compared.
 _RANDOM_LOSS = SplitVerdict(True, "split unchecked: the loss is random, also in eval mode")
@@ -254,24 +257,24 @@ def _halved(count: int) -> list[int]:
 
 
 def _relative_distance(one: Tensor, other: Tensor) -> float:
-    """Distance of two vectors relative to the longer one.
+    """Distance of two vectors, relative to the longer one.
 
-    NaN if both are zero, which shows nothing.
+    NaN if both are zero, because equal zeros prove nothing.
     """
     length = max(one.norm().item(), other.norm().item())
     return (one - other).norm().item() / length if length else math.nan
 
 
 def _smallest(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the smallest trained parameters, at least one if any.
+    """Returns the smallest trained parameters; at least one if there are any.
 
-    Matrices are preferred: in gradients of norms and biases more terms cancel, so rounding shows
-    more.
+    Only matrices are used if there are any: in the gradients of norms and biases more terms cancel,
+    so rounding has a larger effect.
     """
-    training_modules = [each for each in dict.fromkeys(parameters) if each.requires_grad]
+    trained = [each for each in dict.fromkeys(parameters) if each.requires_grad]
     chosen: list[Tensor] = []
     elements = 0
-    for parameter in sorted([each for each in training_modules if each.ndim > 1] or training_modules, key=Tensor.numel):
+    for parameter in sorted([each for each in trained if each.ndim > 1] or trained, key=Tensor.numel):
         elements += parameter.numel()
         if chosen and elements > MAX_ELEMENTS:
             break
@@ -281,9 +284,9 @@ def _smallest(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 @contextlib.contextmanager
 def eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Puts modules into eval mode inside, so dropout draws nothing.
+    """Inside the context, modules are in eval mode, so that dropout draws nothing.
 
-    Sets the attribute, because a custom `train()` may do other things.
+    It sets the attribute `training`, because a custom `train()` may do other things too.
     """
     training_modules = [module for module in modules if module.training]
     try:

@@ -1,4 +1,4 @@
-"""State at the start of a call, so that a failed attempt leaves no side effects."""
+"""Copies the state at the start of a call, so that a failed attempt leaves no side effects."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class StateSnapshot:
     """Gradients, RNG states and buffers at the start of a call.
 
     Existing gradients are set aside by reference and added back at the end, so that every attempt
-    starts without gradients. With `zero_grad(set_to_none=True)` nothing is stored; when gradients
-    accumulate over several calls, a second copy of them exists during the call. Buffers are copied
-    (BatchNorm's are small).
+    starts without gradients. After `zero_grad(set_to_none=True)` there are none. If gradients
+    accumulate over several calls, two sets of gradients exist during a call. Buffers are copied;
+    those of BatchNorm are small.
     """
 
     def __init__(self, leaves: Sequence[Tensor], modules: Sequence[nn.Module]) -> None:
-        """`modules` are all modules, not only the roots."""
+        """`modules` must contain all submodules too."""
         self._leaves = leaves
         self._rng = RngState()
         self._buffers = [
@@ -41,7 +41,8 @@ class StateSnapshot:
     def reject_unknown_parameters(self, loss: Tensor) -> None:
         """Raises if backward would reach a parameter that the guard does not know.
 
-        The guard could not remove a failed attempt's gradients from it, and they would count twice.
+        The guard could not remove a failed attempt's gradients from that parameter, and they would
+        count twice.
         """
         known_ids = {id(leaf) for leaf in self._leaves}
         unknown = [leaf for leaf in _reachable_parameters(loss) if id(leaf) not in known_ids]
@@ -55,7 +56,7 @@ class StateSnapshot:
     def reject_own_backward(self, loss: Tensor) -> None:
         """Raises if loss_fn ran backward itself, or returned a loss without an autograd graph.
 
-        For the first micro-batch of an attempt, which starts without gradients.
+        Call it for the first micro-batch of an attempt, when no gradients may exist yet.
         """
         if any(leaf.grad is not None for leaf in self._leaves):
             raise ValueError(
@@ -73,7 +74,8 @@ class StateSnapshot:
         """Clears gradients and restores RNG states and buffers for the next attempt."""
         self.clear_gradients()
         self._rng.restore()
-        # Copy all of them: BatchNorm updates its statistics without incrementing their version.
+        # Copy all buffers, not only those whose version changed: BatchNorm updates its statistics
+        # without incrementing their version.
         with torch.no_grad():
             for module, name, buffer, copy in self._buffers:
                 module._buffers[name] = buffer
@@ -96,7 +98,7 @@ class StateSnapshot:
             leaf.grad = gradient
 
     def release(self) -> None:
-        """Drops the copies. The frames of an error that the caller keeps still reference the snapshot."""
+        """Drops the copies. An error that the caller keeps may still reference the snapshot."""
         self._buffers = []
         self.gradients = []
 
@@ -120,8 +122,8 @@ class StateSnapshot:
     def merge_gradients(self) -> None:
         """Adds the previous gradients to this call's, leaving the previous tensors unchanged.
 
-        For a backward pass that reduces over ranks: gradients accumulated before must be reduced
-        with the rest.
+        Needed before a backward pass that reduces over ranks: gradients that were accumulated
+        before must be reduced with the new ones.
         """
         with torch.no_grad():
             for leaf, previous_grad in self.gradients:
@@ -162,7 +164,7 @@ class RngState:
         self._cuda = cuda.get_rng_state() if cuda.is_initialized() else None
 
     def restore(self) -> None:
-        """Restores all of them."""
+        """Restores the state of all these RNGs."""
         self._host.restore()
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)

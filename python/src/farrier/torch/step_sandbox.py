@@ -1,4 +1,4 @@
-"""Runs the step without side effects: dry run, capture and comparisons."""
+"""Runs the step without training or other side effects: dry run, capture and comparisons."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from farrier.torch.optimizer import GradientObserver, LearningRates, OptimizerHo
 from farrier.torch.rank_agreement import RankGroup
 from farrier.torch.training_snapshot import ExtraState, TrainingSnapshot
 
-#: Pauses before repeated dry runs. They show whether the step itself draws from a host RNG: it then
-#: does so every time, while a data-loading thread stops once its queue is full, and the compiler
-#: draws only once.
+#: Pauses before repeated dry runs, which show whether the step itself draws from a host RNG. A step
+#: that does so draws in every run. A data-loading thread stops drawing once its queue is full, and
+#: the compiler draws only once.
 DRY_RUN_PAUSES_S = (0.0, 0.05, 0.2, 0.5)
 
 
 class StepSandbox:
-    """A step function and the means to run it without training."""
+    """Runs a step function without training."""
 
     def __init__(
         self, fn: Callable[[Any], Any], model: nn.Module, optimizers: list[Optimizer], scaler: Any, extra_state: ExtraState
@@ -41,9 +41,9 @@ class StepSandbox:
         self.learning_rates = LearningRates(optimizers)
 
     def refresh(self) -> None:
-        """Re-reads the optimizers.
+        """Reads the optimizers again, after they changed.
 
-        Older graphs use other learning-rate tensors and another gate.
+        Graphs from before use other learning-rate tensors and another gate.
         """
         self.hooks.remove()
         self.hooks = OptimizerHooks(self._optimizers, parameter_names(self._model, self._optimizers))
@@ -54,7 +54,7 @@ class StepSandbox:
         return TrainingSnapshot(self._model, self._optimizers, self._scaler, self.device, self._extra_state)
 
     def attempt(self, act: Callable[[TrainingSnapshot], None]) -> Reason | None:
-        """Runs `act`, restores all state, and returns the reason if it failed."""
+        """Runs `act` and restores all state. Returns the reason if `act` failed."""
         snapshot = self.snapshot()
         try:
             act(snapshot)
@@ -87,8 +87,8 @@ class StepSandbox:
     def _dry_run_once(self, padded_batch: Any, snapshot: TrainingSnapshot) -> tuple[list[str], bool, list[str]]:
         """Returns replaced buffers, whether state was created, and host RNGs that were drawn from.
 
-        Comparisons cannot see the last: each starts with all RNGs restored, so both runs draw the
-        same numbers.
+        Comparisons cannot detect draws from a host RNG: each run starts with all RNGs restored, so
+        all runs draw the same numbers.
         """
         before = HostRngState()
         results: list[tuple[list[str], bool, list[str]]] = []
@@ -99,10 +99,10 @@ class StepSandbox:
         return results[0]
 
     def eager_noise(self, padded_batch: Any, snapshot: TrainingSnapshot) -> float:
-        """Returns the relative distance of two eager runs of one batch.
+        """Returns the largest relative distance of a gradient between two eager runs of one batch.
 
         Atomic additions run in any order, so the distance may be above zero. Raises
-        `GraphsDisabled` if it is more than noise.
+        `GraphsDisabled` if noise does not explain the distance.
         """
         reference = ReferenceGradients()
         loss = self._run_eager(padded_batch, snapshot, reference.add, without_reduction=True)
@@ -123,11 +123,11 @@ class StepSandbox:
         return graph
 
     def compare(self, graph: CapturedStep, batch: Any, padded_batch: Any) -> Comparison:
-        """Compares the graph with the eager step; for a padded batch also padded with unpadded.
+        """Compares the graph with the eager step, and a padded batch also with the unpadded one.
 
         One eager run is the reference. While the runs so far are inconclusive on any rank, another
-        eager run and replay are added (`compare_until_decided`). The measured noise is stored with
-        the graph.
+        eager run and another replay follow (`compare_until_decided`). The measured noise is stored
+        with the graph.
         """
         snapshot, reference, padding = self.snapshot(), ReferenceGradients(), None
         try:
@@ -154,14 +154,14 @@ class StepSandbox:
     def _measure_eager(
         self, batch: Any, snapshot: TrainingSnapshot, reference: ReferenceGradients, *, without_reduction: bool = False
     ) -> RunReadings:
-        """Measures an eager run against the reference, where its gradients reside."""
+        """Compares an eager run with the reference, on the device of its gradients."""
         measuring = GradientComparator(reference)
         return measuring.finish(self._run_eager(batch, snapshot, measuring.add, without_reduction=without_reduction))
 
     def _measure_replay(
         self, graph: CapturedStep, padded_batch: Any, snapshot: TrainingSnapshot, reference: ReferenceGradients
     ) -> RunReadings:
-        """Measures a replay that trains nothing against the reference."""
+        """Compares a replay, which does not train, with the reference."""
         measuring = GradientComparator(reference)
         self.learning_rates.refresh()
         self.hooks.set_gate(True)

@@ -1,4 +1,4 @@
-"""Times a step and profiles what it waits for."""
+"""Times a step, and profiles how long the GPU is busy in it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def time_step(run: Callable[[], Result]) -> tuple[Result, StepTiming]:
 
 
 def profile_step(run: Callable[[], Result], wall_s: float, enqueue_s: float) -> tuple[Result, StepTiming]:
-    """Runs a step under the profiler. `wall_s` is the duration of a step without it.
+    """Runs a step under the profiler. `wall_s` and `enqueue_s` are those of an unprofiled step.
 
-    If another profiler holds the GPU, the step still runs and its GPU time stays unknown.
+    If another profiler uses the GPU, the step still runs, but its GPU time stays unknown.
     """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     profiler = torch.profiler.profile(activities=activities, acc_events=True)

@@ -1,4 +1,4 @@
-"""Snapshot and restore of training state, so that comparison runs do not train."""
+"""Copies and restores training state, so that comparison runs do not train."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.optim import Optimizer
 from farrier.torch.host_rng import HostRngState
 from farrier.torch.optimizer import has_gate
 
-#: State that the step changes besides model and optimizer, named by the user: averaged weights, own
-#: statistics.
+#: State that the step changes besides model and optimizer, such as averaged weights or statistics.
+#: The user names it.
 ExtraState = Sequence[nn.Module | Tensor]
 
 
 class TrainingSnapshot:
-    """Snapshots the state that a step changes, and restores it.
+    """Copies the state that a step changes, and restores it.
 
-    A gated step leaves weights and optimizer state untouched, so those are not copied. State of
-    other optimizers, and the user's `extra_state`, is copied to the host. Always copied: RNG state,
-    buffers (running statistics), and the scaler's scale and stage.
+    A gated step changes neither weights nor optimizer state, so these are not copied. The weights
+    and state of optimizers without a gate, and the user's `extra_state`, are copied to the host.
+    RNG state, buffers (running statistics), and the scaler's scale and stage are always copied.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class TrainingSnapshot:
         self._parameters_with_state = [_parameters_with_state(each) for each in optimizers]
 
     def replaced_buffers(self) -> list[str]:
-        """Names of buffers that are now other tensors.
+        """Names of buffers that the step replaced by other tensors.
 
-        A graph would keep writing to the old ones.
+        A graph would go on writing to the old tensors.
         """
         return [path for path, buffers, name, buffer in self._buffers if buffers.get(name) is not buffer]
 
@@ -61,7 +61,7 @@ class TrainingSnapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Restores everything."""
+        """Restores all copied state."""
         self.host_rng.restore_torch()
         torch.cuda.set_rng_state(self._cuda_rng, self._device)
         for _, buffers, name, buffer in self._buffers:
@@ -103,7 +103,7 @@ def _parameters_with_state(optimizer: Optimizer) -> set[Tensor]:
 def _scaler_stages(scaler: Any) -> dict[int, dict[str, Any]] | None:
     """Stage of the GradScaler per optimizer (scaled, unscaled, stepped).
 
-    A failed step leaves it half-way.
+    A step that fails may end after any of these stages.
     """
     stages = getattr(scaler, "_per_optimizer_states", None)
     return None if stages is None else _copy_stages(stages)

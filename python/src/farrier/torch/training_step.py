@@ -1,4 +1,4 @@
-"""Runs a whole training step as one CUDA graph, verified against the eager step it replaces."""
+"""Runs a whole training step as one CUDA graph, verified against the eager step."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class Step:
         return self._reporter.job
 
     def invalidate(self, reason: str) -> None:
-        """Discards every graph; they are captured again.
+        """Discards every graph. Later calls capture graphs again.
 
-        Call it after moving weights or optimizer state in memory.
+        Call it after you moved weights or optimizer state in memory.
         """
         if self._graph_runner is not None:
             self._graph_runner.invalidate(reason)
 
     def close(self) -> None:
-        """Frees the graphs and their memory pool and reports the last step.
+        """Reports the last step, and frees the graphs and their memory pool.
 
         Later calls run eagerly.
         """
@@ -81,14 +81,14 @@ class Step:
             self._graph_runner = None
 
     def __call__(self, batch: Any) -> Any:
-        """Trains on one batch, once. The result of `fn` is detached and safe to keep."""
+        """Trains on one batch, once. Returns the detached result of `fn`, which is safe to keep."""
         self._reporter.step_begin()
         try:
             result = self._run(batch)
         except Exception as err:
             add_guard_hint(err)
             raise
-        self.report.steps += 1  # A failed step has not trained.
+        self.report.steps += 1  # Not before: a step that failed has not trained.
         self._reporter.step_launched(result)
         return result
 
@@ -134,19 +134,19 @@ def step(
             numbers, and must step the optimizer once. For gradient accumulation pass all
             micro-batches of an update to one call.
         model: the model whose gradients are compared.
-        optimizer: one or several; made capturable in place. Learning rates stay Python numbers and
-            may change.
+        optimizer: one optimizer or several; they are made capturable in place. Learning rates stay
+            Python numbers and may change.
         scaler: the GradScaler of float16 runs.
         extra_state: modules and tensors that the step changes besides model and optimizer, such as
-            averaged weights. Comparisons run the step more often than once per batch, and restore
-            only the state named here.
-        compile: whether to compile the model in place first, or the keyword arguments of
-            `Module.compile`.
+            averaged weights. Comparisons run the step more than once per batch. Besides model and
+            optimizer, they restore only the state named here.
+        compile: True compiles the model in place first. A mapping does the same, and is passed to
+            `Module.compile` as keyword arguments.
         graph: False runs everything eagerly.
         lengths: pads batches of varying length to buckets.
-        policy: when to capture, verify and fall back to eager.
+        policy: when to capture, when to verify, and when to run eagerly instead.
         tokens: tokens per step on this rank, for the agent.
-        first_step: number of steps completed before this process, when resuming.
+        first_step: number of steps that earlier processes completed, when resuming.
         job: the job to report through. None uses this process's `farrier.agent.job()`.
 
     Needs torch 2.5 (`torch.cuda.MemPool`).
