@@ -1,7 +1,7 @@
-"""Detects GPU out-of-memory errors and how much was requested.
+"""Detects GPU out-of-memory errors, and reads from them how many bytes were requested.
 
-Every framework has its own error; they are recognised by type name and message, so that no
-framework must be imported. Host out-of-memory is not reported as the GPU's.
+Each framework raises its own exception type. This module compares type names and messages, so it
+imports no framework. It ignores errors about host memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from farrier import agent
 
-#: Maximum length of the followed chain of causes.
-_CHAIN = 8
+#: How many exceptions to examine: the error itself and its chain of causes.
+_CHAIN_MAX = 8
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
@@ -33,8 +33,9 @@ _TYPE_BYTES = {
 }  # fmt: skip
 
 _MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-#: Message patterns of host memory, and of GPU memory for errors without a type of their own.
+#: In the message of an error about host memory.
 HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+#: In the message of a plain `RuntimeError` about GPU memory.
 GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
@@ -43,16 +44,16 @@ GPU_OOM = re.compile(
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The GPU ran out of memory. `bytes_wanted` is None if the error does not state it."""
+    """A GPU ran out of memory. `bytes_wanted` is None if the message does not state the size."""
 
     bytes_wanted: int | None
     message: str
 
 
 def detect(err: BaseException) -> OutOfMemory | None:
-    """Returns the GPU out-of-memory behind an error or its causes, or None."""
+    """Returns the GPU out-of-memory error among `err` and its causes. None if there is none."""
     current: BaseException | None = err
-    for _ in range(_CHAIN):
+    for _ in range(_CHAIN_MAX):
         if current is None:
             return None
         text = str(current)
@@ -67,7 +68,7 @@ def _is_oom(names: list[str], text: str) -> bool:
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
-    if "ResourceExhaustedError" in names:  # tf.errors; also raised for queues and messages that are full
+    if "ResourceExhaustedError" in names:  # tf.errors; TensorFlow also raises it for full queues and for messages over a limit
         return _MEMORY_WORDS.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
         return "RESOURCE_EXHAUSTED" in text and _MEMORY_WORDS.search(text) is not None
@@ -75,7 +76,7 @@ def _is_oom(names: list[str], text: str) -> bool:
 
 
 def bytes_wanted(text: str) -> int | None:
-    """The requested bytes, parsed from the error message."""
+    """Parses from an error message how many bytes were requested. None if it does not say."""
     requested = _REQUESTED.search(text)
     if requested is not None:
         return parse_bytes(requested[1])
@@ -87,7 +88,7 @@ def bytes_wanted(text: str) -> int | None:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Parses `2.00 GiB` or `512 bytes`."""
+    """Parses an amount such as `2.00 GiB` or `512 bytes`."""
     number = _AMOUNT.fullmatch(text)
     if number is None:
         return None
@@ -98,13 +99,13 @@ def parse_bytes(text: str) -> int | None:
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
-    """Reports to the agent, once per error, however often it is re-raised."""
+    """Reports a GPU out-of-memory error to the agent. An error that is re-raised is reported once."""
     oom_error = detect(err)
     if oom_error is None or getattr(err, "_farrier_reported", False):
         return oom_error
     (job or agent.job()).oom(oom_error.bytes_wanted)
-    # Marks the error itself. An error that takes no attributes may be reported twice, which is
-    # harmless.
+    # The mark is an attribute of the error. An error that accepts no attributes may be reported
+    # twice, which is harmless.
     with suppress(AttributeError, TypeError):
         err._farrier_reported = True  # type: ignore[attr-defined]
     return oom_error
@@ -112,7 +113,7 @@ def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | No
 
 @contextmanager
 def reporting(job: agent.Job | None = None) -> Iterator[None]:
-    """Reports a GPU out-of-memory raised inside to the agent, and re-raises it."""
+    """Reports a GPU out-of-memory error that the `with` block raises. All errors are re-raised."""
     try:
         yield
     except Exception as err:

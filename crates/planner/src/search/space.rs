@@ -5,7 +5,7 @@ use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::default_framework;
 use crate::run::{Framework, TrainingRun};
 
-/// Values fixed by the user. `None` is searched, unless noted otherwise.
+/// Values that the user pinned. The search varies those that are `None`, unless noted otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Constraints {
     pub tp: Option<u32>,
@@ -28,9 +28,9 @@ pub struct Constraints {
 /// Breadth of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breadth {
-    /// What frameworks commonly do. Fixed values only narrow this set.
+    /// Configs that are common in practice. Pinned values only narrow this set.
     Common,
-    /// Every config that can be evaluated, for cases in which no common one fits.
+    /// Every config that can be evaluated. Used if no common config fits.
     Exhaustive,
 }
 
@@ -40,7 +40,7 @@ pub(crate) const MAX_STAGES: u32 = 64;
 /// A shorter sequence shard does not keep a GPU busy.
 const MIN_SHARD_TOKENS: u32 = 512;
 
-/// Larger micro-batches bring no further gain.
+/// Larger micro-batches do not make a step faster.
 const MAX_MICRO_BATCH: u32 = 32;
 
 /// Bounds of the largest TP to try: `NVLink` domain size clamped to this range.
