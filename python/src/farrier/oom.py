@@ -68,7 +68,8 @@ def _is_oom(names: list[str], text: str) -> bool:
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
-    if "ResourceExhaustedError" in names:  # tf.errors; TensorFlow also raises it for full queues and for messages over a limit
+    if "ResourceExhaustedError" in names:
+        # TensorFlow also raises it for full queues and for messages over a limit.
         return _MEMORY_WORDS.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
         return "RESOURCE_EXHAUSTED" in text and _MEMORY_WORDS.search(text) is not None
@@ -99,7 +100,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
-    """Reports a GPU out-of-memory error to the agent. An error that is re-raised is reported once."""
+    """Reports a GPU out-of-memory error to the agent, once even if the error is re-raised."""
     oom_error = detect(err)
     if oom_error is None or getattr(err, "_farrier_reported", False):
         return oom_error

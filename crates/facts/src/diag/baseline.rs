@@ -54,8 +54,8 @@ pub struct PcieCapability {
 }
 
 impl PcieCapability {
-    /// Bandwidth of one direction in decimal GB/s, before protocol overhead is subtracted. `None` for
-    /// an unknown generation.
+    /// Bandwidth of one direction in decimal GB/s, before protocol overhead is subtracted. `None`
+    /// for an unknown generation.
     pub fn gb_per_s(self) -> Option<f64> {
         // GT/s per lane and line-code efficiency, from the PCI Express Base Specification.
         let (transfers, coded) = match self.generation {
@@ -124,8 +124,8 @@ impl DiagFacts {
 }
 
 impl Gpu {
-    /// The vendor's peak for a test, and its description. `None` if the test has no peak or the facts
-    /// do not have it.
+    /// The vendor's peak for a test, and its description. `None` if the test has no peak or the
+    /// facts do not have it.
     pub(crate) fn peak(&self, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
         peak(self, test, link)
     }

@@ -1,5 +1,5 @@
-//! A frame: a grid of styled cells. [`Frame::diff`] returns the escape sequences that turn the frame
-//! on the terminal into this one.
+//! A frame: a grid of styled cells. [`Frame::diff`] returns the escape sequences that turn the
+//! frame on the terminal into this one.
 
 use farrier_wire::hidden::escaped;
 use unicode_width::UnicodeWidthChar;
@@ -86,8 +86,8 @@ impl Frame {
         self.height
     }
 
-    /// Writes text at a column, at most `room` columns wide. Returns the column after the text. Text
-    /// that does not fit is cut, and ends in an ellipsis. Text outside the frame is dropped.
+    /// Writes text at a column, at most `room` columns wide. Returns the column after the text.
+    /// Text that does not fit is cut, and ends in an ellipsis. Text outside the frame is dropped.
     pub(crate) fn text(
         &mut self,
         row: usize,
@@ -179,8 +179,8 @@ impl Frame {
         self.cells.chunks(self.width.max(1)).map(line).collect()
     }
 
-    /// The escape sequences that turn `before` into this frame. Clears the screen and draws everything
-    /// if there is no frame before, or if it has another size.
+    /// The escape sequences that turn `before` into this frame. Clears the screen and draws
+    /// everything if there is no frame before, or if it has another size.
     pub(crate) fn diff(&self, before: Option<&Self>) -> Vec<u8> {
         let before =
             before.filter(|before| (before.width, before.height) == (self.width, self.height));
