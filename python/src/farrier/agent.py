@@ -1,4 +1,4 @@
-"""The job's side of the agent's Unix socket: docs/job-socket.md.
+"""The job's side of the agent's Unix socket (docs/job-socket.md).
 
     job = farrier.agent.job()
     for step, batch in enumerate(batches):
@@ -8,8 +8,8 @@
             save()
             job.checkpoint_done(step)
 
-No thread, no blocking, no errors: without an agent, or with one that cannot keep up, messages are
-dropped and counted.
+The client starts no thread, never blocks and raises no error. If there is no agent, or if the agent
+reads too slowly, messages are dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from farrier import wire
 
 log = logging.getLogger("farrier.agent")
 
-#: Bytes per read, and reads per poll: an agent that never stops sending must not delay a step. A
-#: real one sends a line a week.
+#: Bytes per read, and reads per poll. They are limited, so that a faulty agent that never stops
+#: sending does not delay a step. A real agent sends about a line per week.
 _READ_BYTES = 64 << 10
 _READS = 4
-#: How long `close` waits for another thread's exchange, which takes microseconds.
+#: How long `close` waits for another thread that is sending. Sending takes microseconds.
 _CLOSE_WAIT_S = 1.0
 
-#: Do not block, and do not raise SIGPIPE. A system without these flags has no agent either.
+#: Do not block, and do not raise SIGPIPE. Every system that has an agent has these flags.
 _FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Job:
-    """One rank of a job, as seen by the agent of its node.
+    """One rank of a job, as the agent of its node sees it.
 
-    Each process has one. After a fork the child opens its own connection. Calls from several
-    threads or from a signal handler are allowed; a call that comes while another is in progress is
+    Each process has one `Job`. After a fork, the child opens its own connection. Several threads
+    and signal handlers may call it. A message that is sent while another call is in progress is
     dropped.
 
     Attributes:
-        sent: messages accepted by the kernel.
-        dropped: messages that could not be sent; they are not sent again.
-        pauses: number of reported phases and checkpoints. A step time that spans one is not compute
-            time.
+        sent: number of messages that the kernel accepted.
+        dropped: number of messages that could not be sent. They are not sent later.
+        pauses: number of reported phases and checkpoints. The time of a step during which it
+            increased is not only compute time.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Job:
         gpu: str | None = None,
         path: str | None = None,
     ) -> None:
-        """Missing values are taken from the environment.
+        """Takes missing values from the environment.
 
         Args:
             job: SLURM_JOB_ID, otherwise the program's name and a process id.
             rank: RANK.
             world_size: WORLD_SIZE.
             local_world_size: LOCAL_WORLD_SIZE.
-            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it
-                the agent uses the driver's process list. Anything but a UUID (an index, `cuda:0`)
-                is ignored with a warning.
+            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`). Without
+                it, the agent finds the GPU in the driver's process list. A value that is not a UUID
+                (an index, `cuda:0`) is ignored with a warning.
             path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock. An empty path disables
                 reporting.
         """
@@ -97,10 +97,10 @@ class Job:
         self.poll()
 
     def _reset_process(self) -> None:
-        """Initialises the state of this process, also in a forked child.
+        """Initialises the state of this process. A forked child calls it too.
 
-        An inherited connection belongs to the parent; closing this process's descriptor does not
-        end it.
+        A connection that was inherited in a fork belongs to the parent. Closing the child's
+        descriptor does not close the parent's connection.
         """
         inherited = getattr(self, "_socket", None)
         if inherited is not None:
@@ -134,10 +134,10 @@ class Job:
         return f"<Job {self.name!r}, rank {self.rank}{world}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
 
     def update(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
-        """Adds values that were unknown at creation; the agent gets them in a new hello.
+        """Adds values that were unknown when the job was created. Sends them in a new hello.
 
-        Known values are kept, because a process is one rank. A different value is ignored with a
-        warning.
+        Known values do not change, because a process is one rank. A different value is ignored with
+        a warning.
         """
         requested = {"rank": wire.unsigned(rank, 32), "world_size": wire.unsigned(world_size, 32), "gpu": _uuid(gpu)}
         updates: dict[str, object] = {}
@@ -171,12 +171,10 @@ class Job:
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint.
+        """The reason why the agent requests a checkpoint. None if it requests none.
 
-        None if none is requested. Stays set until one is done.
-
-        Usually not every rank receives the request: let the ranks agree, for example by a MAX
-        all-reduce.
+        Stays set until a checkpoint is done. Usually not every rank receives the request, so the
+        ranks must agree before they save, for example by a MAX all-reduce.
         """
         return self._state.checkpoint_wanted(time.monotonic())
 
@@ -186,7 +184,7 @@ class Job:
         self._send_or_drop(wire.encode("phase", name=wire.truncate(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
-        """Reports the start of a step. Only needed without your own step times."""
+        """Reports the start of a step. Not needed if you pass `seconds` to `step_end`."""
         self._warn_once(wire.invalid_numbers(step))
         self._send_or_drop(None if wire.unsigned(step) is None else wire.encode("step_begin", step=wire.unsigned(step)))
 
@@ -197,21 +195,23 @@ class Job:
 
         Args:
             step: the step number.
-            seconds: its duration; without it the agent uses the time since `step_begin`.
-            tokens: tokens on this rank.
-            loss: a plain number. Do not read one from the GPU at every step for this.
+            seconds: duration of the step. Without it, the agent uses the time since `step_begin`.
+            tokens: number of tokens that this rank processed.
+            loss: a plain number. Reading it from the GPU waits for the GPU, so do not do that at
+                every step.
         """
         self._warn_once(wire.invalid_numbers(step, 0 if tokens is None else tokens))
         self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
-        """Reports that the GPU ran out of memory. May be the last message of a process."""
+        """Reports that the GPU ran out of memory."""
         self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
     def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
-        """Reports that a checkpoint is on disk, requested or not.
+        """Reports that a checkpoint is on disk, whether it was requested or not.
 
-        If ranks save together, one reports it once all have saved; the others pass `notify=False`.
+        If ranks save together, one rank reports it when all ranks have saved. The others pass
+        `notify=False`.
         """
         self.pauses += 1
         message = self._state.checkpoint_done(wire.unsigned(step))
@@ -219,20 +219,20 @@ class Job:
             self._send_or_drop(message)
 
     def checkpoint_failed(self, message: str) -> None:
-        """Reports that no checkpoint could be written.
+        """Reports that writing a checkpoint failed.
 
         The request becomes active again after a minute.
         """
         self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
     def poll(self) -> None:
-        """Reads pending messages from the agent without blocking. `step_end` does so too."""
+        """Reads pending messages from the agent without blocking. `step_end` also reads them."""
         self._try_exchange(None)
 
     def close(self) -> None:
-        """Closes the connection. The next message opens another."""
-        # The lock's holder never blocks. A signal handler could interrupt it and would wait for
-        # itself.
+        """Closes the connection. The next message opens a new one."""
+        # The thread that holds the lock never blocks, so the wait is short. The timeout is for a
+        # signal handler that interrupted this very thread: it would wait for itself.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:
@@ -249,7 +249,7 @@ class Job:
         self.close()
 
     def _send_or_drop(self, message: bytes | None) -> None:
-        """Sends a line or drops it. None stands for a message with an invalid number."""
+        """Sends a line, or drops and counts it. None is a message that has an invalid number."""
         if message is None or not self._try_exchange(message):
             self.dropped += 1
 
@@ -278,7 +278,7 @@ class Job:
             return
         reconnect.last_attempt_s = now_s
         try:
-            # Not inherited by child programs: Python's sockets never are.
+            # Python's sockets are not inherited by programs that this process starts.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as err:
             log.debug("no socket: %s", err)
@@ -292,11 +292,11 @@ class Job:
             return
         self._set_connection(connection)
         if not self._send(self._identity.hello(wire.frameworks(sys.modules))):
-            self._disconnect()  # hello must come first.
+            self._disconnect()  # The hello must be the first message.
         self._read()
 
     def _send(self, message: bytes) -> bool:
-        """Whether the kernel took all or part of it. The remainder is sent before anything else."""
+        """Whether the kernel accepted at least a part. The rest is sent before the next message."""
         if self._socket is None or not self._flush_unsent():
             return False
         sent_bytes = self._send_some(message)
@@ -311,7 +311,7 @@ class Job:
         return not self._unsent and self._socket is not None
 
     def _send_some(self, data: bytes) -> int:
-        """Returns how many bytes the kernel took. The connection may be closed afterwards."""
+        """Returns how many bytes the kernel accepted. An error closes the connection."""
         if self._socket is None:
             return 0
         try:
@@ -321,12 +321,12 @@ class Job:
         except OSError as err:
             log.debug("connection to the agent lost: %s", err)
             self._unsent = b""
-            self._read()  # The agent's last message may give the reason, and that it is permanent.
+            self._read()  # The agent's last message may say why, and that reconnecting is useless.
             self._disconnect()
             return 0
 
     def _read(self) -> None:
-        """Reads until nothing is left, then sends the replies."""
+        """Reads all pending messages, then sends the lines that they ask for."""
         resends: dict[bytes, None] = {}
         for _ in range(_READS):
             data = self._read_some()
@@ -345,7 +345,7 @@ class Job:
             self._send(resend)
 
     def _read_some(self) -> bytes | None:
-        """Returns available bytes. None if there are none, or the connection is closed."""
+        """Returns the available bytes. None if there are none or the connection was closed."""
         if self._socket is None:
             return None
         try:
@@ -367,9 +367,9 @@ class Job:
 
 
 def _uuid(gpu: object) -> str | None:
-    """Returns the UUID that the agent accepts.
+    """Returns a valid UUID, or None.
 
-    An invalid one is ignored: the agent finds the GPU itself.
+    An invalid UUID is not an error, because the agent can find the GPU itself.
     """
     if gpu is None or not str(gpu).strip():
         return None
@@ -387,15 +387,15 @@ _process_job: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
-    """Returns the job of this process, shared by all its parts.
+    """Returns the one job of this process.
 
-    It is created at the first call, from the environment and the arguments. Later calls add unknown
-    values. Known values are kept: a different `gpu`, say, is ignored with a warning, because a
-    process is one rank.
+    The first call creates it from the environment and the arguments. Later calls add values that
+    are still unknown. Known values do not change, because a process is one rank: a different `gpu`,
+    for example, is ignored with a warning.
 
     Args:
-        rank: RANK, if the environment has none.
-        world_size: WORLD_SIZE, likewise.
+        rank: used if the environment has no RANK.
+        world_size: used if the environment has no WORLD_SIZE.
         gpu: the UUID of the rank's GPU, as for `Job`.
     """
     global _process_job
@@ -407,20 +407,20 @@ def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | No
 
 
 def set_job(replacement: Job | None) -> None:
-    """Sets the job that `job()` returns. None makes the next call create one."""
+    """Sets the job that `job()` returns. After None, the next call of `job()` creates a new one."""
     global _process_job
     _process_job = replacement
 
 
 def phase(name: str) -> None:
-    """`job().phase(name)`, for parts that share the job of this process."""
+    """Calls `job().phase(name)`."""
     job().phase(name)
 
 
 def oom(bytes_wanted: int | None = None, **details: object) -> None:
-    """`job().oom(bytes_wanted)`.
+    """Calls `job().oom(bytes_wanted)`.
 
-    Further details are only logged; the protocol has no field for them.
+    Other details are only logged, because the protocol has no field for them.
     """
     log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

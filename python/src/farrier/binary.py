@@ -1,10 +1,10 @@
-"""`farrier.check()`: can this node run the job? Answered by the `farrier` binary.
+"""`farrier.check()`: can this node run the job? Runs the `farrier` binary.
 
     import torch, farrier
     print(farrier.check())            # for the log; never raises
     farrier.check(must="run")         # raises if the job cannot run
 
-Anything that the binary cannot determine is unknown; without the binary, everything is.
+What the binary cannot determine is unknown. Without the binary, the whole result is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("farrier.check")
 #: From best to worst, in the binary's order.
 VERDICTS = ("ok", "caveat", "unknown", "blocked")
 
-#: Explanations of verdicts that are not the node's fault.
+#: Explanations of findings that do not mean that something is wrong with the node.
 _EXPLANATIONS = {
     "no-nvidia-gpu": (
         "expected on a machine without a GPU: CPU code runs here, CUDA code does not. Check again on the node that trains"
@@ -34,12 +34,12 @@ _EXPLANATIONS = {
     "no-answer": "unknown means the check gave no result: the node may be fine or not",
 }
 
-#: The binary alone allows ten seconds for NVML.
+#: The binary itself waits up to ten seconds for NVML.
 TIMEOUT_S = 60.0
 
 
 class CannotRun(RuntimeError):
-    """Raised on request if the job cannot run here, or if that is unknown.
+    """Raised by `check(must="run")` if the job cannot run here, or if that is unknown.
 
     Attributes:
         result: the check's result.
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about it, with a command if there is one."""
+    """What to do about a finding, with a command if there is one."""
 
     text: str
     command: str | None = None
@@ -71,12 +71,12 @@ class Remedy:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check. `str()` is made for a log: problems and remedies.
+    """Result of a check. `str()` returns the problems and remedies, for a log.
 
     Attributes:
-        verdict: `ok`, `caveat` (works, under a condition), `unknown` or `blocked`: the worst of the
-            findings.
-        findings: all findings, including good ones.
+        verdict: the worst verdict of the findings: `ok`, `caveat` (works, under a condition),
+            `unknown` or `blocked`.
+        findings: all findings, including those with verdict `ok`.
         remedies: what to do.
         notices: advisories and known regressions, which do not affect the verdict.
         frameworks: the frameworks that this process has imported, as `torch==2.11.0+cu130`.
@@ -114,8 +114,8 @@ def check(
     Takes a second: run it once, on one rank per node.
 
     Args:
-        must: "run" raises `CannotRun` if the verdict is blocked or unknown. Otherwise nothing is
-            raised; a failed check is a finding with verdict unknown.
+        must: "run" raises `CannotRun` if the verdict is blocked or unknown. None never raises: if
+            the check itself fails, the result has a finding with verdict unknown.
         root: a captured node to check instead of this one.
         timeout_s: time limit for the binary.
     """
@@ -134,7 +134,7 @@ def find(environment: Mapping[str, str]) -> str:
     """Finds the binary: FARRIER_BIN, otherwise the first `farrier` on the PATH.
 
     Raises:
-        FileNotFoundError: not found; the message says what to do.
+        FileNotFoundError: there is no binary. The message says what to do.
     """
     configured = environment.get("FARRIER_BIN")
     if configured:
@@ -152,7 +152,7 @@ def parse(text: str) -> CheckResult:
     """Parses the output of `farrier check --output json`.
 
     Raises:
-        ValueError: it is not such output.
+        ValueError: the text is not such output.
     """
     data = json.loads(text)
     if not isinstance(data, dict):
@@ -183,9 +183,10 @@ def _finding(data: object) -> Finding:
 def with_frameworks(result: CheckResult, frameworks: Sequence[str], *, of_this_python: bool = True) -> CheckResult:
     """Adds the imported frameworks to the result.
 
-    A framework imported from outside the checked environment (PYTHONPATH, a source tree) was not
-    judged, which makes the verdict unknown. On a blocked node frameworks may not have been judged
-    at all; then only those known to differ are named, and the node stays blocked.
+    The binary did not check a framework that was imported from elsewhere (PYTHONPATH, a source
+    tree). The verdict is then unknown. On a blocked node, the binary may not have checked any
+    framework. Then only frameworks that are known to differ are named, and the verdict stays
+    blocked.
     """
     result = replace(result, frameworks=tuple(frameworks))
     if not of_this_python:
@@ -204,15 +205,15 @@ def with_frameworks(result: CheckResult, frameworks: Sequence[str], *, of_this_p
 
 
 def _name_and_version(framework: str) -> tuple[str, str]:
-    """Name and version without the build tag: `jax[cuda13]==0.8.0` is jax 0.8.0."""
+    """Name and version, without extra and build tag: `jax[cuda13]==0.8.0` is jax 0.8.0."""
     name, _, version = framework.partition("==")
     return name.partition("[")[0], version.partition("+")[0]
 
 
 def imported_frameworks(modules: Mapping[str, Any]) -> list[str]:
-    """The imported frameworks, as `farrier check --framework` takes them.
+    """The frameworks that the program has imported, as arguments of `farrier check --framework`.
 
-    Imports and initialises nothing.
+    Does not import or initialise a framework.
     """
     found = []
     for name in ("torch", "tensorflow", "jax"):
@@ -247,7 +248,7 @@ def _jax_extra() -> str:
 
 
 def _run_binary(arguments: Sequence[str], timeout_s: float) -> CheckResult:
-    """Runs the binary. A failure becomes an unknown result with the reason."""
+    """Runs the binary. If that fails, returns an unknown result with the reason."""
     try:
         binary = find(os.environ)
     except FileNotFoundError as err:

@@ -1,21 +1,23 @@
 """Decides when to synchronise with the GPU to time steps. Pure: the clock is an argument.
 
-Frameworks launch steps asynchronously; the duration of one is known only after waiting for it.
-Waiting at every step leaves the GPU idle while the next is launched. So a sync happens every few
-seconds, and its time is divided by the steps since the last one.
+Frameworks launch steps asynchronously, so the duration of a step is known only after waiting for
+it. But a program that waits at every step leaves the GPU idle while it launches the next step. So
+it synchronises only every few seconds, and divides the time since the last sync by the number of
+steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Seconds between two syncs: an idle gap of some milliseconds in that time is below a thousandth.
+#: Seconds between two syncs. A sync leaves the GPU idle for a few milliseconds, about a thousandth
+#: of this time.
 EVERY_S = 5.0
 
 
 @dataclass
 class Cadence:
-    """Counts steps between syncs."""
+    """Decides after how many steps to sync, and computes the time per step."""
 
     every_s: float = EVERY_S
     steps_max: int = 10_000
@@ -24,7 +26,7 @@ class Cadence:
     _steps_between_syncs: int = 1
 
     def start(self, step: int, now_s: float) -> None:
-        """Starts the clock after `step` steps, with nothing in flight."""
+        """Starts the clock after `step` steps, when no step is running on the GPU."""
         self._start_step, self._start_s = step, now_s
 
     def due(self, step: int) -> bool:
@@ -43,6 +45,6 @@ class Cadence:
             return None
         step_s = elapsed_s / steps
         target_steps = self.steps_max if step_s * self.steps_max <= self.every_s else int(self.every_s / step_s)
-        # Grow at most tenfold: one fast step does not predict the next.
+        # Grow at most tenfold, because the next steps may be slower than the last ones.
         self._steps_between_syncs = max(1, min(target_steps, 10 * self._steps_between_syncs))
         return step_s

@@ -1,18 +1,18 @@
-"""Cheap fingerprint of a data file, so that a checkpoint resumes only with its own data."""
+"""A cheap fingerprint of a data file, to check that a run resumes with the same data."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 
-#: Bytes read at each end. A token file is too large to read in full at each start.
+#: Bytes that are read at each end of the file. Reading a whole token file would take too long.
 END_BYTES = 1 << 20
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
     """File size and a digest of the first and last MiB, independent of the path.
 
-    A change in the middle that keeps the size goes unnoticed.
+    Does not detect a change in the middle of the file that keeps the size.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -34,7 +34,7 @@ __all__ = ["ArrayInfo", "Donation", "Settings", "Step", "configure", "donation",
 
 log = logging.getLogger("farrier.jax")
 
-#: Arguments with less donatable memory than this are not mentioned.
+#: Arguments that could donate less memory than this are not reported.
 MIN_DONATION_BYTES = 1 << 20
 
 
@@ -50,7 +50,7 @@ def configure(*, memory_fraction: float | None = None, preallocate: bool | None 
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """An array passed into a step or returned from it. `argument` is None for a returned one."""
+    """An array that is passed into a step, or returned from it (then `argument` is None)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -63,12 +63,13 @@ class ArrayInfo:
 class Donation:
     """Arguments that could be donated. Only reported: donating is the user's decision.
 
-    A donated argument gives its memory to results of the same shapes and dtypes, so that a step
-    holds its state once instead of twice. JAX deletes the donated array; using it afterwards is an
+    A result with the same shape and dtype reuses the memory of a donated argument. So the memory
+    holds the state once instead of twice. JAX deletes the donated array; using it afterwards is an
     error.
 
     Attributes:
-        arguments: by position or name, the bytes now held twice; arguments below 1 MiB are omitted.
+        arguments: by position or name, the bytes that are now held twice. Arguments below 1 MiB are
+            omitted.
     """
 
     arguments: dict[int | str, int]
@@ -96,9 +97,9 @@ class Donation:
 
 
 def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Donation:
-    """Finds arguments worth donating: not donated, and matching a result's shape and dtype. Pure.
+    """Finds arguments that are not donated, but have the shape and dtype of a result. Pure.
 
-    A result reuses the memory of one argument; already donated ones are matched first.
+    A result can reuse the memory of one argument. Donated arguments are matched first.
     """
     free = Counter((leaf.shape, leaf.dtype) for leaf in outputs)
     free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
@@ -112,9 +113,9 @@ def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Dona
 
 
 def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
-    """What a jitted function could still donate.
+    """What a jitted function could still donate. Does not run the function.
 
-    None if it is not jitted or cannot be inspected. Runs nothing.
+    None if the function is not jitted or cannot be inspected.
     """
     jax: Any = importlib.import_module("jax")
     try:
@@ -123,13 +124,13 @@ def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
         outputs_info = jax.tree_util.tree_leaves(lowered.out_info)
         inputs = [_array_info(info, _argument(path), bool(info.donated)) for path, info in inputs_info]
         return donatable(inputs, [_array_info(info) for info in outputs_info])
-    except Exception as err:  # An error in the step itself surfaces when it is called, in JAX's own words.
+    except Exception as err:  # If the step itself has an error, JAX reports it when the step runs.
         log.debug("cannot inspect the step: %s", err)
         return None
 
 
 def _argument(path: Sequence[Any]) -> int | str:
-    """The first key selects positional or keyword arguments, the second the argument."""
+    """The argument that a path leads to. The first key only says whether it is positional."""
     key = path[1]
     return int(key.idx) if hasattr(key, "idx") else str(key.key)
 
@@ -170,9 +171,9 @@ class Step:
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint, or None.
+        """The reason why the agent requests a checkpoint, or None.
 
-        With several processes, let them agree.
+        Several processes must agree before they save.
         """
         return None if self.job is None else self.job.checkpoint_wanted
 
@@ -183,12 +184,12 @@ class Step:
         self._cadence.start(self.count, time.perf_counter())
 
     def checkpoint_failed(self, reason: object) -> None:
-        """Reports that no checkpoint could be written."""
+        """Reports that writing a checkpoint failed."""
         if self.job is not None:
             self.job.checkpoint_failed(str(reason))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs one step. Now and then it waits for the results."""
+        """Runs one step. Waits for the results every few seconds, to measure the step time."""
         first = self._jax is None
         if first:
             self._begin(args, kwargs)
@@ -238,17 +239,17 @@ def step(
     every_s: float = Cadence.every_s,
     job: agent.Job | None = None,
 ) -> Step:
-    """Wraps a (jitted) training step and reports steps and out-of-memory to the node's agent.
+    """Wraps a (jitted) training step. Reports steps and out-of-memory errors to the node's agent.
 
-    It waits for the results of the first step and then about once in `every_s` seconds, not at
-    every step.
+    Waits for the results of the first step, and then about every `every_s` seconds, not at every
+    step.
 
     Args:
-        fn: the step. What it could still donate is logged at the first call, from 1 MiB per
-            argument; nothing is donated automatically.
+        fn: the step. The first call logs which arguments of 1 MiB or more it could still donate.
+            Nothing is donated automatically.
         tokens: tokens per step of this process.
-        loss: extracts the loss from the step's result; read only when waiting.
-        first_step: number of steps completed before this process, when resuming.
+        loss: returns the loss from the step's result. Called only after waiting for the result.
+        first_step: when resuming, the number of steps completed before this process.
         every_s: seconds between two waits.
         job: None uses the job of this process.
     """

@@ -20,12 +20,12 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 @dataclass(frozen=True)
 class Settings:
-    """Outcome of applying settings. `str()` is made for a log.
+    """Outcome of applying settings. `str()` returns a line for a log.
 
     Attributes:
-        set: variables set here.
-        unchanged: variables that already had another value, which was kept.
-        late: packages imported before; they may have read their settings already.
+        set: variables that were set.
+        unchanged: variables that had another value already. The value was kept.
+        late: packages that were imported before. They may have read their variables already.
     """
 
     set: dict[str, str]
@@ -45,7 +45,7 @@ class Settings:
 def apply(
     requested: Mapping[str, str], environment: MutableMapping[str, str], imported: Iterable[str], readers: Iterable[str]
 ) -> Settings:
-    """Sets variables that are not set yet. `readers` are the packages that read them."""
+    """Sets the variables that are not set yet. `readers` are the packages that read them."""
     applied = {name: value for name, value in requested.items() if name not in environment}
     unchanged = {name: environment[name] for name, value in requested.items() if environment.get(name, value) != value}
     environment.update(applied)
@@ -78,7 +78,7 @@ def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, st
 
     Args:
         fraction: fraction of the GPU's memory to allocate instead.
-        preallocate: False allocates on demand, which fragments more.
+        preallocate: False allocates on demand, which fragments the memory more.
     """
     requested = {}
     if fraction is not None:
@@ -91,7 +91,7 @@ def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, st
 
 
 def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_malloc_async: bool | None) -> dict[str, str]:
-    """Variables that Keras reads on that backend.
+    """Environment variables for Keras with this backend.
 
     Raises:
         ValueError: the backend has no such setting.
@@ -107,7 +107,7 @@ def keras(backend: str, fraction: float | None, preallocate: bool | None, cuda_m
     if backend != "tensorflow" and cuda_malloc_async:
         raise ValueError(f"cuda_malloc_async is a TensorFlow setting; Keras runs on {backend}")
     requested = {"KERAS_BACKEND": backend, **jax_memory(fraction, preallocate)}
-    # TensorFlow's own advice against fragmentation. Off only on request.
+    # TensorFlow recommends this allocator against fragmentation, so only False turns it off.
     if backend == "tensorflow" and cuda_malloc_async is not False:
         requested["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
     return requested

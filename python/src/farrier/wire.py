@@ -1,7 +1,7 @@
-"""The protocol between a job and the agent of its node: docs/job-socket.md without the socket.
+"""The protocol between a job and the agent of its node (docs/job-socket.md), without the socket.
 
-Pure: no socket, no clock, no environment. Values go in and lines come out; bytes go in and
-decisions come out.
+Pure: uses no socket, no clock and no environment. Encodes values as lines, and decides what to do
+with the bytes that the agent sends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 64 << 10
 #: Maximum characters of a job name and of a phase.
 NAME_CHARS_MAX = 128
 
-#: Maximum characters of a message: well below a line, however they are escaped.
+#: Maximum characters of a message. Even if all of them are escaped, a line is long enough.
 MESSAGE_CHARS_MAX = 4000
 
 #: Seconds between two connection attempts.
@@ -34,13 +34,15 @@ CONNECT_EVERY_S = 10.0
 #: Seconds after a failed checkpoint before the request becomes active again.
 RETRY_CHECKPOINT_S = 60.0
 
-#: Remembered findings; a node has a handful.
+#: How many findings are remembered. A node has a handful.
 KEYS_MAX = 4096
 
-#: Distinct agent messages that are logged; bounds the job's log whatever the agent sends.
+#: How many distinct messages of the agent are logged. Limits the job's log, whatever the agent
+#: sends.
 LOGGED_MAX = 64
 
-#: Invalid lines per connection before closing it as not an agent. The agent has the same limit.
+#: After this many invalid lines the peer is not an agent, and the connection is closed. The agent
+#: has the same limit.
 INVALID_LINES_MAX = 10
 
 #: Errors that do not end the connection.
@@ -48,9 +50,9 @@ _NON_FATAL = ("bad_line", "starting")
 
 
 def unsigned(value: object, bits: int = 64) -> int | None:
-    """Returns a number that the agent accepts: an integer of 0 or more, below 2 to the `bits`.
+    """Returns the value as an unsigned integer of at most `bits` bits, which the agent accepts.
 
-    Otherwise None.
+    None if it is not such an integer.
     """
     if isinstance(value, str):
         digits = value.strip()
@@ -62,16 +64,16 @@ def unsigned(value: object, bits: int = 64) -> int | None:
 
 
 def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
-    """Warnings about values that the agent does not accept, by name. They are omitted."""
+    """Warnings, by name, about values that the agent does not accept. These values are not sent."""
     values = {"step": step, "tokens": tokens}
     message = "is not an integer of 0 or more and is omitted"
     return {name: f"{name}={value!r} {message}" for name, value in values.items() if unsigned(value) is None}
 
 
 def finite_float(value: object) -> float | None:
-    """Returns a number that JSON can represent, otherwise None.
+    """Returns the value as a number that JSON can represent. None if it is not one.
 
-    Tensors are excluded: reading one waits for the GPU.
+    Also returns None for a tensor, because reading a tensor waits for the GPU.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
@@ -84,7 +86,8 @@ def truncate(value: object, chars_max: int) -> str:
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
 
 
-#: As the driver writes it, complete or a prefix; or without `GPU-`, as PyTorch writes it.
+#: A UUID as the driver writes it, complete or a prefix of it, or as PyTorch writes it, without
+#: `GPU-`.
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -98,12 +101,12 @@ def gpu_uuid(value: object) -> str | None:
 
 
 def may_be_same_gpu(one: str, other: str) -> bool:
-    """Whether two UUIDs may denote the same GPU; each may lack `GPU-` and may be a prefix."""
+    """Whether two UUIDs may be of the same GPU. Each may lack `GPU-`, and may be only a prefix."""
     uuids = [name.removeprefix("GPU-").lower() for name in (one, other)]
     return uuids[0].startswith(uuids[1]) or uuids[1].startswith(uuids[0])
 
 
-#: One encoder for all lines: `json.dumps` would create one per call.
+#: One encoder for all lines. `json.dumps` would create a new one for each call.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -148,10 +151,10 @@ def frameworks(modules: Mapping[str, object]) -> dict[str, str]:
 
 
 def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int) -> str:
-    """The default name of a job.
+    """The default name of a job: the Slurm job id if there is one.
 
-    Slurm's job id. Otherwise the program's name and the process that started the ranks (torchrun
-    sets RANK and is the parent of them all), so that two runs of one program are two jobs.
+    Otherwise the program's name and the id of the process that started the ranks, so that two runs
+    of one program are two jobs. torchrun sets RANK, and is the parent of all ranks.
     """
     slurm = environment.get("SLURM_JOB_ID", "").strip()
     if slurm:
@@ -184,7 +187,7 @@ def step_end(step: object, seconds: object, tokens: object, loss: object) -> byt
 
 
 class LineReader:
-    """Assembles lines from chunks. Lines that are too long are skipped and counted."""
+    """Assembles lines from chunks of bytes. Skips and counts lines that are too long."""
 
     def __init__(self) -> None:
         self.too_long = 0
@@ -212,7 +215,7 @@ class LineReader:
 
 @dataclass
 class ReconnectPolicy:
-    """When to connect: at most once in ten seconds, and never again once the hello was refused."""
+    """When to connect: at most every ten seconds, and never again after a hello was refused."""
 
     interval_s: float = CONNECT_EVERY_S
     refused: bool = False
@@ -237,13 +240,13 @@ class LineOutcome:
 
 @dataclass
 class ClientState:
-    """State of the client. It outlives connections and agents."""
+    """State of the client. It is kept when the connection ends or the agent restarts."""
 
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     welcomed: bool = False
     #: Invalid lines on this connection.
     invalid_lines: int = 0
-    #: Findings behind this checkpoint request and earlier ones.
+    #: The findings that caused this checkpoint request and earlier ones.
     _seen_findings: dict[str, None] = field(default_factory=dict)
     _logged: set[str] = field(default_factory=set)
     _reason: str | None = None
@@ -256,9 +259,9 @@ class ClientState:
         self.invalid_lines = 0
 
     def checkpoint_wanted(self, now_s: float) -> str | None:
-        """The reason for a requested checkpoint.
+        """The reason why the agent requests a checkpoint.
 
-        None if none is, or if an attempt failed a moment ago.
+        None if it requests none, or for a minute after an attempt failed.
         """
         return self._reason if now_s >= self._not_before_s else None
 
