@@ -103,7 +103,7 @@ pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Resu
         return Ok(true);
     }
     if output == Output::Json {
-        // A program reads the output, so nobody can confirm, and the plan was not printed.
+        // A program reads the output, so no person can confirm, and the plan was not printed.
         return Err(Hinted::error(
             "nothing was changed: --output json does not ask for confirmation",
             "pass --yes to apply without asking; `farrier tune plan` shows the changes",
