@@ -1,7 +1,7 @@
-"""Training steps for PyTorch: verified CUDA graphs and recovery from out-of-memory.
+"""Training steps for PyTorch: verified CUDA graphs, and recovery from out-of-memory errors.
 
-Public names are imported lazily, so that the torch-free modules (buckets, policies, retry policy)
-can be used without torch.
+Public names are imported lazily. So the modules that do not import torch (`lengths`,
+`graph_policy`, `retry_policy`) can be used without torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LAZY = {
     "Guard": "memory_guard",
     "GuardReport": "guard_report",
     "Lengths": "lengths",
-    "Policy": "policy",
+    "Policy": "graph_policy",
     "NotCapturable": "guard_report",
     "Step": "training_step",
     "classic_pool": "allocator",
