@@ -1,9 +1,9 @@
 """Makes ranks that reduce gradients together take the same action at the same call.
 
-A comparison runs the step more often than a plain call does, and every run all-reduces gradients.
-If one rank compared and another did not, gradients of different batches would be summed, or the job
-would hang. So at each call the ranks exchange their proposed action over gloo (a few bytes,
-overlapped with the previous step on the GPU) and all perform the same one.
+A comparison runs the step several times, and every run all-reduces gradients. If one rank compared
+and another did not, gradients of different batches would be summed, or the job would hang. So at
+each call, the ranks exchange the actions that they propose, and all of them perform the same one.
+The exchange uses gloo and takes a few bytes. It overlaps with the previous step on the GPU.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch.nn.parallel import DistributedDataParallel
 from farrier.torch.explain import Reason
 from farrier.torch.graph_policy import CallAction, joint_action
 
-#: Reason reported by a rank that itself had no objection.
+#: Reason reported by a rank that could use graphs itself.
 OTHER_RANK_EAGER = Reason(
     "another rank runs eagerly from here on", "see that rank's report: one rank disables graphs for all"
 )
 
 
 def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
-    """Returns the DistributedDataParallel wrapper, also inside a compiled module."""
+    """Returns the DistributedDataParallel wrapper, even if it is inside a compiled module."""
     return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
 
 
 def unsupported_reason(model: nn.Module) -> Reason | None:
-    """Returns why the ranks cannot be kept in agreement, or None."""
+    """Returns why the ranks cannot agree on actions. None if they can."""
     sharded = {"FullyShardedDataParallel", "FSDPModule"}
     if any(base.__name__ in sharded for module in model.modules() for base in type(module).__mro__):
         return Reason("the model is sharded (FSDP): its forward all-gathers weights", "use compile without a graph")
@@ -46,7 +46,7 @@ def unsupported_reason(model: nn.Module) -> Reason | None:
 
 
 class RankGroup:
-    """The ranks of the model's DistributedDataParallel; a single rank without one."""
+    """The ranks of the model's DistributedDataParallel. Without one, only this rank."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ddp = find_ddp(model)
@@ -84,9 +84,9 @@ class RankGroup:
 
     @contextmanager
     def no_reduction(self) -> Iterator[None]:
-        """Disables gradient reduction and buffer broadcasts inside, so one rank may fail alone.
+        """Disables DDP's gradient reduction and buffer broadcasts inside the `with` block.
 
-        Collectives issued by the step itself are not suppressed.
+        So a rank may fail alone. Does not disable collectives that the step itself calls.
         """
         if self._ddp is None:
             yield
@@ -100,10 +100,10 @@ class RankGroup:
             self._ddp.require_forward_param_sync = was_enabled
 
     def reset_reducer(self) -> bool:
-        """Resets DDP after a capture failed on some rank, so it stops expecting a backward pass.
+        """Resets DDP after a capture failed on some rank, so that DDP expects no backward pass.
 
-        DDP then rebuilds its buckets on all ranks, and older graphs would write to the old ones.
-        Returns True if that makes further graphs impossible.
+        DDP then rebuilds its buckets on all ranks, but existing graphs still write to the old
+        buckets. Returns True if graphs cannot be used any more because of that.
         """
         reset = getattr(getattr(self._ddp, "reducer", None), "_reset_state", None)
         if reset is not None:

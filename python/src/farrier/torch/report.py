@@ -1,4 +1,4 @@
-"""Report on a step: how it ran and why."""
+"""Report on a step: how often it ran as a graph, how it was verified, and why it ran eagerly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from farrier.torch.graph_policy import StepTiming, VerifySchedule
 
 @dataclass
 class StepReport:
-    """Statistics of a step. Read them at any time; `print(step.report)` is made for a log.
+    """Statistics of a step. They can be read at any time. `str()` returns a summary for a log.
 
-    `verified` counts comparisons, `verified_s` is their total time, and `schedule` that of the
-    graph compared last. `compared_since_s` and `called_s` are times of one clock: the start of the
-    first comparison, and the last call. `eager_runs` counts the eager runs used for verification.
-    `noise` is the largest relative distance of a gradient between eager runs of one batch, when
-    last measured. `shape_reasons` are the reasons of shapes that run eagerly.
+    `verified` is the number of comparisons, and `verified_s` their total time. `schedule` is the
+    schedule of the graph that was compared last. `compared_since_s` is when the first comparison
+    started, and `called_s` is when the step was last called, both by the same clock. `eager_runs`
+    is the number of eager runs for comparisons. `noise` is the largest relative distance of a
+    gradient between eager runs of one batch, as last measured. `shape_reasons` says why some shapes
+    run eagerly.
     """
 
     steps: int = 0
@@ -51,9 +52,9 @@ class StepReport:
 
     @property
     def verified_share(self) -> float | None:
-        """Share of the time since the first comparison that was spent comparing.
+        """Share of the time since the first comparison that comparisons took.
 
-        None before the first.
+        None before the first comparison.
         """
         if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
             return None

@@ -2,9 +2,10 @@
 
     free --> split ... split --> recompute (--> split ...) --> offload --> reserve --> does not fit
 
-Splitting comes first: it is nearly free while a micro-batch still fills the GPU (some thousand
-tokens), whereas recomputing costs a second forward pass, about a third more work. Below
-`floor_rows` micro-batches no longer fill the GPU, so recomputing comes before further splits.
+Splitting comes first. It costs almost nothing as long as a micro-batch is large enough to use the
+whole GPU (some thousand tokens). Recomputing costs a second forward pass, about a third more work.
+Micro-batches of fewer than `floor_rows` rows are too small to use the whole GPU, so recomputing
+comes before splitting further.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ActivationMode(str, Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call runs: rows per micro-batch at most, and the measures that make them fit."""
+    """How one call runs: the maximum rows per micro-batch, and the measures that make them fit."""
 
     rows: int
     recompute: bool = False
@@ -66,9 +67,9 @@ class RetryOptions:
     floor_rows: int = 1
 
     def plan(self, mode: ActivationMode, rows: int) -> Plan:
-        """Returns the plan of that mode.
+        """Returns the plan for an activation mode.
 
-        Offloading is combined with recomputing where both are available.
+        Offloading also recomputes, if recomputing is available.
         """
         recompute = self.recompute and mode is not ActivationMode.PLAIN
         return Plan(rows, recompute=recompute, offload=mode is ActivationMode.OFFLOAD)
@@ -92,13 +93,13 @@ def next_attempt(
 ) -> NextAttempt | None:
     """Returns what to try after `plan` failed, or None if nothing is left.
 
-    `retry_same`: the failure may be due to fragmentation or garbage, and this plan was not retried
-    yet. `expected_fitting_rows`: the number of rows expected to fit, if known; otherwise
-    micro-batches are halved.
+    `retry_same`: fragmentation or garbage may have caused the failure, and this plan was not
+    retried yet. `expected_fitting_rows`: the number of rows that should fit. If None, micro-batches
+    are halved.
     """
     if retry_same:
         return NextAttempt(RetryStep.FREE, plan)
-    # Offloading is the slowest measure: split as far as possible first.
+    # Offloading is the slowest measure, so split as far as possible before it.
     recompute_next = options.recompute and not plan.recompute
     floor = max(1, min(options.floor_rows, options.rows)) if recompute_next else 1
     if options.split and plan.rows > floor:
@@ -115,16 +116,16 @@ def next_attempt(
 
 
 def fewer_rows(total: int, rows: int, expected_fitting_rows: int | None) -> int:
-    """Returns the next smaller micro-batch size: halved, or as many rows as expected to fit."""
+    """Returns the next smaller micro-batch size: half, or the number of rows that should fit."""
     micro_batches = -(-total // rows)
-    requested_bytes = (
+    next_micro_batches = (
         2 * micro_batches if not expected_fitting_rows else max(micro_batches + 1, -(-total // expected_fitting_rows))
     )
-    return max(1, min(rows - 1, -(-total // requested_bytes)))
+    return max(1, min(rows - 1, -(-total // next_micro_batches)))
 
 
 def micro_batch_sizes(total: int, rows: int) -> list[int]:
-    """Splits `total` rows into the fewest even micro-batches of at most `rows`, in order."""
+    """Splits `total` rows into the fewest micro-batches of at most `rows`, of similar sizes."""
     if total <= 0:
         return [total]
     micro_batches = -(-total // max(1, rows))
@@ -135,10 +136,10 @@ def micro_batch_sizes(total: int, rows: int) -> list[int]:
 def worth_retrying(
     requested_bytes: int | None, allocated_at_failure: int | None, capacity: int | None, garbage: int | None
 ) -> bool:
-    """Whether the same plan may fit after freeing memory. Unknown means yes, a true peak means no.
+    """Whether the same plan may fit after freeing memory. True if that is unknown.
 
-    It may fit if there was room but not contiguous (fragmentation), or if freeing released at least
-    the requested amount.
+    It may fit if enough memory was free but not contiguous (fragmentation), or if freeing garbage
+    released at least the requested amount.
     """
     if requested_bytes is None or allocated_at_failure is None or capacity is None:
         return True

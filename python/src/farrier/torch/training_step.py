@@ -1,4 +1,4 @@
-"""Runs a whole training step as one CUDA graph, verified against the eager step it replaces."""
+"""Runs a whole training step as one CUDA graph, and verifies it against the eager step."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ class Step:
         return self._reporter.job
 
     def invalidate(self, reason: str) -> None:
-        """Discards every graph; they are captured again.
+        """Discards every graph. Later calls capture them again.
 
-        Call it after moving weights or optimizer state in memory.
+        Call it after weights or optimizer state have moved in memory.
         """
         if self._graph_runner is not None:
             self._graph_runner.invalidate(reason)
 
     def close(self) -> None:
-        """Frees the graphs and their memory pool and reports the last step.
+        """Reports the last step, and frees the graphs and their memory pool.
 
         Later calls run eagerly.
         """
-        self._reporter.flush()  # First, so that freeing graphs does not count as step time.
+        self._reporter.flush()  # Before freeing the graphs, which is not step time.
         self._close_runner()
 
     def _close_runner(self) -> None:
@@ -81,14 +81,14 @@ class Step:
             self._graph_runner = None
 
     def __call__(self, batch: Any) -> Any:
-        """Trains on one batch, once. The result of `fn` is detached and safe to keep."""
+        """Trains on one batch, once. Returns the detached result of `fn`, which is safe to keep."""
         self._reporter.step_begin()
         try:
             result = self._run(batch)
         except Exception as err:
             add_guard_hint(err)
             raise
-        self.report.steps += 1  # A failed step has not trained.
+        self.report.steps += 1  # Not after an error: a failed step has not trained.
         self._reporter.step_launched(result)
         return result
 
@@ -123,30 +123,30 @@ def step(
 ) -> Step:
     """Wraps `fn(batch) -> loss`, a whole training step from forward to zero-grad.
 
-    The first calls run eagerly and are measured. If the GPU waits for launches, the step becomes
-    one CUDA graph per batch shape. A graph is compared with the eager step on the same batch before
-    it is used, and again later. A step that cannot be captured runs eagerly; the log and `.report`
-    give the reason. Steps are reported to the node's agent about once a second, without waiting for
-    the agent or the GPU.
+    The first calls run eagerly and are measured. If the GPU waits for launches, the step is
+    captured as a CUDA graph, one per batch shape. A graph is compared with the eager step on the
+    same batch before it is used, and again from time to time. A step that cannot be captured runs
+    eagerly, and the log and `.report` say why. Steps are reported to the node's agent about once
+    per second, without waiting for the agent or the GPU.
 
     Args:
         fn: the step. It may depend only on the batch, the model, the optimizer and torch's random
-            numbers, and must step the optimizer once. For gradient accumulation pass all
-            micro-batches of an update to one call.
+            numbers, and must step the optimizer once. For gradient accumulation, one call must get
+            all micro-batches of an update.
         model: the model whose gradients are compared.
-        optimizer: one or several; made capturable in place. Learning rates stay Python numbers and
-            may change.
+        optimizer: one or several optimizers. They are made capturable in place. Learning rates stay
+            Python numbers and may change.
         scaler: the GradScaler of float16 runs.
         extra_state: modules and tensors that the step changes besides model and optimizer, such as
-            averaged weights. Comparisons run the step more often than once per batch, and restore
-            only the state named here.
-        compile: whether to compile the model in place first, or the keyword arguments of
-            `Module.compile`.
+            averaged weights. A comparison runs the step several times on one batch. It restores
+            only model, optimizer and the state named here.
+        compile: True compiles the model in place first. A mapping also does, and is passed to
+            `Module.compile` as keyword arguments.
         graph: False runs everything eagerly.
         lengths: pads batches of varying length to buckets.
         policy: when to capture, verify and fall back to eager.
         tokens: tokens per step on this rank, for the agent.
-        first_step: number of steps completed before this process, when resuming.
+        first_step: when resuming, the number of steps completed before this process.
         job: the job to report through. None uses this process's `farrier.agent.job()`.
 
     Needs torch 2.5 (`torch.cuda.MemPool`).
@@ -178,7 +178,7 @@ def step(
 
 
 def _unsupported_reason(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Reason | None:
-    """Returns why the step cannot be captured, as far as that is known before the first call."""
+    """Returns why the step cannot be captured, if that is known before the first call."""
     if not graph:
         return Reason("graph=False was passed", "pass graph=True")
     if not optimizers or not any(True for _ in model.parameters()):
