@@ -1,4 +1,4 @@
-"""When a step is captured, verified and given up. Pure: no torch, no clock."""
+"""When a step is captured and verified, and when graphs are disabled. Pure: no torch, no clock."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Policy:
         warmups: eager steps before the first capture (at least 11 under DistributedDataParallel,
             which reorders its buckets in the first ones).
         min_occurrences: how often a shape must occur before it gets its own graph.
-        max_graphs: number of graphs kept; the least recently used is evicted once it has paid for
-            its capture.
-        break_even_replays: replays that pay for a capture. A graph with fewer is not evicted for
-            another shape unless it was idle for `break_even_replays` times `max_graphs` calls;
-            until then the other shape runs eagerly.
-        max_shapes: if this many distinct shapes occur and none recurs, graphs are disabled because
-            shapes always change.
-        min_speedup: the least estimated speed-up for which a graph is captured (1.01: one per
-            cent).
-        verify_every: replays between two comparisons with an eager step; replays 1, 2, 4, 8 ... are
-            compared as well. None chooses by cost (`verify_interval`).
+        max_graphs: how many graphs are kept. To make room, the least recently used graph that has
+            paid for its capture is evicted.
+        break_even_replays: after this many replays, a graph has saved more time than its capture
+            took. A graph with fewer replays is not evicted for another shape, unless it was idle
+            for `break_even_replays` times `max_graphs` calls. Until then, the other shape runs
+            eagerly.
+        max_shapes: if this many distinct shapes occur and none of them twice, graphs are disabled.
+        min_speedup: a graph is captured only if its estimated speed-up is at least this (1.01 is
+            one per cent).
+        verify_every: every `verify_every`-th replay is compared with an eager step, and so are
+            replays 1, 2, 4, 8 ... None chooses the interval by cost (`verify_interval`).
         profile: whether to profile one eager step, to estimate the speed-up beforehand.
     """
 
@@ -47,7 +47,7 @@ class Policy:
 
 
 class CallAction(IntEnum):
-    """What a call of the step does. If ranks differ, all of them perform the highest."""
+    """What a call of the step does. If ranks propose different actions, all perform the highest."""
 
     REPLAY = 0
     VERIFY = 1
@@ -60,43 +60,46 @@ class CallAction(IntEnum):
 def joint_action(highest: CallAction, *, same_shape: bool) -> CallAction:
     """Returns the action for all ranks.
 
-    Graphs need the same shape on every rank, because a graph's collectives must pair with a
-    graph's.
+    If the shapes differ between ranks, all of them run eagerly. The collectives inside a graph can
+    only pair with those of the same graph on the other ranks.
     """
     return CallAction.EAGER if highest <= CallAction.CAPTURE and not same_shape else highest
 
 
 def may_evict(replays: int, idle_calls: int, policy: Policy) -> bool:
-    """Whether a graph may be evicted for another shape: it has paid for its capture, or is idle."""
+    """Whether a graph has paid for its capture or is idle, so that it may be evicted."""
     return replays >= policy.break_even_replays or idle_calls >= policy.break_even_replays * policy.max_graphs
 
 
 def is_early(count: int, every: int) -> bool:
     """Whether `count` is one of the early comparisons, at 1, 2, 4, 8 ... below `every`.
 
-    They are frequent because a captured constant (a Python number that changes) shows within a few
-    steps.
+    Early comparisons are frequent, because they find the most likely error: a Python number that
+    changes between steps, but is a constant in the graph.
     """
     return count < every and count & (count - 1) == 0
 
 
 def verification_due(count: int, every: int) -> bool:
-    """Whether number `count`, starting at 1, is compared: the early ones and every `every`-th."""
+    """Whether step number `count`, from 1, is compared: the early ones, and every `every`-th."""
     return is_early(count, every) or count % every == 0
 
 
-#: Comparisons take at most this share of the time of the replays between them,
+#: Comparisons take at most this share of the time of the replays between them.
 VERIFY_SHARE = 0.003
-#: but are at least this many replays apart (after the early ones),
+#: Comparisons are at least this many replays apart, after the early ones.
 VERIFY_STEPS = 1000
-#: and at most this many seconds of replays, unless `VERIFY_STEPS` replays take longer.
+#: Comparisons are at most this many seconds of replays apart, unless `VERIFY_STEPS` replays take
+#: longer.
 VERIFY_WITHIN_S = 120.0
 
 
 def verify_interval(comparison_s: float, step_s: float) -> int:
-    """Replays between two comparisons: few enough to find a wrong graph soon, enough to stay cheap.
+    """Returns the number of replays between two comparisons.
 
-    Both bounds override the share: slow steps are compared every `VERIFY_STEPS`, whatever the cost.
+    It is small enough to find a wrong graph soon, and large enough to stay cheap. `VERIFY_STEPS`
+    and `VERIFY_WITHIN_S` override `VERIFY_SHARE`: slow steps are compared every `VERIFY_STEPS`
+    replays, whatever that costs.
     """
     if not (step_s > 0 and 0 <= comparison_s < math.inf):
         return VERIFY_STEPS  # A broken clock must not prevent comparisons.
@@ -108,7 +111,7 @@ def verify_interval(comparison_s: float, step_s: float) -> int:
 class VerifySchedule:
     """When replays of one graph are compared with eager steps.
 
-    `every` is the user's interval; None chooses by cost.
+    `every` is the interval that the user chose. If it is None, the interval depends on the cost.
     """
 
     every: int | None
@@ -127,9 +130,9 @@ class VerifySchedule:
         return is_early(replay, VERIFY_STEPS) or replay - self._last_replay >= self.interval
 
     def record_comparison(self, replay: int, comparison_s: float, step_s: float) -> None:
-        """Records the duration of a comparison and of its replay.
+        """Records the duration of a comparison and of the replay that was compared.
 
-        The fastest replay counts as the step time.
+        The fastest replay so far counts as the step time.
         """
         self._last_replay, self._comparison_s, self._step_s = replay, comparison_s, min(step_s, self._step_s)
         if self.every is None:
@@ -147,8 +150,8 @@ class VerifySchedule:
 class StepTiming:
     """Timing of one eager step, on the host and on the GPU.
 
-    `busy_s` is the time in which a kernel or copy ran. `busy_s` and `launches` are None without a
-    profile.
+    `busy_s` is the time during which a kernel or copy ran. `busy_s` and `launches` are None if the
+    step was not profiled.
     """
 
     wall_s: float
@@ -180,31 +183,31 @@ class StepTiming:
 class Tolerance:
     """Allowed distance between gradients of one batch.
 
-    `relative` limits ||a - b|| / ||b|| of one gradient, with ||b|| at least `floor` times the norm
-    of all gradients, so that a gradient of pure noise is not held to its own size.
+    `relative` limits ||a - b|| / ||b|| of one gradient. ||b|| counts as at least `floor` times the
+    norm of all gradients, because a tiny gradient may be nothing but noise.
     """
 
     relative: float
     floor: float = 1e-3
 
     def allows(self, difference: float, norm: float, total_norm: float) -> bool:
-        """Whether a gradient of that norm may differ by that much. NaN is never allowed."""
+        """Whether a gradient with this norm may differ by this much. NaN is never allowed."""
         return difference <= self.relative * max(norm, self.floor * total_norm)
 
 
-#: Mantissa bits by dtype; rounding of one operation is 2**-(bits + 1).
+#: Mantissa bits by dtype. The rounding error of one operation is 2**-(bits + 1).
 FRACTION_BITS = {"float64": 52, "float32": 23, "bfloat16": 7, "float16": 10}
 
 
-#: Roundings explained by another summation order: two eager runs of one batch, or padded and
-#: unpadded.
+#: Roundings that another order of summation explains: between two eager runs of one batch, or
+#: between a padded and an unpadded batch.
 OTHER_ORDER = 8
 #: Roundings allowed for the same kernels on the same numbers.
 SAME_ORDER = 1
 
 
 def tolerance_for(dtype: str, *, roundings: int = SAME_ORDER) -> Tolerance:
-    """Tolerance of that many roundings of the dtype. 32-bit matmuls may run in TF32 (10 bits)."""
+    """Tolerance of `roundings` roundings of a dtype. float32 matmuls may run in TF32 (10 bits)."""
     if dtype not in FRACTION_BITS:
         raise ValueError(f"no known tolerance for gradients of {dtype}")
     bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]

@@ -1,4 +1,4 @@
-"""Report of the guard's work, and the error for a step that does not fit at all. Needs no torch."""
+"""The guard's report, and the error for a step that does not fit at all. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("farrier.torch")
 
 
 def gib(size_bytes: int | None) -> str:
-    """Formats bytes for a person; None is "unknown"."""
+    """Formats a number of bytes for a person. None becomes "unknown"."""
     if size_bytes is None:
         return "unknown"
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.1f} MiB"
@@ -35,7 +35,7 @@ def describe_recovery(rows: int, shape: str, retry_step: RetryStep, plan: Plan, 
 
 
 class ShapeWarnings:
-    """Logs, once per shape, how its batches run from now on, because the step got slower."""
+    """Warns once per shape how its batches run from now on, because they became slower."""
 
     def __init__(self) -> None:
         self._warned_shapes: set[str] = set()
@@ -55,11 +55,12 @@ class GuardReport:
         calls: number of calls.
         split_calls: calls that ran in more than one micro-batch.
         ooms: attempts that ran out of memory.
-        lost: calls that did not fit at all, or failed with another error after an out-of-memory.
+        lost: calls that did not fit at all, or that failed with another error after they ran out of
+            memory.
         recovered: calls that ran out of memory and then succeeded, by the retry step that helped.
         retry_s: seconds spent in failed attempts.
-        safe_rows: by shape and mode, the most rows that ran at once; more were not needed or did
-            not fit.
+        safe_rows: by shape and mode, the most rows that ran at once. More rows did not occur, or
+            did not fit.
         peak_bytes: the highest measured peak.
         notes: notes for the user, once each.
     """
@@ -91,13 +92,14 @@ class GuardReport:
 
 
 class DoesNotFit(RuntimeError):
-    """A step that fits in no way. Gradients, RNG states and buffers are as before the call.
+    """A step did not fit with any plan. Gradients, RNG states and buffers are as before the call.
 
     Attributes:
         tried: each attempt in order, with its plan.
-        requested_bytes: the failed allocation of the last attempt, if the error states it.
+        requested_bytes: size of the allocation that failed in the last attempt. None if the error
+            does not state it.
         allocated_bytes: memory in use at that time.
-        capacity_bytes: memory that could be in use at most.
+        capacity_bytes: memory that tensors could use at most.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class DoesNotFit(RuntimeError):
 
 
 class NotCapturable(RuntimeError):
-    """The guard would not run this batch as one plain pass, as a graph needs."""
+    """The guard would not run this batch as one plain pass, which a graph needs."""
 
     def __init__(self, shape: str, plan: str) -> None:
         super().__init__(f"the guard runs {shape} in {plan}, but a graph needs memory for the whole batch at once")

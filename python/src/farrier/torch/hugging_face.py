@@ -1,4 +1,4 @@
-"""Runs Hugging Face's Trainer with whole updates, each one capturable call."""
+"""Makes Hugging Face's Trainer run each update as one call, which can be captured as a graph."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger("farrier.torch")
 class WholeUpdate:
     """Replaces the parts of a step inside a Trainer.
 
-    The Trainer calls forward and backward for each micro-batch, then clips and steps. Here
-    micro-batches are queued until the last one of an update arrives; then the whole update runs at
-    once, and the Trainer's own clipping and stepping do nothing. Order and content of the batches
-    are unchanged.
+    The Trainer runs forward and backward for each micro-batch, then clips the gradients and steps
+    the optimizer. This class queues micro-batches until the last one of an update arrives. Then it
+    runs the whole update at once, and the Trainer's own clipping and stepping do nothing. The order
+    and the contents of the batches do not change.
     """
 
     def __init__(self, trainer: Any, options: dict[str, Any]) -> None:
@@ -37,9 +37,9 @@ class WholeUpdate:
         self._norm: Tensor | None = None
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None, **_: Any) -> Tensor:
-        """Queues a micro-batch; with the last one of an update runs the update.
+        """Queues a micro-batch. If it is the last one of an update, runs the update.
 
-        Returns the loss, or zero while queueing.
+        Returns the loss of the update, or zero if the micro-batch was only queued.
         """
         self._waiting.append(dict(inputs))
         device = self._trainer.args.device
@@ -56,7 +56,7 @@ class WholeUpdate:
         self._waiting = []
 
     def _step_for(self, model: Any) -> Step:
-        """Returns the step; a new one for another model or optimizer (`model_init`)."""
+        """Returns the step. Creates a new one if model or optimizer changed (`model_init`)."""
         now = (model, self._trainer.optimizer, self._trainer.accelerator)
         if self.step is None or any(built is not current for built, current in zip(self._built_for, now, strict=True)):
             if self.step is not None:
@@ -66,7 +66,7 @@ class WholeUpdate:
 
     def _new_step(self, model: Any) -> Step:
         optimizer = self._trainer.optimizer
-        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper; the update has already stepped.
+        while hasattr(optimizer, "optimizer"):  # Unwrap Accelerate's wrapper.
             optimizer = optimizer.optimizer
         self._trainer.optimizer.step = types.MethodType(_step_done, self._trainer.optimizer)
         self._trainer.accelerator.clip_grad_norm_ = self._clipped
@@ -87,14 +87,14 @@ class WholeUpdate:
 
 
 def _step_done(optimizer: Any, *_: Any, **__: Any) -> None:
-    """Replaces the optimizer's step, already done by the update.
+    """Replaces the optimizer's `step`, because the update has already stepped the optimizer.
 
-    Schedulers check that a step came first.
+    Schedulers check `_opt_called`.
     """
     optimizer._opt_called = True
 
 
-# Marks it as wrapped by a scheduler; otherwise schedulers warn that the step was overridden.
+# Marks the method as wrapped by a scheduler. Otherwise schedulers warn that `step` was overridden.
 _step_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
@@ -105,9 +105,9 @@ def trainer(
 
     Call it before `train()`.
 
-    Returns the Trainer. `trainer.farrier.step.report` describes the outcome. Left unchanged, with a
-    log message: float16 with a scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one
-    function on one device.
+    Returns the Trainer. `trainer.farrier.step.report` says how updates ran. A Trainer with float16
+    and a scaler, DeepSpeed, FSDP or DataParallel is left unchanged, with a warning in the log,
+    because its updates are not one function on one device.
 
     Tried with transformers 5.17 and 5.22.
     """

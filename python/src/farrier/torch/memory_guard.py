@@ -1,4 +1,4 @@
-"""A forward and backward pass that survives out-of-memory."""
+"""A forward and backward pass that recovers from out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from farrier.torch.split_check import (
 )
 from farrier.torch.state_snapshot import StateSnapshot
 
-#: Calls between two refreshes of the device's capacity for known shapes; each refresh is a driver
-#: call.
+#: For known shapes, the device's capacity is read again after this many calls. Reading it is a
+#: driver call.
 CAPACITY_REFRESH_CALLS = 100
-#: Split steps between two checks of split gradients; the first checks are at split steps 1, 2, 4, 8
-#: ...
+#: Gradients of split steps are checked after this many split steps, and at the split steps 1, 2, 4,
+#: 8 ...
 SPLIT_CHECK_EVERY = 1000
-#: Calls between releasing the reserve and reacquiring it, to leave time for the requested
-#: checkpoint.
+#: The reserve is reacquired this many calls after its release. Meanwhile the job can write the
+#: checkpoint that the guard requested.
 REACQUIRE_AFTER_CALLS = 20
 
 
@@ -82,65 +82,68 @@ def guard(
 ) -> Guard:
     """Turns `loss_fn(batch) -> loss` into `forward_backward(batch) -> loss`.
 
-    It runs backward itself and leaves in `p.grad` what one backward pass of the whole batch would
-    leave, up to rounding. On out-of-memory it frees cached memory, splits the batch into
-    micro-batches, recomputes activations, offloads them to host memory, and finally releases the
-    memory reserve. Sizes that fit are remembered per shape. No batch is dropped or reordered.
+    `forward_backward` runs the backward pass itself. Afterwards `p.grad` is, up to rounding, the
+    same as after one backward pass of the whole batch. If memory runs out, the guard frees cached
+    memory, splits the batch into micro-batches, recomputes activations, offloads them to host
+    memory, and finally releases the memory reserve. It remembers, per shape, which sizes fit. It
+    drops no batch and keeps their order.
 
     Args:
-        loss_fn: returns the scalar loss of a batch or of some of its rows; runs no backward.
-            Autocast belongs inside. The loss must be a mean or a sum over independent rows. A
-            contrastive loss, or one that balances experts over the batch, is not, and such a batch
-            is never split.
-        model: every module whose parameters get gradients in `loss_fn`; a parameter outside them is
-            an error.
+        loss_fn: returns the scalar loss of a batch or of some of its rows. It must not run the
+            backward pass. Autocast belongs inside it. The loss must be a mean or a sum over
+            independent rows. A contrastive loss, or one that balances experts over the batch, is
+            not such a loss, and its batches are never split.
+        model: every module whose parameters get gradients in `loss_fn`. A parameter that gets
+            gradients and is in none of these modules is an error.
         reduction: whether the loss is a mean or a sum over the batch.
-        count: the number of terms in the mean of a batch, as int or tensor; rows by default. For a
-            mean over tokens with some ignored: `lambda batch: (batch["labels"] != -100).sum()`.
-            Counts must be integers, and those of micro-batches must add up to that of the batch;
-            otherwise the batch is not split, and the report says so. A micro-batch without terms is
-            skipped; a batch without terms returns what `loss_fn` returns (NaN).
-        split: splits unusual batches: `split(batch, sizes)` returns micro-batches of these sizes,
-            in order.
-        rows: returns the number of rows of a batch, if it cannot be inferred; required with `split`
-            for such batches.
+        count: returns the number of terms in the mean of a batch, as int or tensor. By default it
+            is the number of rows. For a mean over tokens of which some are ignored, pass
+            `lambda batch: (batch["labels"] != -100).sum()`. Counts must be integers, and the counts
+            of the micro-batches must add up to the count of the batch. Otherwise the batch is not
+            split, and the report says so. A micro-batch without terms is skipped. For a batch without
+            terms, the guard returns what `loss_fn` returns (NaN).
+        split: splits batches that the guard cannot split itself: `split(batch, sizes)` returns
+            micro-batches of these sizes, in order.
+        rows: returns the number of rows of a batch. Required with `split` if the guard cannot infer
+            the number.
         scaler: a `torch.amp.GradScaler`; its `scale` is applied to each micro-batch. The returned
             loss is not scaled.
-        split_batchnorm: also split where BatchNorm uses or tracks batch statistics, which then
-            become those of the micro-batches.
+        split_batchnorm: True also splits batches of models in which BatchNorm uses or tracks batch
+            statistics. These are then the statistics of the micro-batches.
         recompute_modules: the blocks to recompute; by default the children of the model's longest
             list of blocks.
-        floor_rows: at or below this many rows, recompute before splitting further; for rows too
-            short to fill the GPU.
+        floor_rows: at or below this many rows, the guard recomputes before it splits further.
+            Useful if so few rows do not use the whole GPU.
         reserve: memory to release when nothing else helps.
         request_checkpoint: called with the reason after a step that needed the reserve.
         ddp_sync: under DistributedDataParallel, gradients are reduced once per call on every rank,
-            however many micro-batches each rank runs. "after": once all gradients exist; a rank may
-            run out of memory anywhere before and retry. "last": overlapped with the backward of the
-            last micro-batch; running out of memory during it ends the job with `RanksOutOfSync`.
-            Under the user's own `no_sync()` nothing is reduced.
+            however many micro-batches each rank runs. "after" reduces when all gradients exist.
+            Until then, each rank may run out of memory and retry. "last" overlaps the reduction
+            with the backward pass of the last micro-batch. A rank that runs out of memory in that
+            pass ends the job with `RanksOutOfSync`. Inside the user's own `no_sync()`, nothing is
+            reduced.
         learned: the return value of `Guard.learned_sizes()` from an earlier run.
         events: receives out-of-memory events and phases; the node's agent by default.
         meter: reads the device's memory; by default torch's counters on CUDA.
 
-    Before the first split some rows are run whole and one by one, and the gradients are compared
-    (see `split_check`). If they differ, the batch is not split, and the report says why. A batch is
-    also not split if parameters have hooks, or if it has labels of -100 and no `count`. Nothing is
-    retried if hooks run as soon as a gradient is accumulated (an optimizer in backward).
+    Before the first split, the guard runs some rows together and then one by one, and compares the
+    gradients (see `split_check`). If they differ, it does not split the batch, and the report says
+    why. It also does not split a batch if parameters have hooks, or if the batch has labels of -100
+    and there is no `count`. It retries nothing if hooks run as soon as a gradient is accumulated
+    (an optimizer in backward).
 
-    Rounding: micro-batches accumulate in the gradients' own dtype. With bfloat16 gradients each
-    adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks for
-    micro-batches than for the whole batch; a retry draws the same masks as if its plan had been the
-    first. `torch.cuda.max_memory_allocated` is reset by calls with a shape that is not measured
-    yet.
+    Rounding: micro-batches accumulate in the gradients' own dtype. With bfloat16 gradients, each
+    micro-batch adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks
+    for micro-batches than for the whole batch. A retry draws the same masks as if its plan had been
+    tried first. A call with a shape that is not measured yet resets
+    `torch.cuda.max_memory_allocated`.
 
-    FSDP is rejected: each forward and backward of a sharded model runs collectives over all ranks,
-    so all ranks must run the same number of micro-batches, and one rank cannot abandon an attempt
-    alone. It would need a plan that all ranks agree on before the step (the most micro-batches that
-    any rank needs), and no failing attempt: split the batch in the data loader to a size that fits
-    on every rank. SyncBatchNorm on several ranks is rejected for the same reason. Your own
-    collectives in `loss_fn` cannot be detected: a retrying rank would pair with the others' next
-    collective, or hang.
+    FSDP is rejected. Each forward and backward pass of a sharded model runs collectives over all
+    ranks. So all ranks would have to run the same number of micro-batches, and a rank could not
+    abandon an attempt alone. With FSDP, split the batch in the data loader, to a size that fits on
+    every rank. SyncBatchNorm on several ranks is rejected for the same reason. The guard cannot
+    detect your own collectives in `loss_fn`: a collective of a rank that retries would pair with
+    the next collective of the other ranks, or hang.
     """
     require_function(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = require_modules(model)
@@ -217,7 +220,7 @@ class Guard:
             except BaseException:
                 snapshot.restore_gradients()
                 snapshot.release()
-                # Whatever the error: after an out-of-memory the batch counts as lost.
+                # If an attempt ran out of memory, the batch counts as lost, whatever this error is.
                 self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
                 raise
 
@@ -228,7 +231,7 @@ class Guard:
 
     @property
     def report(self) -> GuardReport:
-        """Current statistics; `print(guard.report)` is made for a log."""
+        """Current statistics. `str()` of the report is made for a log."""
         safe = {
             f"{key} ({mode.value})": record.safe_rows
             for (key, mode), record in self.learned.shapes.items()
@@ -254,7 +257,7 @@ class Guard:
         return self.learned.to_json()
 
     def _run_captured(self, batch: Any) -> Tensor:
-        """Runs inside a capture or its dry run.
+        """Runs inside a graph capture, or inside the dry run before it.
 
         Raises `NotCapturable` if the plan is not one plain pass.
         """
@@ -269,13 +272,13 @@ class Guard:
         return self.meter
 
     def _free_bytes(self, allocated_bytes: int | None) -> int | None:
-        """Bytes free for a call, by the capacity last read from the device."""
+        """Bytes that a call can allocate, by the capacity that was last read from the device."""
         return None if self._capacity_bytes is None or allocated_bytes is None else self._capacity_bytes - allocated_bytes
 
     def _run_with_retries(
         self, batch: Any, shape: BatchShape, options: RetryOptions, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Tensor:
-        """Attempts the plan, then each step of the retry policy, until one succeeds."""
+        """Tries the plan, and then the plans of the retry policy, until one succeeds."""
         allocated_before = meter.allocated()
         self.learned.set_fixed_bytes(snapshot.gradient_bytes())
         already_measured = self.learned.is_measured(shape, options.plan(ActivationMode.PLAIN, shape.rows))

@@ -22,7 +22,7 @@ class MemoryMeter(Protocol):
         """Resets the peak."""
 
     def capacity(self) -> int | None:
-        """Bytes that tensors could allocate at most at present."""
+        """Bytes that tensors could currently allocate at most."""
 
     def free(self) -> None:
         """Collects garbage and releases cached memory."""
@@ -58,7 +58,8 @@ class CudaMemoryMeter:
         self._device = device
 
     def _bytes(self, counter: str, which: str) -> int | None:
-        # The nested form: the flat one builds two hundred keys, and this runs on every call.
+        # `memory_stats` would build a flat dictionary of two hundred keys, and this runs at every
+        # call.
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         value = stats.get(counter, {}).get("all", {}).get(which)
         return int(value) if value is not None else None
@@ -76,10 +77,10 @@ class CudaMemoryMeter:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def capacity(self) -> int | None:
-        """The process's memory fraction, or free plus cached memory, whichever is less."""
+        """The memory fraction of the process, or free plus cached memory, whichever is less."""
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = self._bytes("reserved_bytes", "current") or 0
-        # Public since 2.8. Before, a fraction set by the user shows only when it is exceeded.
+        # Public since torch 2.8. Older versions do not tell which fraction the user has set.
         share = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
         fraction = float(share(self._device)) if share is not None else 1.0
         return min(int(total * fraction), free + reserved)
@@ -87,9 +88,9 @@ class CudaMemoryMeter:
     def free(self) -> None:
         """Collects garbage and releases cached memory.
 
-        Skips collection if it is disabled: a step that may become a graph disables it, because
-        torch aborts if an old pool is collected while another is in use. In such a pool no memory
-        can be released either: torch before 2.8 raises.
+        Collects no garbage if collection is disabled. A step that may become a graph disables it,
+        because torch aborts if an old memory pool is collected while another is in use. While a
+        pool is in use, torch before 2.8 raises an error instead of releasing cached memory.
         """
         if gc.isenabled():
             gc.collect()

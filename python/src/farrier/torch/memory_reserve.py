@@ -1,4 +1,4 @@
-"""Device memory held in reserve for out-of-memory."""
+"""Device memory that is held in reserve, and released when a step runs out of memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from farrier.torch.oom import parse_oom
 
 
 class MemoryReserve:
-    """`size_bytes` of unused device memory, released before a step would be lost.
+    """`size_bytes` of device memory that is not used until a step would be lost without it.
 
-    Create it after the model and its optimizer, outside any graph capture. The guard releases it
-    when nothing else helps, finishes the step, requests a checkpoint, and reacquires it when there
-    is room.
+    Create it after the model and its optimizer, outside any graph capture. If nothing else helps,
+    the guard releases it, finishes the step and requests a checkpoint. It reacquires the reserve
+    when there is enough memory.
     """
 
     def __init__(self, size_bytes: int, device: torch.device | str = "cuda") -> None:

@@ -10,15 +10,15 @@ import torch
 
 from farrier.oom import GPU_OOM, HOST_OOM, bytes_wanted, parse_bytes
 
-#: After an out-of-memory inside a collective the other ranks are stuck in it; a retry on one rank
-#: cannot repair that.
+#: If one rank runs out of memory inside a collective, the other ranks hang in it. A retry on one
+#: rank does not help them.
 _COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
 _ALLOCATED = re.compile(r"([\d.]+ (?:bytes|KiB|MiB|GiB)) is allocated by PyTorch")
 
 
 @dataclass(frozen=True)
 class OomFailure:
-    """An attempt that ran out of memory. References no tensor and no frame."""
+    """An attempt that ran out of memory. Holds no reference to a tensor or a stack frame."""
 
     message: str
     requested_bytes: int | None
@@ -26,12 +26,12 @@ class OomFailure:
 
 
 def parse_oom(error: BaseException) -> OomFailure | None:
-    """Parses an out-of-memory error; returns None for any other error."""
+    """Parses an out-of-memory error. Returns None for any other error."""
     message = str(error)
     if not isinstance(error, torch.OutOfMemoryError):
         if not isinstance(error, RuntimeError) or _COLLECTIVE.search(message):
             return None
-        # Host memory too: splitting helps there as well.
+        # Also for host memory, because splitting the batch needs less of it too.
         if not (GPU_OOM.search(message) or HOST_OOM.search(message)):
             return None
     first_line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
@@ -52,7 +52,7 @@ def add_guard_hint(error: BaseException) -> None:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames of an error and its causes, whose locals reference activations."""
+    """Clears the stack frames of an error and its causes. Their locals keep activations alive."""
     visited: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
