@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs llm-analysis on the questions that `crates/planner/examples/beside.rs` writes.
+"""Runs llm-analysis on the training runs that `crates/planner/examples/beside.rs` writes.
 
     beside_llm_analysis.py table QUESTIONS    errors of both programs, as Markdown
-    beside_llm_analysis.py time QUESTIONS     microseconds per answer, one name and time per line
+    beside_llm_analysis.py time QUESTIONS     microseconds per estimate, one name and time per line
 
-Its inputs are the shape of the model, the GPU, the parallelism config, the batch and the recompute
-mode; its answer is `latency_per_iter`. Other inputs have their defaults. The achieved share of the
-peak is also an input: see `efficiencies`.
+llm-analysis gets the shape of the model, the GPU, the parallelism config, the batch, the recompute
+mode and an efficiency (see `efficiencies`). Other inputs keep their defaults. The estimate is its
+`latency_per_iter`.
 """
 
 import json
@@ -30,14 +30,15 @@ from llm_analysis.constant import FLOPS_EFFICIENCY  # noqa: E402
 from llm_analysis.logger import logger  # noqa: E402
 
 IMPORT_S = time.perf_counter() - START
-# Logging each answer takes time, and the output is not used.
+# Logging each estimate takes time, and nothing reads the log.
 logger.setLevel("CRITICAL")
 
-ANSWERS = 20
+#: How often `time` estimates each run.
+REPEATS = 20
 
 
 def step_s(question, efficiency):
-    """Seconds per step. `None` is the default efficiency of llm-analysis."""
+    """Estimated seconds per step. With the efficiency `None`, llm-analysis uses its default."""
     model = ModelConfig(
         name=question["model"],
         num_layers=question["layers"],
@@ -87,10 +88,10 @@ def mean_and_p90(errors):
 
 
 def best_efficiency(questions):
-    """The constant with the smallest mean error over exactly these questions.
+    """The constant efficiency, at most 1, with the smallest mean error over these questions.
 
-    An answer is proportional to 1 / efficiency, so the sum of errors is piecewise linear in that. The
-    minimum is at an efficiency that makes one answer exact.
+    An estimate is proportional to 1 / efficiency, so the sum of errors is piecewise linear in
+    1 / efficiency. The minimum is therefore at an efficiency for which one estimate is exact.
     """
     at_peak = [(step_s(question, 1.0), question) for question in questions]
 
@@ -102,57 +103,58 @@ def best_efficiency(questions):
 
 
 def efficiencies(questions):
-    """Ways to choose an efficiency: a name, and a function from a question to its efficiency."""
+    """Choices of the efficiency: for each a description, and a function from a question to it."""
     best = best_efficiency(questions)
     by_gpu = {}
     for name in sorted({question["gpu"][:4] for question in questions}):
         by_gpu[name] = best_efficiency([question for question in questions if question["gpu"][:4] == name])
     named = ", ".join(f"{name.upper()} {best:.3f}" for name, best in by_gpu.items())
     return [
-        (f"its default, {FLOPS_EFFICIENCY}", lambda question: None),
-        ("0.5, which its source names for Megatron-LM", lambda question: 0.5),
-        (f"best constant for these rows, {best:.3f}", lambda question: best),
-        (f"best constant for each GPU, {named}", lambda question: by_gpu[question["gpu"][:4]]),
+        (f"the default of llm-analysis, {FLOPS_EFFICIENCY}", lambda question: None),
+        ("0.5, which the source of llm-analysis gives for Megatron-LM", lambda question: 0.5),
+        (f"the constant with the smallest mean error on these rows, {best:.3f}", lambda question: best),
+        (f"the same for each GPU: {named}", lambda question: by_gpu[question["gpu"][:4]]),
     ]
 
 
-def kinds(questions):
-    """Groups of questions by name."""
+def groups_by_name(questions):
+    """The rows of the table: the name of each group, and its questions."""
     plain = [question for question in questions if not question["gated"] and question["ffn"] == 4 * question["hidden"]]
-    found = [("all", questions), ("feed-forward of 4 × hidden, not gated", plain)]
-    found.append(("any other feed-forward", [question for question in questions if question not in plain]))
+    groups = [("all", questions), ("feed-forward width 4 × hidden, not gated", plain)]
+    groups.append(("other feed-forward width, or gated", [question for question in questions if question not in plain]))
     for key in ["gpu", "program", "recompute"]:
         for value in sorted({question[key] for question in questions}):
-            found.append((f"{key} {value.lower()}", [question for question in questions if question[key] == value]))
-    return [(name, members) for name, members in found if members]
+            groups.append((f"{key} {value.lower()}", [question for question in questions if question[key] == value]))
+    return [(name, members) for name, members in groups if members]
 
 
-def table(asked):
-    questions = asked["questions"]
-    ways = efficiencies(questions)
+def table(comparison):
+    questions = comparison["questions"]
+    choices = efficiencies(questions)
     source, rows = Counter(question["source"] for question in questions).most_common(1)[0]
-    print(f"Both can estimate {len(questions)} rows; {rows} of them are from one source ({source}). Excluded:\n")
-    for reason, rows in asked["left_out"].items():
+    print(f"Both programs can estimate {len(questions)} rows, of which {rows} are from one source")
+    print(f"({source}).\nExcluded rows:\n")
+    for reason, rows in comparison["left_out"].items():
         print(f"- {rows}: {reason}")
-    print("\nMean and P90 of the absolute error of step time. Efficiency of llm-analysis:\n")
-    for letter, (name, _) in zip("ABCD", ways, strict=True):
+    print("\nEach cell has the mean and the P90 of the absolute error. Efficiency of llm-analysis:\n")
+    for letter, (name, _) in zip("ABCD", choices, strict=True):
         print(f"- {letter}: {name}")
-    print("\n| rows | number | Farrier, held out | A | B | C | D |\n|---|---|---|---|---|---|---|")
-    for name, members in kinds(questions):
+    print("\n| group | rows | Farrier, held out | A | B | C | D |\n|---|---|---|---|---|---|---|")
+    for name, members in groups_by_name(questions):
         cells = [mean_and_p90([error(question["farrier_s"], question) for question in members])]
-        for _, efficiency in ways:
+        for _, efficiency in choices:
             cells.append(mean_and_p90([error(step_s(question, efficiency(question)), question) for question in members]))
         print(f"| {name} | {len(members)} | {' | '.join(cells)} |")
 
 
-def times(asked):
-    found = []
-    for _ in range(ANSWERS):
-        for question in asked["questions"]:
+def times(comparison):
+    times_us = []
+    for _ in range(REPEATS):
+        for question in comparison["questions"]:
             start = time.perf_counter()
             step_s(question, 0.5)
-            found.append((time.perf_counter() - start) * 1e6)
-    print(f"answer\t{statistics.median(found)}")
+            times_us.append((time.perf_counter() - start) * 1e6)
+    print(f"answer\t{statistics.median(times_us)}")
     print(f"import\t{IMPORT_S * 1e6}")
 
 
@@ -160,11 +162,11 @@ def main():
     if len(sys.argv) != 3 or sys.argv[1] not in ("table", "time"):
         sys.exit(__doc__)
     with open(sys.argv[2], encoding="utf-8") as file:
-        asked = json.load(file)
+        comparison = json.load(file)
     if sys.argv[1] == "table":
-        table(asked)
+        table(comparison)
     else:
-        times(asked)
+        times(comparison)
 
 
 if __name__ == "__main__":

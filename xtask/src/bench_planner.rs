@@ -1,5 +1,5 @@
-//! `cargo xtask bench planner`: error of the planner against published runs, and speed and error
-//! compared with llm-analysis.
+//! `cargo xtask bench planner`: compares the planner's estimates with published runs, and its speed
+//! and error with those of llm-analysis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,19 +17,20 @@ use crate::shell::{command, print_status, root};
 /// The committed scoreboard.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
 const PEER: &[&str] = &["llm-analysis==0.2.2"];
-/// llm-analysis with only what it imports. Its other dependencies, such as transformers and numpy,
-/// read models from a hub and take minutes to install. The same functions run without them.
+/// llm-analysis and the packages that it must import. Its other dependencies, such as transformers
+/// and numpy, are only needed to read models from a hub, and take minutes to install.
 const PEER_QUICK: &[&str] =
     &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
-/// Rounds of each program.
+/// How often each program is measured.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
-/// Budgets: a plan fast enough for thousands per search, and an instant search.
-const ANSWER_US_MAX: f64 = 50.0;
+/// Budgets. A search makes thousands of estimates, and must feel instant to its user.
+const PLAN_US_MAX: f64 = 50.0;
 const SEARCH_MS_MAX: f64 = 100.0;
 
-/// Writes the scoreboard and `bench/planner.md`. A quick run only compares the scoreboard.
+/// Writes the scoreboard and `bench/planner.md`. A quick run checks the scoreboard instead, and
+/// writes the page to `target/`.
 pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
     build(size)?;
     match size {
@@ -88,12 +89,12 @@ fn capture_stdout(command: &mut Command, name: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Values of one program by name, one per round.
+/// The measurements of one program by name, each with one value per round.
 #[derive(Default)]
 struct RoundTimings(BTreeMap<String, Vec<f64>>);
 
 impl RoundTimings {
-    /// Adds a program's output: one tab-separated name and number per line.
+    /// Adds the output of a round. Each line has a name, a tab and a number.
     fn add(&mut self, text: &str) -> anyhow::Result<()> {
         for line in text.lines() {
             let (name, number) = line.split_once('\t').context("expected a name and a number")?;
@@ -110,14 +111,14 @@ impl RoundTimings {
         Ok(values[values.len() / 2])
     }
 
-    /// All rounds, divided by `by`.
-    fn each(&self, name: &str, by: f64) -> String {
+    /// The values of all rounds, each divided by `divisor`.
+    fn each(&self, name: &str, divisor: f64) -> String {
         let values = self.0.get(name).into_iter().flatten();
-        values.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
+        values.map(|number| format!("{:.1}", number / divisor)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Asks both programs the same questions in turn and writes `bench/planner.md`.
+/// Runs both programs in turn on the same training runs, and writes `bench/planner.md`.
 fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     let (name, packages) =
         size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));
@@ -136,9 +137,9 @@ fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     }
     let errors = capture_stdout(&mut peer(&python, "table", &questions), "llm-analysis")?;
     size.publish("planner", &text(rounds, &ours, &theirs, &errors)?)?;
-    let answer_us = ours.median("answer")?.max(ours.median("largest")?);
+    let plan_us = ours.median("answer")?.max(ours.median("largest")?);
     let mut over = Vec::new();
-    if answer_us > ANSWER_US_MAX {
+    if plan_us > PLAN_US_MAX {
         over.push("a plan".to_owned());
     }
     if ours.median("search")? / 1e3 > SEARCH_MS_MAX {
@@ -165,20 +166,20 @@ fn text(
     writeln!(text, "## Speed\n")?;
     writeln!(
         text,
-        "{rounds} interleaved rounds of each program, each in its own process; medians of the rounds. An answer is\n\
-         an estimate of one of the runs below. Farrier's is a whole plan: time by phase with P10 and P90,\n\
-         bounds, the nearest published run, memory of each stage. That of llm-analysis is its `training()`,\n\
-         time and memory, with its log off.\n"
+        "{rounds} rounds. Each round runs Farrier and then llm-analysis, each in a new process. An estimate is\n\
+         for one of the training runs below. Farrier's estimate is a whole plan: time by phase with P10 and\n\
+         P90, bounds, the nearest published run, and the memory of each stage. The estimate of llm-analysis\n\
+         is the result of its `training()`: time and memory. Its log is off.\n"
     )?;
-    writeln!(text, "| measurement | median | rounds | goal |\n|---|---|---|---|")?;
-    let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, goal: &str| {
-        writeln!(text, "| {measurement} | {median:.1} {unit} | {rounds} | {goal} |")
+    writeln!(text, "| measurement | median | each round | budget |\n|---|---|---|---|")?;
+    let mut row = |measurement: &str, median: f64, unit: &str, rounds: String, budget: &str| {
+        writeln!(text, "| {measurement} | {median:.1} {unit} | {rounds} | {budget} |")
     };
-    let answer = ours.median("answer")?;
+    let estimate_us = ours.median("answer")?;
     let search_ms = ours.median("search")? / 1e3;
-    row("Farrier, an answer", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
+    row("Farrier, one estimate", estimate_us, "µs", ours.each("answer", 1.0), "50 µs")?;
     let largest = format!(
-        "Farrier, an answer for the config that it finds for Llama 3.1 405B, with {:.0} stages",
+        "Farrier, one estimate for the best config of the search below ({:.0} pipeline stages)",
         ours.median("stages")?
     );
     row(&largest, ours.median("largest")?, "µs", ours.each("largest", 1.0), "50 µs")?;
@@ -189,9 +190,9 @@ fn text(
     );
     row(&search, search_ms, "ms", ours.each("search", 1e3), "100 ms")?;
     let load_ms = ours.median("load")? / 1e3;
-    row("Farrier, start-up of a process", load_ms, "ms", ours.each("load", 1e3), "")?;
-    let peer = theirs.median("answer")?;
-    row("llm-analysis 0.2.2, an answer", peer, "µs", theirs.each("answer", 1.0), "")?;
+    row("Farrier, loading the planner", load_ms, "ms", ours.each("load", 1e3), "")?;
+    let peer_us = theirs.median("answer")?;
+    row("llm-analysis 0.2.2, one estimate", peer_us, "µs", theirs.each("answer", 1.0), "")?;
     let import_ms = theirs.median("import")? / 1e3;
     row("llm-analysis 0.2.2, import", import_ms, "ms", theirs.each("import", 1e3), "")?;
     writeln!(text, "\nllm-analysis has no search.\n\n## Errors\n\n{NOTES}\n{}", errors.trim_end())?;
@@ -199,11 +200,12 @@ fn text(
 }
 
 const NOTES: &str = "\
-Step time of published dense runs (`data/planner/published_training.csv`). Farrier estimates each
-row with a fit that excludes the row's whole group; see
-[the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the achieved share of the peak
-as an input. Besides its default it is given constants, two of which are optimal for exactly these
-rows: nothing is held out from it. It counts the feed-forward part as two GEMMs of 4 × hidden
-whatever its width, and no pipeline bubble, no communication and no optimizer in the time of a step;
-the efficiency has to account for those.
+Error of the estimated step time of published dense runs
+(`data/planner/published_training.csv`). For each row, Farrier's model is fitted without the row's
+whole group; see [the scoreboard](../docs/planner_scoreboard.md). llm-analysis needs an efficiency
+as an input: the share of the GPU's peak that the run achieves. We compare with four choices, A to
+D. C and D are fitted to exactly these rows, so no row is held out for them. llm-analysis assumes
+that a feed-forward layer is two GEMMs of width 4 × hidden, whatever its real width. Its step time
+includes no pipeline bubble, no communication and no optimizer, so the efficiency has to account for
+them.
 ";

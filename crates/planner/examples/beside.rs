@@ -1,15 +1,17 @@
-//! Questions and timings for `cargo xtask bench planner`, which compares this crate to
-//! llm-analysis.
+//! Farrier's side of `cargo xtask bench planner`, which compares this crate with llm-analysis.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example beside -- questions
 //! cargo run --release -p farrier-planner --example beside -- time
 //! ```
 //!
-//! `questions` prints, as JSON, the published runs that llm-analysis can express, with the measured
-//! step time and the leave-group-out estimate. `time` prints microseconds per estimate, one name
-//! and time per line.
-#![expect(clippy::disallowed_methods, reason = "it reads the clock; the crate may not")]
+//! `questions` prints the published runs that llm-analysis can estimate, as JSON. Each has the
+//! measured step time, and Farrier's estimate from a model fitted without the run's group. `time`
+//! prints measurements, one name and number per line; times are in microseconds.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this benchmark reads the clock, which the crate may not"
+)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -31,8 +33,9 @@ use serde::Serialize;
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// Repetitions of each question and of the search in `time`.
-const ANSWERS: usize = 20;
+/// How often `time` plans each run.
+const PLANS_PER_RUN: usize = 20;
+/// How often `time` searches.
 const SEARCHES: usize = 7;
 
 fn main() -> Result<(), BoxError> {
@@ -44,7 +47,7 @@ fn main() -> Result<(), BoxError> {
     }
 }
 
-/// A run in the terms of llm-analysis.
+/// A run, described as the inputs of llm-analysis.
 #[derive(Serialize)]
 struct Question {
     source: String,
@@ -87,13 +90,13 @@ fn gpu(row: &PublishedRun) -> Option<&'static str> {
     }
 }
 
-/// Converts a row, or says why llm-analysis cannot express it.
+/// Converts a row, or says why it is excluded.
 fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
     let (row, run) = (&scored.row, &scored.row.run);
     let (model, parallelism) = (&run.model, &run.parallelism);
-    let gpu = gpu(row).ok_or("a GPU that it does not support")?;
+    let gpu = gpu(row).ok_or("a GPU that llm-analysis does not support")?;
     if !matches!(run.precision, Precision::Bf16 | Precision::Fp16) {
-        return Err("8 or fewer bits, which its documentation lists as future work");
+        return Err("a precision of 8 bits or fewer, which its documentation lists as future work");
     }
     if model.experts.is_some() {
         return Err("a MoE model");
@@ -120,7 +123,7 @@ fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
         _ => return Err("recomputation of some layers or operators"),
     };
     if !run.global_batch.is_multiple_of(parallelism.dp * parallelism.micro_batch) {
-        return Err("a batch that its replicas do not divide");
+        return Err("a batch that the replicas do not divide evenly");
     }
     Ok(Question {
         source: row.source.clone(),
@@ -149,7 +152,7 @@ fn question(scored: &ScoredRow) -> Result<Question, &'static str> {
     })
 }
 
-/// Questions for both planners, and the number of excluded rows by reason.
+/// The runs that both programs estimate, and the number of excluded rows by reason.
 #[derive(Serialize)]
 struct Questions {
     questions: Vec<Question>,
@@ -199,7 +202,7 @@ fn times(out: &mut impl Write) -> Result<(), BoxError> {
     let planner = black_box(Planner::shipped());
     writeln!(out, "load\t{}", start.elapsed().as_secs_f64() * 1e6)?;
     let (_, runs) = collect_questions()?;
-    writeln!(out, "answer\t{}", answer_us(planner, &runs, ANSWERS))?;
+    writeln!(out, "answer\t{}", plan_us(planner, &runs, PLANS_PER_RUN))?;
     let run = largest()?;
     let mut searches = Vec::new();
     for _ in 0..SEARCHES {
@@ -213,21 +216,21 @@ fn times(out: &mut impl Write) -> Result<(), BoxError> {
     writeln!(out, "tried\t{}\nfit\t{}", report.tried, report.fit)?;
     let winner = TrainingRun { parallelism: report.best[0].parallelism, ..run };
     writeln!(out, "stages\t{}", winner.parallelism.pp)?;
-    writeln!(out, "largest\t{}", answer_us(planner, &[winner], 1000))?;
+    writeln!(out, "largest\t{}", plan_us(planner, &[winner], 1000))?;
     Ok(())
 }
 
-/// Median time of a full plan.
-fn answer_us(planner: &Planner, runs: &[TrainingRun], times: usize) -> f64 {
-    let mut answers = Vec::new();
-    for _ in 0..times {
+/// Median time of a plan.
+fn plan_us(planner: &Planner, runs: &[TrainingRun], repeats: usize) -> f64 {
+    let mut plans = Vec::new();
+    for _ in 0..repeats {
         for run in runs {
             let start = Instant::now();
             black_box(plan(planner, black_box(run), None, None));
-            answers.push(start.elapsed().as_secs_f64() * 1e6);
+            plans.push(start.elapsed().as_secs_f64() * 1e6);
         }
     }
-    median(&mut answers)
+    median(&mut plans)
 }
 
 fn median(times: &mut [f64]) -> f64 {

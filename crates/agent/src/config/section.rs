@@ -1,4 +1,5 @@
-//! A table of the file, consumed key by key. Keys left over are unknown.
+//! A table of the configuration file. The parser takes each key that it knows out of the table, and
+//! reports the keys that remain as unknown.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -8,20 +9,20 @@ use farrier_facts::names::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// Maximum characters of an invalid value in a message.
+/// An invalid value is cut to this many characters in a message.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// A problem in the file.
+/// An invalid key or value, in the configuration file, on the command line or in a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Line number. 0 if it is not in the file, but on the command line or in a default.
+    /// Line number in the file. 0 if the problem is on the command line or in a default.
     pub line: usize,
-    /// The key with its tables, such as `tiers.fast_s`, or the flag that overrides it, such as
-    /// `--nvml`. Empty for a TOML syntax error.
+    /// The key with its tables, such as `tiers.fast_s`, or a command-line flag, such as `--nvml`.
+    /// Empty for a TOML syntax error.
     pub key: String,
-    /// The value in the file. Empty if the key itself is wrong.
+    /// The invalid value. Empty if the key itself is wrong.
     pub value: String,
-    /// The problem, and the expected value.
+    /// What is wrong, or which value is expected.
     pub expected: String,
 }
 
@@ -43,21 +44,21 @@ impl Display for Problem {
     }
 }
 
-/// The text of a file and its problems so far.
+/// The text of the configuration file, and the problems found so far.
 pub(super) struct ParseContext<'t> {
     pub(super) text: &'t str,
     pub(super) problems: Vec<Problem>,
-    /// Lines of the valid keys.
+    /// The line of each valid key.
     pub(super) lines: super::Lines,
 }
 
 impl ParseContext<'_> {
-    /// The 1-based line of an offset.
-    pub(super) fn line(&self, at: usize) -> usize {
-        self.text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1
+    /// The line of a byte offset, counted from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        self.text.get(..offset).map_or(0, |before| before.matches('\n').count()) + 1
     }
 
-    /// A value from the file, shortened to one line.
+    /// A value as it is written in the file, cut to one line and [`VALUE_CHARS_MAX`].
     fn value_text(&self, value: &Spanned<DeValue<'_>>) -> String {
         let text = self.text.get(value.span()).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default().trim();
@@ -68,7 +69,7 @@ impl ParseContext<'_> {
     }
 }
 
-/// A table whose keys are consumed one by one.
+/// A table from which keys are taken one by one.
 pub(super) struct Section<'p, 't> {
     path: String,
     table: DeTable<'t>,
@@ -76,6 +77,7 @@ pub(super) struct Section<'p, 't> {
     context: &'p mut ParseContext<'t>,
 }
 
+/// The line of a key, and its value.
 type Entry<'t> = (usize, Spanned<DeValue<'t>>);
 
 impl<'p, 't> Section<'p, 't> {
@@ -83,7 +85,7 @@ impl<'p, 't> Section<'p, 't> {
         Self { path: String::new(), table, known: Vec::new(), context }
     }
 
-    /// Reads the table under a key. A missing one counts as empty.
+    /// Calls `read` with the table under a key. Does nothing if the key is missing.
     pub(super) fn section(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_, 't>)) {
         if let Some(entry) = self.take(key) {
             let path = self.key(key);
@@ -91,7 +93,8 @@ impl<'p, 't> Section<'p, 't> {
         }
     }
 
-    /// Reads the tables under a key, whose names the caller knows.
+    /// Calls `read` with each table under a key: its name, its line and its contents. The names are
+    /// chosen by the user, such as the code in `[rules."CODE"]`, so `read` must check them.
     pub(super) fn entries(
         &mut self,
         key: &'static str,
@@ -150,7 +153,7 @@ impl<'p, 't> Section<'p, 't> {
         self.value(key, expected, into, |value| value.as_str().and_then(parse));
     }
 
-    /// Reads one of several keywords.
+    /// Reads a string that must be one of `keywords`.
     pub(super) fn keyword<T: Copy + Display>(
         &mut self,
         key: &'static str,
@@ -229,14 +232,14 @@ impl<'p, 't> Section<'p, 't> {
         });
     }
 
-    /// Adds a problem with the table itself or with one of its keys.
+    /// Adds a problem with one of the table's keys, or with the table itself if `key` is empty.
     pub(super) fn problem(&mut self, key: &str, line: usize, expected: impl Display) {
         let key = self.key(key);
         let expected = expected.to_string();
         self.context.problems.push(Problem { line, key, value: String::new(), expected });
     }
 
-    /// The first key not consumed yet.
+    /// The first key that was not taken yet.
     pub(super) fn first_key(&self) -> Option<&str> {
         self.table.keys().next().map(|key| key.get_ref().as_ref())
     }
@@ -261,7 +264,7 @@ impl<'p, 't> Section<'p, 't> {
             };
             let line = self.context.line(key.span().start);
             let expected = format!("unknown key{near}");
-            // For a whole table, its name is enough.
+            // Name an unknown table without its contents.
             match value.get_ref() {
                 DeValue::Table(_) => self.problem(key.get_ref(), line, expected),
                 _ => self.reject(key.get_ref(), line, &value, expected),
@@ -318,7 +321,7 @@ fn integer(value: &DeValue<'_>) -> Option<i64> {
 }
 
 fn number(value: &DeValue<'_>) -> Option<f64> {
-    // Lossless: no sensible integer here comes near 2^52.
+    // Integers up to 2^53 are exact, and every valid number in this file is far smaller.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     let whole = integer(value).map(|number| number as f64);
     whole.or_else(|| value.as_float()?.as_str().parse().ok())

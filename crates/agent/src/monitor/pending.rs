@@ -1,38 +1,39 @@
-//! Changes that are decided but not yet in the journal.
+//! Changes of findings that the engine has decided and the journal does not have yet.
 //!
-//! A finding that only recurred is written at most once a second: ten thousand Xid lines a second
-//! become one record a second. Each write takes everything pending, so that a record always agrees
-//! with the kernel log cursor stored in it.
+//! Changes that are only recurrences are written at most once a second: ten thousand Xid lines per
+//! second become one record per second. A write takes all pending changes and stores the kernel log
+//! cursor with them. So a record has all changes that the lines up to its cursor caused.
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
 use crate::journal::DurableState;
 use farrier_fleet::health::StoredEvent;
 
-/// How long a recurrence may wait for its write, and the retry interval after a failed write.
+/// Minimum time between the last write and a write of recurrences, and between a failed write and
+/// its retry.
 const WAIT_MS: i64 = 1000;
 
-/// How often a moved kernel log cursor is written when there are no findings. Without this, an
-/// agent that restarts on a healthy node with a busy log would report lines as lost that it had
-/// already read.
+/// How often a moved kernel log cursor is written when no finding changes. Otherwise the stored
+/// cursor of a healthy node with a busy log could point to a line that the kernel has overwritten.
+/// After a restart, the agent would then report lines as lost that it had read.
 const CURSOR_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     changes: Vec<Change>,
     stored_events: Vec<StoredEvent>,
-    /// Time of the last write or attempt.
+    /// When the last write succeeded or failed. `None` before the first.
     written_ms: Option<i64>,
 }
 
 impl Pending {
-    /// Adds changes, merging those of the same finding into the newest state.
+    /// Adds changes. An update replaces a pending update of the same finding.
     pub(super) fn add(&mut self, changes: Vec<Change>, stored_events: Vec<StoredEvent>) {
         for change in changes {
             let id = change.finding().id;
             let before = self.changes.iter_mut().find(|waiting| waiting.finding().id == id);
             match (before, change) {
-                // Opened and updated before the first write: it opens with the newest state.
+                // Updated before its opening was written: the finding opens as updated.
                 (Some(waiting @ Change::Opened(_)), Change::Updated(finding)) => {
                     *waiting = Change::Opened(finding);
                 }
@@ -45,6 +46,7 @@ impl Pending {
         self.stored_events.extend(stored_events);
     }
 
+    /// `true` if the pending changes must be written now. Recurrences wait for [`WAIT_MS`].
     pub(super) fn is_due(&self, now: Moment, durable: &DurableState) -> bool {
         if self.changes.is_empty() && self.stored_events.is_empty() {
             return false;
@@ -59,28 +61,29 @@ impl Pending {
         !self.changes.iter().all(is_recurrence) || self.may_retry(now)
     }
 
-    /// `true` if a moved kernel log cursor is worth a record of its own.
+    /// `true` if a moved kernel log cursor must be written now, in a record without changes.
     pub(super) fn is_cursor_due(&self, now: Moment, started: Moment) -> bool {
         now.steady_ms - self.written_ms.unwrap_or(started.steady_ms) >= CURSOR_MS
     }
 
-    /// `true` if the retry interval has passed.
+    /// `true` if [`WAIT_MS`] have passed since the last write or attempt.
     pub(super) fn may_retry(&self, now: Moment) -> bool {
         self.written_ms.is_none_or(|written| now.steady_ms - written >= WAIT_MS)
     }
 
-    /// Records a write attempt.
+    /// Remembers when a write was attempted.
     pub(super) fn record_attempt(&mut self, now: Moment) {
         self.written_ms = Some(now.steady_ms);
     }
 
-    /// Takes everything pending, to write it now.
+    /// Takes all pending changes and events, to write them now.
     pub(super) fn take(&mut self) -> (Vec<Change>, Vec<StoredEvent>) {
         (std::mem::take(&mut self.changes), std::mem::take(&mut self.stored_events))
     }
 }
 
-/// `true` if two states of a finding differ only in count, time or process.
+/// `true` if severity, action, source of the action and clearing are the same. Only what a
+/// recurrence changes may differ, such as the count, the times and the evidence.
 pub(super) fn is_mere_recurrence(before: &Finding, after: &Finding) -> bool {
     (before.severity, before.action, before.action_by, &before.cleared)
         == (after.severity, after.action, after.action_by, &after.cleared)

@@ -94,7 +94,7 @@ fn missing_permission_is_reported_per_step() {
     assert_eq!(output.code, 1);
     assert!(output.stdout.contains("NVML_ERROR_NO_PERMISSION"), "{}", output.stdout);
     assert!(output.stdout.contains("0 of 2 changes applied."), "{}", output.stdout);
-    assert!(output.stdout.contains("run it with sudo"), "{}", output.stdout);
+    assert!(output.stdout.contains("run this command with sudo"), "{}", output.stdout);
     // Nothing was changed, so there is nothing to revert.
     assert!(node.tune(&["revert", "--yes"]).stdout.contains("Nothing to revert"));
 }

@@ -1,4 +1,4 @@
-//! Minimum performance of a healthy GPU.
+//! Baselines: the minimum that a healthy GPU reaches in a test.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,13 @@ use crate::origin::Origin;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagFacts {
-    /// Baselines of measured parts.
+    /// Baselines of the SKUs for which a measurement is published.
     pub least: Vec<MeasuredBaseline>,
-    /// Baselines of all other parts, as a share of the vendor's peak.
+    /// Baselines of all other SKUs, as a share of the vendor's peak.
     pub share: Vec<PeakShare>,
 }
 
-/// Minimum of one part in one test.
+/// Minimum of one SKU in one test.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredBaseline {
@@ -26,36 +26,36 @@ pub struct MeasuredBaseline {
     /// In the unit of the test.
     pub value: f64,
     pub origin: Origin,
-    /// Measurement method.
+    /// How the value was measured or derived.
     pub note: Option<String>,
 }
 
-/// Minimum share of the vendor's peak.
+/// Share of the vendor's peak that a healthy GPU reaches at least in one test.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeakShare {
     pub test: Test,
-    /// `None` for all architectures without their own share.
+    /// `None`: applies to all architectures that have no share of their own.
     pub architecture: Option<String>,
     /// Between 0 and 1.
     pub least: f64,
     pub origin: Origin,
-    /// Basis of the value.
+    /// What the value is based on.
     pub note: Option<String>,
 }
 
-/// The best PCIe link of a GPU in its slot.
+/// The fastest PCIe link that a GPU can have in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieCapability {
-    /// Highest generation that GPU and slot support.
+    /// Highest generation that both GPU and slot support.
     pub generation: u32,
-    /// Number of lanes that GPU and slot support.
+    /// Largest number of lanes that both GPU and slot support.
     pub width: u32,
 }
 
 impl PcieCapability {
-    /// Raw bandwidth of one direction, in decimal GB/s, without protocol overhead. `None` for
-    /// unknown generations.
+    /// Bandwidth of one direction in decimal GB/s, before protocol overhead is subtracted. `None`
+    /// for an unknown generation.
     pub fn gb_per_s(self) -> Option<f64> {
         // GT/s per lane and line-code efficiency, from the PCI Express Base Specification.
         let (transfers, coded) = match self.generation {
@@ -74,9 +74,9 @@ impl PcieCapability {
 /// Path from a GPU to its peers in the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PeerPath {
-    /// `NVLink` through NVSwitch: all links reach every peer.
+    /// `NVLink` through NVSwitch: all links of the GPU reach every peer.
     Switch,
-    /// Direct links, PCIe or unknown: no published bandwidth to compare with.
+    /// Direct links, PCIe or unknown: there is no published bandwidth to compare with.
     #[default]
     Other,
 }
@@ -84,12 +84,12 @@ pub enum PeerPath {
 /// How a GPU is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuPlacement {
-    /// `None` if unknown.
+    /// `None` if the PCIe link is unknown.
     pub link: Option<PcieCapability>,
     pub peers: PeerPath,
 }
 
-/// Minimum value of a test, with its source.
+/// The minimum value of a test, and its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
     /// In the unit of the test.
@@ -98,7 +98,8 @@ pub struct Baseline {
 }
 
 impl DiagFacts {
-    /// The minimum for a GPU of this part; `None` if unknown.
+    /// The minimum of this GPU in a test. `None` if the test has no baseline, if there is neither a
+    /// measurement nor a share and peak, or for a peer copy that does not go through NVSwitch.
     pub fn least(&self, gpu: &Gpu, test: Test, place: GpuPlacement) -> Option<Baseline> {
         if test == Test::PeerCopy && place.peers != PeerPath::Switch {
             return None;
@@ -109,10 +110,10 @@ impl DiagFacts {
         }
         let find_share = |by_architecture: bool| {
             self.share.iter().find(|share| {
-                let fits =
+                let is_own =
                     share.architecture.as_ref().is_some_and(|name| *name == gpu.architecture);
                 share.test == test
-                    && if by_architecture { fits } else { share.architecture.is_none() }
+                    && if by_architecture { is_own } else { share.architecture.is_none() }
             })
         };
         let share = find_share(true).or_else(|| find_share(false))?;
@@ -123,7 +124,8 @@ impl DiagFacts {
 }
 
 impl Gpu {
-    /// The vendor's peak for a test, with a description.
+    /// The vendor's peak for a test, and its description. `None` if the test has no peak or the
+    /// facts do not have it.
     pub(crate) fn peak(&self, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
         peak(self, test, link)
     }
@@ -147,13 +149,13 @@ fn peak(gpu: &Gpu, test: Test, link: Option<PcieCapability>) -> Option<(f64, Str
             Some((peak, format!("PCIe {generation} x{width}, {peak:.1} GB/s")))
         }
         Test::PeerCopy => {
-            let both = gpu.links.as_ref()?.nvlink_gb_per_s?;
-            Some((both / 2.0, format!("its NVLinks' {} GB/s one way", both / 2.0)))
+            let both_ways = gpu.links.as_ref()?.nvlink_gb_per_s?;
+            Some((both_ways / 2.0, format!("its NVLinks' {} GB/s one way", both_ways / 2.0)))
         }
-        Test::GemmBf16 | Test::GemmFp16 | Test::GemmOwn | Test::Soak => {
-            rate(compute?.fp16_tflops, "bfloat16")
-        }
-        Test::GemmFp8 => rate(compute?.fp8_tflops, "8-bit"),
+        // The vendor's rate for float16 and bfloat16 is the same.
+        Test::GemmBf16 | Test::GemmOwn | Test::Soak => rate(compute?.fp16_tflops, "bfloat16"),
+        Test::GemmFp16 => rate(compute?.fp16_tflops, "float16"),
+        Test::GemmFp8 => rate(compute?.fp8_tflops, "FP8"),
         Test::GemmTf32 => rate(compute?.tf32_tflops, "TF32"),
         Test::GemmFp64 => {
             let compute = compute?;

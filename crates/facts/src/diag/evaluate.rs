@@ -1,4 +1,4 @@
-//! Evaluates test results.
+//! Grades test results by correctness, by the minimum of the SKU, and by the GPU's history.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::test::{Outcome, Test, Unit};
 #[serde(rename_all = "kebab-case")]
 pub enum Grade {
     Pass,
-    /// Not tested, which does not mean healthy.
+    /// Not tested. The GPU may be healthy or faulty.
     NotRun,
     /// Correct, but too slow.
     Degraded,
@@ -31,34 +31,34 @@ impl fmt::Display for Grade {
     }
 }
 
-/// Values of passed runs of this GPU with the same driver, oldest first.
+/// Values of earlier runs that passed, of the same GPU with the same driver. Oldest first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct History<'a>(pub &'a [f64]);
 
-/// Minimum number of runs for a typical value.
+/// With fewer runs there is no typical value.
 pub const HISTORY_MIN_RUNS: usize = 3;
 
-/// Number of first and of newest runs considered.
+/// How many of the oldest and of the newest runs the typical value is taken from.
 const HISTORY_WINDOW: usize = 10;
 
-/// Relative loss against the typical value that counts as a regression: `SuperBench`'s margin for
-/// baselines.
+/// A result that is worse than the typical value by more than this share is a regression.
+/// `SuperBench` uses the same margin for its baselines.
 pub const REGRESSION_MARGIN: f64 = 0.05;
 
-/// Wider margin for launch times, which depend on the host and vary with its load.
+/// The margin for launch times. It is wider, because they vary with the load of the host.
 const LAUNCH_REGRESSION_MARGIN: f64 = 0.5;
 
 impl History<'_> {
-    /// The better of the medians of the first and of the newest runs, so that a slow decay does not
-    /// lower the reference. `None` with too few runs.
+    /// The median of the oldest runs or that of the newest runs, whichever is better. So a GPU that
+    /// becomes slower gradually is still compared with its best. `None` with too few runs.
     pub fn typical(self, unit: Unit) -> Option<f64> {
         if self.0.len() < HISTORY_MIN_RUNS {
             return None;
         }
-        let part = HISTORY_WINDOW.min(self.0.len());
-        let first = median(&self.0[..part])?;
-        let newest = median(&self.0[self.0.len() - part..])?;
-        Some(if unit == Unit::Us { first.min(newest) } else { first.max(newest) })
+        let window = HISTORY_WINDOW.min(self.0.len());
+        let oldest = median(&self.0[..window])?;
+        let newest = median(&self.0[self.0.len() - window..])?;
+        Some(if unit == Unit::Us { oldest.min(newest) } else { oldest.max(newest) })
     }
 }
 
@@ -68,9 +68,9 @@ pub struct TestVerdict {
     pub grade: Grade,
     /// The reason, also for a pass.
     pub why: String,
-    /// Minimum of the part; `None` if unknown.
+    /// Minimum of the SKU. `None` if there is none for this test.
     pub least: Option<Baseline>,
-    /// Typical value of this GPU; `None` with too few runs.
+    /// Typical value of this GPU. `None` with too few runs.
     pub usual: Option<f64>,
 }
 
@@ -98,18 +98,18 @@ pub fn evaluate(
     TestVerdict { grade, why, least, usual }
 }
 
-/// Detects throughput that decays under load. Skips the first eighth, when the GPU is cool and
-/// clocks are high.
+/// Detects throughput that falls during a sustained load. Skips the first eighth of the samples,
+/// when the GPU is still cool and its clocks are high.
 fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
-    let part = (samples.len() / 8).max(1);
-    let first = median(samples.get(part..part * 3)?)?;
-    let last = median(samples.get(samples.len().checked_sub(part * 2)?..)?)?;
+    let eighth = (samples.len() / 8).max(1);
+    let first = median(samples.get(eighth..eighth * 3)?)?;
+    let last = median(samples.get(samples.len().checked_sub(eighth * 2)?..)?)?;
     let ratio = last / first;
     let why = format!("throughput fell to {:.1} % of its initial value", ratio * 100.0);
     (samples.len() >= 8 && ratio < 1.0 - REGRESSION_MARGIN).then_some((Grade::Degraded, why))
 }
 
-/// The median; `None` of an empty slice.
+/// The median. `None` if the slice is empty.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -117,6 +117,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(sorted[low], sorted[high]))
 }
 
+/// Compares a correct result with the minimum of the SKU and the typical value of the GPU.
 fn compare(
     test: Test,
     value: f64,
@@ -128,7 +129,7 @@ fn compare(
         return (Grade::Pass, "all bytes read back as written".to_owned());
     }
     let is_time = unit == Unit::Us;
-    // Ratio to the reference. For times, lower is better.
+    // Ratio to the reference. 1 is as good as the reference, and less is worse, also for times.
     let reached = |reference: f64| if is_time { reference / value } else { value / reference };
     let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
     let loss = if is_time { LAUNCH_REGRESSION_MARGIN } else { REGRESSION_MARGIN };
@@ -139,7 +140,7 @@ fn compare(
             let share = reached(least.value);
             let figure = three_digits(least.value);
             let comparison =
-                format!("{} of the minimum for this part, {figure} {unit}", percent(share));
+                format!("{} of the minimum for this SKU, {figure} {unit}", percent(share));
             if share < 1.0 { below.push(comparison) } else { sufficient.push(comparison) }
         }
         None => sufficient.push("no baseline to compare with".to_owned()),
@@ -164,7 +165,7 @@ fn compare(
     }
 }
 
-/// Three significant digits, the precision of such a measurement.
+/// Formats with three significant digits. The measurements are not more precise.
 fn three_digits(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")

@@ -1,20 +1,20 @@
-//! Remedies for failed and degraded GPUs.
+//! What to do about a GPU that failed a test or is degraded.
 
 use super::evaluate::Grade;
 use super::test::Test;
 
-/// The remedy for a result; `None` if it passed or was not run.
+/// What to do about a result. `None` if the test passed or was not run.
 pub fn remedy(test: Test, grade: Grade) -> Option<&'static str> {
     match grade {
         Grade::Pass | Grade::NotRun => None,
         Grade::Fail => Some(
             "take it out of service, reset it (`nvidia-smi --gpu-reset`) or reboot the node, and test it again; replace it if it fails again",
         ),
-        Grade::Degraded => Some(slow(test)),
+        Grade::Degraded => Some(remedy_for_slow(test)),
     }
 }
 
-fn slow(test: Test) -> &'static str {
+fn remedy_for_slow(test: Test) -> &'static str {
     match test {
         Test::PcieToGpu | Test::PcieToHost => {
             "check the PCIe link's generation and lanes (`farrier check`, `farrier top`), the slot, and other load on host memory"

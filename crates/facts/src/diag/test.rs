@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Test {
     /// Allocate, write, read and free memory.
     Allocate,
-    /// A kernel on every SM, verified against the host.
+    /// Run a kernel on every SM, and compare its results with the host's.
     Compute,
     /// Copy from pinned host memory to the GPU.
     PcieToGpu,
@@ -19,13 +19,13 @@ pub enum Test {
     PcieToHost,
     /// Kernel launch latency on a stream.
     LaunchStream,
-    /// Kernel launch latency as a CUDA graph node.
+    /// Kernel launch latency inside a CUDA graph.
     LaunchGraph,
-    /// Read bandwidth of a kernel.
+    /// GPU memory bandwidth of a kernel that reads.
     HbmRead,
-    /// Write bandwidth of a kernel.
+    /// GPU memory bandwidth of a kernel that writes.
     HbmWrite,
-    /// Copy within GPU memory, counting bytes read plus bytes written.
+    /// Copy within GPU memory. Counts both the bytes read and the bytes written.
     HbmCopy,
     /// A large GEMM in bfloat16.
     GemmBf16,
@@ -37,15 +37,15 @@ pub enum Test {
     GemmTf32,
     /// A large GEMM in float64.
     GemmFp64,
-    /// A large GEMM in bfloat16 with our own kernel, without a library.
+    /// A large GEMM in bfloat16 with Farrier's own kernel, which needs no library.
     GemmOwn,
     /// Write patterns to all free memory and read them back.
     MemoryPatterns,
     /// Copy to another GPU.
     PeerCopy,
-    /// GEMM for minutes, to detect throughput decay.
+    /// Run GEMMs for minutes, to detect throughput that falls.
     Soak,
-    /// One GEMM repeated and compared bit by bit across time and SMs.
+    /// Repeat one GEMM on all SMs, and compare all results bit by bit.
     Corruption,
 }
 
@@ -79,10 +79,10 @@ impl Level {
 /// Unit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Decimal gigabytes a second.
+    /// Decimal gigabytes per second.
     #[serde(rename = "GB/s")]
     GbPerS,
-    /// 10^12 operations a second.
+    /// 10^12 floating-point operations per second.
     #[serde(rename = "TFLOP/s")]
     Tflops,
     /// Microseconds; lower is better.
@@ -91,7 +91,7 @@ pub enum Unit {
     /// Decimal gigabytes tested.
     #[serde(rename = "GB")]
     Gb,
-    /// No measurement, only right or wrong.
+    /// Nothing is measured: the result is right or wrong.
     #[serde(rename = "none")]
     None,
 }
@@ -109,7 +109,8 @@ impl fmt::Display for Unit {
 }
 
 impl Test {
-    /// All tests in execution order. A GPU that fails an early test skips the long ones.
+    /// All tests in execution order. Basic tests come first: a GPU that fails one gets no further
+    /// test.
     pub const ALL: [Self; 19] = [
         Self::Allocate,
         Self::Compute,
@@ -132,7 +133,7 @@ impl Test {
         Self::Corruption,
     ];
 
-    /// Stable name.
+    /// Stable name, for JSON and the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allocate => "allocate",
@@ -182,7 +183,8 @@ impl Test {
         }
     }
 
-    /// Whether it needs a vendor library; without one, our own GEMM replaces it.
+    /// Whether the test needs a vendor library. Without the library, [`Self::GemmOwn`] can stand in
+    /// for the test.
     pub fn uses_library(self) -> bool {
         matches!(
             self,
@@ -190,7 +192,7 @@ impl Test {
         )
     }
 
-    /// The lowest level that includes it.
+    /// The lowest level that includes the test.
     pub fn level(self) -> Level {
         match self {
             Self::Allocate
@@ -204,7 +206,7 @@ impl Test {
         }
     }
 
-    /// Unit of its result.
+    /// Unit of the test's result.
     pub fn unit(self) -> Unit {
         match self {
             Self::Allocate | Self::Compute | Self::Corruption => Unit::None,
@@ -253,11 +255,11 @@ pub struct UnknownTest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Completed; all verified results were correct.
+    /// Completed. All results that were verified are correct.
     Done {
-        /// Median in the test's unit; `None` if nothing is measured.
+        /// Median of the samples, in the test's unit. `None` if the test measures nothing.
         value: Option<f64>,
-        /// All repetitions, in order.
+        /// The result of each repetition, in order.
         samples: Vec<f64>,
         /// Details such as sizes and the library used.
         detail: String,
@@ -272,9 +274,9 @@ pub enum Outcome {
         /// CUDA's error text.
         why: String,
     },
-    /// Not applicable to this GPU: no FP8, no peer GPU.
+    /// The GPU cannot run the test: it has no FP8, for example, or no peer GPU.
     #[serde(rename = "has-not")]
     Unsupported { why: String },
-    /// Not run, although it could have been.
+    /// Not run, although the GPU could run it.
     NotRun { why: String },
 }

@@ -1,4 +1,4 @@
-//! Shared views of a node for the rules.
+//! What several rules derive from an observation of a node.
 
 use jiff::civil::Date;
 
@@ -9,30 +9,32 @@ use crate::check::{Module, Query, Request};
 use crate::gpu::Gpu;
 use crate::set::FactSet;
 
-/// The observation, the facts and the day.
+/// The inputs of the rules.
 pub(super) struct NodeContext<'a> {
     pub(super) set: &'a FactSet,
     pub(super) observation: &'a NodeObservation,
+    /// The day for which the node is evaluated.
     pub(super) on: Date,
     pub(super) strict: bool,
 }
 
 /// GPUs of one model.
 pub(super) struct GpuModel<'a> {
-    /// Lookup name, as reported.
+    /// The name under which the facts are looked up: NVML's name, or a PCI id such as `10de:2330`.
     pub(super) name: String,
     pub(super) count: usize,
-    /// `None` if not in the data.
+    /// `None` if the facts do not have this model.
     pub(super) gpu: Option<&'a Gpu>,
 }
 
 impl<'a> NodeContext<'a> {
-    /// GPUs on the PCI bus; `None` if unreadable.
+    /// GPUs on the PCI bus. `None` if the bus is unreadable.
     pub(super) fn gpus_on_pci(&self) -> Option<Vec<&'a PciDevice>> {
         Some(self.observation.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
     }
 
-    /// Address and driver of GPUs bound to another driver, such as `vfio-pci` for virtual machines.
+    /// Address and driver of the GPUs that neither the NVIDIA driver nor nouveau has bound.
+    /// `vfio-pci`, for example, passes a GPU to a virtual machine.
     pub(super) fn bound_elsewhere(&self) -> Vec<(&'a str, &'a str)> {
         let gpus = self.gpus_on_pci().unwrap_or_default();
         gpus.into_iter()
@@ -41,17 +43,17 @@ impl<'a> NodeContext<'a> {
             .collect()
     }
 
-    /// NVML's devices; empty if it did not answer.
+    /// The devices that NVML lists. Empty if NVML did not answer.
     pub(super) fn devices(&self) -> &'a [NvmlDevice] {
         self.observation.nvml.answered().map_or(&[], |nvml| &nvml.devices)
     }
 
-    /// The devices that NVML could open. The others are reported by a separate rule.
+    /// The devices that NVML could open. A separate rule reports the others.
     pub(super) fn opened_devices(&self) -> Vec<&'a NvmlDevice> {
         self.devices().iter().filter(|device| device.handle.value().is_some()).collect()
     }
 
-    /// Whether there is a GPU; `None` if unknown.
+    /// Whether the node has a GPU. `None` if unknown.
     pub(super) fn has_gpu(&self) -> Option<bool> {
         if !self.devices().is_empty() {
             return Some(true);
@@ -59,7 +61,7 @@ impl<'a> NodeContext<'a> {
         self.gpus_on_pci().map(|gpus| !gpus.is_empty())
     }
 
-    /// Version of the loaded driver, from any available source.
+    /// Version of the loaded driver, from the first source that has it.
     pub(super) fn loaded(&self) -> Option<&'a str> {
         let driver = &self.observation.driver;
         let nvml = self.observation.nvml.answered().and_then(|nvml| nvml.driver_version.value());
@@ -67,13 +69,13 @@ impl<'a> NodeContext<'a> {
         driver.loaded.value().or(nvml).map(String::as_str).or_else(nvrm)
     }
 
-    /// Version of the libraries on disk, which newly started programs load.
+    /// Version of the driver libraries on disk. Programs that start now load these libraries.
     pub(super) fn user_space(&self) -> Option<&'a str> {
         let libraries = self.observation.driver.libraries.value()?;
         libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
     }
 
-    /// Flavour of the loaded modules: the open ones identify themselves in
+    /// Whether the loaded modules are the open or the proprietary ones. The open ones say so in
     /// `/proc/driver/nvidia/version`.
     pub(super) fn flavour(&self) -> Option<Module> {
         let line = self.observation.driver.nvrm_line.value()?;
@@ -114,7 +116,8 @@ impl<'a> NodeContext<'a> {
         models
     }
 
-    /// The compatibility query for a model with the loaded driver.
+    /// The compatibility query for a GPU model with the loaded driver. `None` if no driver is
+    /// loaded.
     pub(super) fn query(
         &self,
         model: &GpuModel<'_>,
@@ -131,13 +134,14 @@ impl<'a> NodeContext<'a> {
         Some(Query::parse(self.set, &request, self.on))
     }
 
-    /// The installed record of the running kernel.
+    /// The running kernel in the list of installed kernels.
     pub(super) fn running_kernel(&self) -> Option<&'a InstalledKernel> {
         let running = self.observation.kernels.running.value()?;
         self.observation.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
     }
 
-    /// Whether the file system is a container's, and so says nothing about the host.
+    /// Whether the observed file system is that of a container. It then says nothing about the
+    /// host.
     pub(super) fn inside_container(&self) -> bool {
         self.observation.containers.inside == Reading::Value(true)
     }
@@ -148,7 +152,7 @@ fn version_in(line: &str) -> Option<&str> {
     line.split_whitespace().find(|word| word.parse::<crate::version::DriverVersion>().is_ok())
 }
 
-/// `GPU 0`, `GPUs 0, 3`, or all of them.
+/// `GPU 0`, `GPUs 0, 3` or `all 8 GPUs`.
 pub(super) fn gpus(indices: &[u32], all: usize) -> String {
     match indices {
         [one] => format!("GPU {one}"),
@@ -160,7 +164,7 @@ pub(super) fn gpus(indices: &[u32], all: usize) -> String {
     }
 }
 
-/// A count with its noun.
+/// A count with its noun: `1 package`, `2 packages`.
 pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }

@@ -1,10 +1,10 @@
-//! Current faults of GPUs and host, as written by the probe and read by the rules.
+//! Current faults of GPUs and host. Collectors write these readings, and the rules evaluate them.
 
 use serde::{Deserialize, Serialize};
 
 use super::reading::Reading;
 
-/// Current state of a GPU. Unsupported values are absent.
+/// Current state of a GPU. Values that the GPU does not support are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceHealth {
@@ -23,13 +23,13 @@ pub struct DeviceHealth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieLink {
-    /// Drops while the GPU is idle.
+    /// Current generation. An idle GPU lowers it.
     pub generation: u32,
-    /// Maximum of this card in this slot.
+    /// Highest generation that both the GPU and the slot support.
     pub generation_max: u32,
-    /// Number of lanes.
+    /// Current number of lanes.
     pub width: u32,
-    /// Maximum of this card in this slot.
+    /// Largest number of lanes that both the GPU and the slot support.
     pub width_max: u32,
 }
 
@@ -47,9 +47,9 @@ pub struct NvlinkHealth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostHealth {
-    /// Network ports used by jobs.
+    /// Network ports that jobs use.
     pub ports: Reading<Vec<PortHealth>>,
-    /// Lines of this boot's kernel log that name an Xid.
+    /// Lines with an Xid in the kernel log of the current boot.
     pub xid_lines: Reading<Vec<String>>,
 }
 
@@ -59,12 +59,12 @@ pub struct HostHealth {
 pub struct PortHealth {
     /// `mlx5_3`
     pub device: String,
-    /// Its number, from 1.
+    /// Number of the port, from 1.
     pub port: u32,
     /// Adapter model and network type. Ports of the same kind are expected to be in the same state.
     pub kind: String,
-    /// Whether it is active and its link is up.
+    /// Whether the port is active and its link is up.
     pub up: Reading<bool>,
-    /// Whether the link was up and went down. A port without a cable never was up.
+    /// Whether the link went down after it was up. The link of a port without a cable was never up.
     pub went_down: Reading<bool>,
 }

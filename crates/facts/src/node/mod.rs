@@ -1,4 +1,4 @@
-//! Evaluates the state of a node.
+//! Evaluates the software, settings and health of a node.
 //!
 //! ```text
 //! NodeObservation (plain values, versioned) ─ evaluate ─> NodeReport
@@ -38,8 +38,8 @@ use crate::set::FactSet;
 use context::NodeContext;
 use report::NodeFindings;
 
-/// Evaluates a node. `on` is the day for which the result is valid; with `strict`, advisories and
-/// known regressions affect the verdict.
+/// Evaluates a node for the day `on`. With `strict`, advisories and known regressions affect the
+/// verdict.
 pub fn evaluate(
     set: &FactSet,
     observation: &NodeObservation,
@@ -49,7 +49,7 @@ pub fn evaluate(
     let node = NodeContext { set, observation, on, strict };
     let mut findings = NodeFindings::default();
     rules::gpus::evaluate(&node, &mut findings);
-    // Skip these without a GPU and a driver.
+    // A node without a GPU and without a driver needs no driver rules.
     if node.has_gpu() != Some(false) || node.loaded().is_some() {
         rules::driver::evaluate(&node, &mut findings);
         rules::platform::evaluate(&node, &mut findings);

@@ -1,4 +1,4 @@
-//! NVML readings, as written by the probe and read by the rules.
+//! NVML readings. The probe process writes them, and the rules evaluate them.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,17 +21,17 @@ pub enum NvmlReading {
         /// Error of the dynamic loader.
         why: String,
     },
-    /// Timed out, as with a hung driver.
+    /// A call did not return in time, for example because the driver hangs.
     Hung {
         /// Timeout in seconds.
         after_s: u64,
         /// The pending call and its GPU.
         during: String,
-        /// Answers before the hang.
+        /// What NVML returned before the hang.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<Box<Nvml>>,
     },
-    /// The probe process died without an answer.
+    /// The probe process died before it wrote its result.
     Died {
         why: String,
     },
@@ -42,7 +42,7 @@ pub enum NvmlReading {
 }
 
 impl NvmlReading {
-    /// The answers, if any, including those before a hang.
+    /// What NVML returned, also if a later call hung. `None` if it returned nothing.
     pub fn answered(&self) -> Option<&Nvml> {
         match self {
             Self::Answered(nvml) => Some(nvml),
@@ -51,7 +51,7 @@ impl NvmlReading {
         }
     }
 
-    /// Description of the failure; `None` if NVML answered.
+    /// Description of the failure. `None` if NVML answered.
     pub fn failure_reason(&self) -> Option<String> {
         match self {
             Self::Answered(_) => None,
@@ -66,39 +66,39 @@ impl NvmlReading {
     }
 }
 
-/// NVML's answers.
+/// What NVML returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvml {
     pub driver_version: Reading<String>,
     pub library_version: Reading<String>,
-    /// The CUDA of the driver: `13000` is 13.0.
+    /// CUDA version that the driver supports: `13000` is 13.0.
     pub cuda_version: Reading<i32>,
     /// Number of devices.
     pub count: Reading<u32>,
     pub devices: Vec<NvmlDevice>,
 }
 
-/// NVML readings of one GPU. Unsupported values are absent.
+/// NVML readings of one GPU. Values that the GPU does not support are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmlDevice {
     /// NVML index.
     pub index: u32,
-    /// Whether the device could be opened. If not, nothing below was queried.
+    /// Whether the device could be opened. If not, none of the values below was queried.
     pub handle: Reading<()>,
     pub name: Reading<String>,
     pub uuid: Reading<String>,
     /// `00000000:17:00.0`
     pub pci_address: Reading<String>,
-    /// Device and vendor id: `0x233010de`.
+    /// Device and vendor id, such as `0x233010de`.
     pub pci_device_id: Reading<u32>,
     pub vbios: Reading<String>,
     /// The GSP firmware in use.
     pub gsp_firmware: Reading<String>,
     /// 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process.
     pub compute_mode: Reading<u32>,
-    /// Whether the driver stays initialised without clients.
+    /// Persistence mode: the driver stays initialised while no program uses the GPU.
     pub persistence: Reading<bool>,
     /// ECC mode.
     pub ecc: Reading<Setting>,
@@ -116,7 +116,7 @@ pub struct NvmlDevice {
     pub now: Option<DeviceHealth>,
 }
 
-/// A setting that takes effect at the next reset.
+/// A setting for which a change takes effect at the next reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
@@ -145,7 +145,7 @@ pub struct PowerLimits {
 pub struct Fabric {
     /// 0 unsupported, 1 not started, 2 in progress, 3 completed.
     pub state: u8,
-    /// NVML return code; 0 is success. Valid when `state` is completed.
+    /// NVML return code; 0 is success. Only valid if `state` is completed.
     pub status: u32,
 }
 
@@ -157,8 +157,8 @@ pub struct RemappedRows {
     pub correctable: u32,
     /// Rows remapped after uncorrectable errors.
     pub uncorrectable: u32,
-    /// A remapping takes effect at the next reset.
+    /// Whether a remapping waits for the next reset.
     pub pending: bool,
-    /// Remapping failed: no spare row left.
+    /// Whether a remapping failed, because no spare row is left.
     pub failed: bool,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// NVML return code (`nvmlReturn_t`). `Display` prints NVML's name.
 ///
-/// Serialised by name, or by number if the table lacks it.
+/// Serialised as its name, or as its number if this table has no name for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NvmlStatus(pub u32);
 
@@ -49,7 +49,8 @@ const NAMES: [&str; 31] = [
 const UNKNOWN_NAME: &str = "NVML_ERROR_UNKNOWN";
 
 impl NvmlStatus {
-    /// `NVML_ERROR_INVALID_ARGUMENT`, also returned for fields unknown to an older library.
+    /// `NVML_ERROR_INVALID_ARGUMENT`. An older library also returns it for a field that it does not
+    /// know.
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// `NVML_ERROR_NO_PERMISSION`
     pub const NO_PERMISSION: Self = Self(4);
@@ -59,14 +60,15 @@ impl NvmlStatus {
     pub const GPU_IS_LOST: Self = Self(15);
     /// `NVML_ERROR_RESET_REQUIRED`
     pub const RESET_REQUIRED: Self = Self(16);
-    /// `NVML_ERROR_LIB_RM_VERSION_MISMATCH`: the library and the loaded module differ.
+    /// `NVML_ERROR_LIB_RM_VERSION_MISMATCH`: the library and the loaded module have different
+    /// versions.
     pub const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     /// `NVML_ERROR_GPU_NOT_FOUND`
     pub const GPU_NOT_FOUND: Self = Self(28);
     /// `NVML_ERROR_UNKNOWN`
     pub const UNKNOWN: Self = Self(999);
 
-    /// NVML's name; `None` if not in the table.
+    /// NVML's name. `None` if the table does not have it.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::UNKNOWN => Some(UNKNOWN_NAME),
@@ -123,7 +125,7 @@ impl Visitor<'_> for StatusVisitor {
         out.write_str("the name or the number of an NVML status")
     }
 
-    // Map names from newer tables to `UNKNOWN`.
+    // A newer Farrier may write names that this table does not have. They become `UNKNOWN`.
     fn visit_str<E: de::Error>(self, name: &str) -> Result<NvmlStatus, E> {
         Ok(NvmlStatus::by_name(name).unwrap_or(NvmlStatus::UNKNOWN))
     }

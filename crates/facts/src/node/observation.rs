@@ -1,5 +1,5 @@
-//! Raw readings of a node as plain, serialisable values, so that they can be stored and evaluated
-//! elsewhere.
+//! All readings of a node as plain values. They can be serialised, so that a capture from one
+//! machine can be evaluated on another.
 
 use std::collections::BTreeMap;
 
@@ -31,15 +31,15 @@ pub struct NodeObservation {
     pub dkms: Reading<Vec<DkmsTree>>,
     /// Module signature enforcement.
     pub secure_boot: SecureBootObservation,
-    /// Relevant services by unit name.
+    /// Services that the rules check, by unit name.
     pub services: BTreeMap<String, ServiceObservation>,
-    /// Number of `NVSwitch` devices managed by the driver.
+    /// Number of `NVSwitch` devices that the driver manages.
     pub nvswitches: Reading<u32>,
     /// Container runtimes and toolkit.
     pub containers: ContainerObservation,
     /// The Python environment that a job would use.
     pub python: PythonObservation,
-    /// Current host faults; `None` if not probed.
+    /// Current faults of the host. `None` if they were not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<HostHealth>,
 }
@@ -78,7 +78,7 @@ pub struct DriverObservation {
     pub loaded: Reading<String>,
     /// The first line of `/proc/driver/nvidia/version`.
     pub nvrm_line: Reading<String>,
-    /// Driver libraries with the versions that `libcuda.so.1` and `libnvidia-ml.so.1` link to.
+    /// The links `libcuda.so.1` and `libnvidia-ml.so.1`, with the versions of their targets.
     pub libraries: Reading<Vec<Library>>,
     /// Contents of `/proc/driver/nvidia/params`.
     pub parameters: Reading<BTreeMap<String, String>>,
@@ -86,7 +86,7 @@ pub struct DriverObservation {
     pub firmware: Reading<Vec<String>>,
     /// Whether nouveau is loaded.
     pub nouveau_loaded: Reading<bool>,
-    /// Whether the driver was installed by NVIDIA's `.run` file.
+    /// Whether the driver was installed from NVIDIA's `.run` file.
     pub run_file_install: Reading<bool>,
 }
 
@@ -96,7 +96,7 @@ pub struct DriverObservation {
 pub struct Library {
     /// Path of the link.
     pub path: String,
-    /// Version suffix of the file name.
+    /// Version in the file name of the link's target.
     pub version: Reading<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct KernelObservation {
     /// Oldest first.
     pub installed: Reading<Vec<InstalledKernel>>,
     pub boot_choice: BootChoice,
-    /// Packages listed with `/run/reboot-required`, if present.
+    /// Packages that need a reboot (`/run/reboot-required.pkgs`). Absent if no reboot is required.
     pub reboot_required: Reading<Vec<String>>,
 }
 
@@ -120,7 +120,7 @@ pub enum BootChoice {
     Newest,
     /// A named kernel.
     Named(String),
-    /// Not determined by files, with the reason.
+    /// The files do not determine it; with the reason.
     Unknown(String),
 }
 
@@ -130,11 +130,11 @@ pub enum BootChoice {
 pub struct InstalledKernel {
     /// `6.8.0-60-generic`
     pub release: String,
-    /// Whether `/boot` has an image for it.
+    /// Whether `/boot` has an image of this kernel.
     pub bootable: Reading<bool>,
-    /// The driver's module for it.
+    /// The driver's module for this kernel.
     pub module: Reading<ModuleOnDisk>,
-    /// Whether its headers are installed.
+    /// Whether the headers of this kernel are installed.
     pub headers: Reading<bool>,
 }
 
@@ -153,7 +153,7 @@ pub struct ModuleInfo {
     pub version: Option<String>,
     /// `NVIDIA` for the proprietary module, `Dual MIT/GPL` for the open one.
     pub license: Option<String>,
-    /// Kernel that it was built for.
+    /// Release and options of the kernel that the module was built for.
     pub vermagic: Option<String>,
     /// Whether a signature is appended.
     pub signed: bool,
@@ -221,7 +221,7 @@ pub struct Unattended {
 #[serde(deny_unknown_fields)]
 pub struct DkmsTree {
     pub version: String,
-    /// Kernels that it was built for.
+    /// Kernels for which DKMS has built the module.
     pub built_for: Vec<String>,
 }
 
@@ -229,7 +229,7 @@ pub struct DkmsTree {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecureBootObservation {
-    /// EFI variable; absent without EFI boot.
+    /// From the EFI variable `SecureBoot`. Absent if the machine did not boot with EFI.
     pub enabled: Reading<bool>,
     /// `module.sig_enforce` of the running kernel.
     pub signatures_enforced: Reading<bool>,
@@ -258,7 +258,7 @@ pub struct ContainerObservation {
     pub toolkit: Reading<bool>,
     /// CDI specifications with their driver versions.
     pub cdi: Reading<Vec<CdiSpec>>,
-    /// Whether this file system is a container's.
+    /// Whether the observed file system is that of a container.
     pub inside: Reading<bool>,
 }
 
@@ -267,7 +267,7 @@ pub struct ContainerObservation {
 #[serde(deny_unknown_fields)]
 pub struct CdiSpec {
     pub path: String,
-    /// Version of the mounted driver libraries.
+    /// Version of the driver libraries that the specification mounts into containers.
     pub driver: Reading<String>,
 }
 
@@ -287,9 +287,9 @@ pub struct PythonObservation {
 pub struct PythonPackage {
     /// Normalised name: lower case with dashes.
     pub name: String,
-    /// Version from METADATA. PyPI wheels have no local part there.
+    /// Version from METADATA. For wheels from PyPI it has no local part, such as `+cu130`.
     pub version: String,
-    /// CUDA version recorded by torch itself; absent for a build without CUDA.
+    /// CUDA version that torch itself records. Absent for a build without CUDA.
     pub cuda: Reading<String>,
     /// Exact requirements (`==`) on NVIDIA packages, by name.
     pub pinned: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Typed errors of failed reads.
+//! Why a value could not be read, as a typed error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,17 +10,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nvml_status::NvmlStatus;
 
-/// Why a reading has no value. Code matches on the variant; `Display` is for humans.
+/// Why a value is unreadable. Code matches on the variant; `Display` is for people.
 ///
-/// Serialised as `{"code": ..., "params": ...}`. A plain string, as in older captures and logs, is
-/// parsed as [`Self::Legacy`] and written back unchanged.
+/// Serialised as `{"code": ..., "params": ...}`. Older captures and logs have a plain string
+/// instead. It is parsed as [`Self::Legacy`] and written back unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(remote = "Self", tag = "code", content = "params", rename_all = "kebab-case")]
 pub enum ReadError {
     /// An NVML call failed.
     #[error("{status}")]
     Nvml { status: NvmlStatus },
-    /// The NVML library is too old for the call.
+    /// The NVML library is too old to have the call.
     #[error("{}", missing_call(call.as_deref()))]
     MissingCall {
         /// Name of the function, if known.
@@ -51,7 +51,7 @@ pub enum ReadError {
     /// A file that contains a NUL byte.
     #[error("`{path}` is not a text")]
     NotText { path: String },
-    /// The capture does not include it.
+    /// The capture does not include the value.
     #[error("not in the capture")]
     NotInCapture,
     /// NVML could not open the GPU, so nothing more was queried.
@@ -75,23 +75,23 @@ pub enum ReadError {
         /// The call and its GPU.
         call: String,
     },
-    /// The GPU is not queried after a call on it hung.
+    /// The GPU is not queried for a while, because a call on it hung.
     #[error("not queried: a call on it hung{}", back_off(*avoid_s))]
     CallStuck {
-        /// Back-off in seconds; `None` if the collector does not report it.
+        /// For how many seconds the GPU is not queried. `None` if the collector does not say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         avoid_s: Option<u64>,
     },
-    /// Timed out.
+    /// NVML did not answer in time.
     #[error("NVML did not answer within {limit_s} s")]
     Deadline { limit_s: u64 },
-    /// The cause is resolved, but the value was not read again yet.
+    /// NVML works again, but the value has not been read since.
     #[error("NVML recovered; not read again yet")]
     NotReadSince,
     /// Not read yet.
     #[error("it has not been read yet")]
     NotReadYet,
-    /// The agent that would read it is not running.
+    /// The agent, which would read the value, is not running.
     #[error("the agent is not running")]
     AgentNotRunning,
     /// NaN or an infinity.
@@ -103,14 +103,14 @@ pub enum ReadError {
     /// Failed to read the number of `NVLink`s.
     #[error("the number of NVLinks cannot be read: {err}")]
     LinkCount { err: Box<ReadError> },
-    /// Failed at a nested path or object.
+    /// An error with the path or object at which it happened.
     #[error("{place}: {err}")]
     At {
         /// Path or other name.
         place: Box<str>,
         err: Box<ReadError>,
     },
-    /// Unexpected format.
+    /// The value has an unexpected format.
     #[error("{detail}")]
     Malformed {
         /// Human-readable description.
@@ -119,7 +119,7 @@ pub enum ReadError {
     /// The NVML probe process died or wrote malformed output.
     #[error("{detail}")]
     ProbeEnded {
-        /// How it ended, and in which call.
+        /// How the process ended, and in which call.
         detail: String,
     },
     /// The NVML library could not be loaded.
@@ -134,7 +134,7 @@ pub enum ReadError {
         /// Human-readable description.
         detail: Cow<'static, str>,
     },
-    /// A plain string in the old format.
+    /// A plain string, as older versions wrote it.
     #[error("{0}")]
     #[serde(skip)]
     Legacy(String),
@@ -156,14 +156,14 @@ impl ReadError {
         Self::Unavailable { detail: detail.into() }
     }
 
-    /// Wraps the error with the nested path or object.
+    /// Adds the path or object at which the error happened.
     #[must_use]
     pub fn at(self, place: impl Into<Box<str>>) -> Self {
         Self::At { place: place.into(), err: Box::new(self) }
     }
 }
 
-/// Unwraps a [`ReadError`] inside the I/O error.
+/// Returns the [`ReadError`] inside the I/O error, if it contains one.
 impl From<&io::Error> for ReadError {
     fn from(err: &io::Error) -> Self {
         let own = err.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
@@ -199,7 +199,7 @@ fn unopened_gpus(gpus: &[(u32, NvmlStatus)]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The system's error text without the platform-specific number.
+/// The system's error text, without the error number.
 fn os_message(errno: i32) -> String {
     let err = io::Error::from_raw_os_error(errno);
     if err.kind() == io::ErrorKind::PermissionDenied {

@@ -1,23 +1,25 @@
-//! Result of a read attempt.
+//! What a read on a node gave: a value, absent or unreadable.
 
 use serde::{Deserialize, Serialize};
 
 use super::read_error::ReadError;
 
-/// Result of reading one value. Absent and unreadable differ: a missing file is information about
-/// the node, an inaccessible one is not.
+/// Result of reading one value from a node.
+///
+/// Absent and unreadable differ. A file that is absent says something about the node, for example
+/// that a driver is not loaded. A file that cannot be read says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reading<T> {
     Value(T),
-    /// Does not exist or is not supported by the device.
+    /// The value does not exist, or the device does not support it.
     Absent,
-    /// Could not be read.
+    /// The value may exist, but reading it failed.
     Unreadable(ReadError),
 }
 
 impl<T> Reading<T> {
-    /// The value, if any.
+    /// The value. `None` if absent or unreadable.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -25,7 +27,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The error, if unreadable.
+    /// The error of an unreadable value.
     pub fn why_unreadable(&self) -> Option<&ReadError> {
         match self {
             Self::Unreadable(why) => Some(why),
@@ -33,7 +35,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Maps the value.
+    /// Applies `change` to the value.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Value(value) => Reading::Value(change(value)),
@@ -42,7 +44,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Chains another reading on the value.
+    /// Replaces the value by the reading that `next` returns for it.
     pub fn and_then<U>(self, next: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
         match self {
             Self::Value(value) => next(value),
@@ -51,7 +53,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Borrows the value.
+    /// A reading of a reference to the value.
     pub fn as_ref(&self) -> Reading<&T> {
         match self {
             Self::Value(value) => Reading::Value(value),
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_states_round_trip() {
+    fn value_absent_and_unreadable_round_trip() {
         let text = |reading: &Reading<u32>| serde_json::to_string(reading).unwrap();
         assert_eq!(text(&Reading::Value(7)), r#"{"value":7}"#);
         assert_eq!(text(&Reading::Absent), r#""absent""#);

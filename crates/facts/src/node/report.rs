@@ -12,12 +12,12 @@ pub struct Item {
     pub code: &'static str,
     /// Subject: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
     pub subject: String,
-    /// Verdict of this item alone. If unknown, the text says what could not be read.
+    /// Verdict of this item alone. If it is unknown, the text says what could not be read.
     pub verdict: Verdict,
     pub text: String,
-    /// What was read, and the source of the rule if not obvious.
+    /// The file or call that was read, and where the rule comes from if that is not obvious.
     pub source: String,
-    /// The remedy for this item with its command. Also in the report's list of remedies.
+    /// The remedy for this item, with its command. [`NodeReport::remedies`] has it too.
     #[serde(skip)]
     pub remedy: Option<String>,
 }
@@ -26,20 +26,20 @@ pub struct Item {
 #[derive(Debug, Clone, Serialize)]
 #[must_use = "an unread report is not actionable"]
 pub struct NodeReport {
-    /// The worst of the items.
+    /// The worst verdict of all items.
     pub verdict: Verdict,
     /// Worst first.
     pub items: Vec<Item>,
     /// Most useful first.
     pub remedies: Vec<Remedy>,
-    /// They affect the verdict only in strict checks.
+    /// Notices affect the verdict only in strict checks.
     pub notices: Vec<Notice>,
-    /// Skipped checks, each with the reason.
+    /// Checks that were skipped, each with the reason.
     pub not_judged: Vec<String>,
     pub data: DataId,
 }
 
-/// Collects what the rules find.
+/// Collects the items and remedies that the rules add.
 #[derive(Debug, Default)]
 pub(super) struct NodeFindings {
     items: Vec<Item>,
@@ -69,8 +69,8 @@ impl NodeFindings {
         self.push(item);
     }
 
-    /// Adds a remedy for the last item. The same text and command for another purpose extend the
-    /// existing remedy.
+    /// Adds a remedy for the last item. If a remedy with the same text and command exists, the
+    /// purpose is added to it.
     pub(super) fn remedy(&mut self, purpose: &str, text: &str, command: Option<&str>) {
         if let Some(item) = self.items.get_mut(self.last) {
             item.remedy = Some(sentence(text, command));
@@ -102,8 +102,8 @@ impl NodeFindings {
         }
     }
 
-    /// Adds an item unless an equal one exists: two GPU models may share a finding about the
-    /// driver.
+    /// Adds an item, unless there is one with the same code and text. Compatibility rules run for
+    /// each GPU model, and may report the same about the driver.
     fn push(&mut self, item: Item) {
         let same = |known: &Item| (known.code, &known.text) == (item.code, &item.text);
         self.last = self.items.iter().position(same).unwrap_or(self.items.len());
@@ -112,7 +112,7 @@ impl NodeFindings {
         }
     }
 
-    /// Builds the report: the worst item decides the verdict.
+    /// Builds the report. The worst item determines the verdict.
     pub(super) fn into_report(mut self, set: &SetId) -> NodeReport {
         // Stable sort: items of equal verdict keep the order of the rules.
         self.items.sort_by_key(|item| std::cmp::Reverse(item.verdict));

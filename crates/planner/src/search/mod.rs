@@ -1,4 +1,4 @@
-//! Search for the fastest parallelism config of a run, by enumeration.
+//! Finds the fastest parallelism config of a run. Enumerates candidates and estimates each of them.
 //!
 //! ```text
 //! space (candidate values per axis) ─> check ─> memory (P95 must fit) ─> step time ─> best configs
@@ -35,10 +35,10 @@ pub struct Candidate {
 /// Why a search finds no config.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// The GPU rules out every config.
+    /// The GPU does not support the precision of the run, whatever the config.
     #[error("{reason}")]
     NotOnThisGpu { reason: String },
-    /// Every candidate violates a rule.
+    /// A count is 0, there is no candidate, or every candidate fails a check.
     #[error("no parallelism config for {gpus} GPUs is possible: {reason}")]
     Impossible { gpus: u32, reason: String },
     /// No possible config fits into memory.
@@ -56,8 +56,10 @@ pub enum SearchError {
     },
 }
 
-/// Finds the fastest parallelism config of `run` on `gpus` GPUs. Settings that are neither fixed by
-/// `constraints` nor searched come from `run`.
+/// Finds the fastest parallelism config of `run` on `gpus` GPUs.
+///
+/// `constraints` pins some values, and the search varies the others. Settings that are neither
+/// pinned nor searched come from `run`. If no common config fits, the search tries all configs.
 pub fn search(
     planner: &Planner,
     run: &TrainingRun,
@@ -74,7 +76,7 @@ pub fn search(
     for alternative in
         report.alternatives.iter_mut().filter(|alternative| alternative.slower.is_none())
     {
-        // A value that no common config has may still be possible in an uncommon one.
+        // No common config with this value fits. An uncommon one may.
         let pinned = alternative.value.pin(constraints);
         let Ok(all) = evaluate(planner, run, gpus, &pinned, Breadth::Exhaustive) else { continue };
         if let Some(found) = all.fastest() {
@@ -88,7 +90,8 @@ pub fn search(
     Ok(report)
 }
 
-/// Whether any parallelism config of `run` on `gpus` GPUs fits. Stops at the first that does.
+/// Whether any parallelism config of `run` on `gpus` GPUs fits. Stops at the first config that
+/// fits.
 pub fn fits(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> bool {
     let capacity_gib = memory::usable_gib(&run.gpu);
     let mut candidate = run.clone();
@@ -100,20 +103,22 @@ pub fn fits(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> bool {
         })
 }
 
-/// Checks the inputs that no parallelism config can fix.
+/// Checks the inputs that are invalid for every parallelism config: a count of 0, or a precision
+/// that the GPU does not support.
 fn check_searchable(
     run: &TrainingRun,
     gpus: u32,
     constraints: &Constraints,
 ) -> Result<(), SearchError> {
-    let zero = [("the number of GPUs", gpus)].into_iter().chain(constraints.fixed_counts());
-    if let Some((what, _)) = zero.into_iter().find(|(_, number)| *number == 0) {
+    let counts = [("the number of GPUs", gpus)].into_iter().chain(constraints.fixed_counts());
+    if let Some((what, _)) = counts.into_iter().find(|(_, number)| *number == 0) {
         let reason = ImpossibleRun::Zero { what }.to_string();
         return Err(SearchError::Impossible { gpus, reason });
     }
     check::precision(run).map_err(|err| SearchError::NotOnThisGpu { reason: err.to_string() })
 }
 
+/// Checks every candidate, and estimates the memory and step time of those that pass.
 fn evaluate(
     planner: &Planner,
     run: &TrainingRun,

@@ -1,4 +1,5 @@
-//! Quick search by the fitted model alone, for callers that try many GPU counts.
+//! A quick search for callers that try many numbers of GPUs. It compares configs by the fitted
+//! model, without the residual correction.
 
 use super::{Breadth, Candidate, Constraints, check_searchable};
 use crate::check;
@@ -6,9 +7,9 @@ use crate::estimate::Planner;
 use crate::memory;
 use crate::run::TrainingRun;
 
-/// The fastest parallelism config of `run` on `gpus` GPUs by the fitted model alone; the residual
-/// correction is applied only to the result. Takes about a tenth of the time of [`super::search`],
-/// which may find a config that is a few per cent faster.
+/// Finds the fastest parallelism config of `run` on `gpus` GPUs by the fitted model. Only the step
+/// time of the result has the residual correction. Takes about a tenth of the time of
+/// [`super::search`], which may find a config that is a few per cent faster.
 pub fn quick(
     planner: &Planner,
     run: &TrainingRun,

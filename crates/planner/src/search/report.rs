@@ -1,4 +1,4 @@
-//! Result of a search: best configs, alternatives, and reasons for exclusion.
+//! Result of a search: the best configs, alternatives to them, and why other configs were excluded.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::check::ImpossibleRun;
 use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::run::TrainingRun;
 
-/// Everything a search evaluated.
+/// The configs that a search evaluated.
 #[derive(Debug, Clone)]
 pub struct SearchReport {
     /// Fastest first.
@@ -20,12 +20,12 @@ pub struct SearchReport {
     /// Number of configs that fit.
     pub fit: usize,
     pub ruled_out: Vec<RuledOut>,
-    /// For every axis value that the best config does not have, the best config with it.
+    /// For each axis value that the best config does not have: the fastest config that has it.
     pub alternatives: Vec<Alternative>,
     capacity_gib: f64,
     fitting: Vec<Candidate>,
     oversized: Vec<(ParallelConfig, f64)>,
-    /// By rule: number of violations, and the message if it is the same for all.
+    /// By rule: how many configs violate it, and the message if it is the same for all of them.
     impossible: BTreeMap<&'static str, (usize, Option<String>)>,
 }
 
@@ -37,14 +37,14 @@ pub struct RuledOut {
     pub reason: String,
 }
 
-/// Effect of changing one axis of the best config.
+/// How the step time or memory changes if one axis has another value than in the best config.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Alternative {
     /// Axis and value, for example `TP 4`.
     pub change: String,
     /// Relative increase of the step time; `None` if no config with the value fits.
     pub slower: Option<f64>,
-    /// Memory of the leanest config with the value, GiB, if none fits.
+    /// If no config with the value fits: GiB that the config with the least memory needs.
     pub needs_gib: Option<f64>,
     #[serde(skip)]
     pub(super) value: AxisValue,
@@ -93,7 +93,7 @@ impl AxisValue {
         }
     }
 
-    /// The constraints with this value fixed too.
+    /// The constraints, with this value pinned in addition.
     pub(super) fn pin(self, constraints: &Constraints) -> Constraints {
         let mut constraints = constraints.clone();
         match self {
@@ -152,8 +152,8 @@ impl SearchReport {
         let (count, common_text) =
             self.impossible.entry(err.rule()).or_insert_with(|| (0, Some(text.clone())));
         *count += 1;
-        // A message that differs between configs is not about a value that the user fixed. Neither
-        // is the batch rule: DP follows from the other axes.
+        // If the message differs between configs, a value that the user pinned is not the cause.
+        // Nor is it for the batch rule, because DP follows from the other axes.
         let is_batch_rule = matches!(err, ImpossibleRun::Batch { .. });
         if is_batch_rule || common_text.as_ref().is_some_and(|common| *common != text) {
             *common_text = None;
@@ -176,12 +176,12 @@ impl SearchReport {
         &self.fitting
     }
 
-    /// The fastest config; of equals the one that needs less memory.
+    /// The fastest config. Of equally fast ones, the one that needs the least memory.
     pub(super) fn fastest(&self) -> Option<Candidate> {
         self.fitting.iter().copied().min_by(order)
     }
 
-    /// The config with the least memory among those that do not fit.
+    /// Of the configs that do not fit, the one that needs the least memory.
     pub(super) fn leanest(&self) -> Option<(ParallelConfig, f64)> {
         self.oversized.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
     }
@@ -219,7 +219,7 @@ impl SearchReport {
         Ok(())
     }
 
-    /// Why no candidate is possible: the rules that they violate.
+    /// Why no candidate is possible: the rules that the candidates violate.
     fn explain_none(&self, constraints: &Constraints) -> String {
         if let [(_, Some(text))] = self.impossible.values().collect::<Vec<_>>()[..] {
             return text.clone();
@@ -235,7 +235,7 @@ impl SearchReport {
         reasons.join(", ")
     }
 
-    /// The best config for every other value of every axis.
+    /// For each axis value that the winner does not have: the fastest config that has it.
     fn alternatives(&self, winner: &Candidate) -> Vec<Alternative> {
         let mut values: BTreeMap<AxisValue, (Option<f64>, Option<f64>)> = BTreeMap::new();
         for candidate in &self.fitting {
@@ -295,7 +295,8 @@ pub fn describe(parallelism: &ParallelConfig) -> String {
     parts.join(" · ")
 }
 
-/// Why there are no candidates: the fixed ranks do not divide the number of GPUs.
+/// Why there are no candidates: the pinned sizes do not divide the number of GPUs, or the framework
+/// does not support the pinned values.
 fn explain_no_candidates(constraints: &Constraints) -> String {
     let ranks = ["DP", "TP", "PP", "CP"];
     let fixed: Vec<(&str, u32)> =

@@ -5,7 +5,7 @@ use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::default_framework;
 use crate::run::{Framework, TrainingRun};
 
-/// Values fixed by the user. `None` is searched, unless noted otherwise.
+/// Values that the user pinned. The search varies those that are `None`, unless noted otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Constraints {
     pub tp: Option<u32>,
@@ -28,22 +28,22 @@ pub struct Constraints {
 /// Breadth of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breadth {
-    /// What frameworks commonly do. Fixed values only narrow this set.
+    /// Configs that are common in practice. Pinned values only narrow this set.
     Common,
-    /// Every config that can be evaluated, for cases in which no common one fits.
+    /// Every config that can be evaluated. Used if no common config fits.
     Exhaustive,
 }
 
-/// Longer pipelines lose more to the bubble than they gain.
+/// A longer pipeline loses more time to the bubble than it gains.
 pub(crate) const MAX_STAGES: u32 = 64;
 
-/// A shorter sequence shard does not keep a GPU busy.
+/// A GPU with a shorter shard of the sequence is not fully used.
 const MIN_SHARD_TOKENS: u32 = 512;
 
-/// Larger micro-batches bring no further gain.
+/// Larger micro-batches do not make a step faster.
 const MAX_MICRO_BATCH: u32 = 32;
 
-/// Bounds of the largest TP to try: `NVLink` domain size clamped to this range.
+/// The largest TP to try is the size of the `NVLink` domain, clamped to this range.
 const MAX_TP_RANGE: (u32, u32) = (8, 16);
 
 impl Constraints {
@@ -52,7 +52,7 @@ impl Constraints {
         self.framework.unwrap_or_else(|| default_framework(parallelism))
     }
 
-    /// Only the framework constraints; `None` if no parallelism is fixed.
+    /// The same constraints without pinned parallelism. `None` if no parallelism is pinned.
     pub fn relaxed(&self) -> Option<Self> {
         let is_fixed = !self.fixed_counts().is_empty()
             || self.sharding.is_some()
@@ -69,7 +69,7 @@ impl Constraints {
         run.fused_experts = run.fuses_experts();
     }
 
-    /// Fixed integer values, by name.
+    /// The pinned integers, by name.
     pub(super) fn fixed_counts(&self) -> Vec<(&'static str, u32)> {
         let all = [
             ("DP", self.dp),
@@ -83,7 +83,7 @@ impl Constraints {
         all.into_iter().filter_map(|(name, number)| Some((name, number?))).collect()
     }
 
-    /// Candidate configs for `gpus` GPUs. Fixed values must not be 0.
+    /// Candidate configs for `gpus` GPUs. Pinned values must not be 0.
     pub(super) fn configs(
         &self,
         run: &TrainingRun,
@@ -165,8 +165,8 @@ impl Constraints {
         }
     }
 
-    /// Virtual stages that divide the layers of a pipeline stage evenly; if the layers do not
-    /// divide over the stages, values that leave no virtual stage empty.
+    /// Possible numbers of virtual stages. If each pipeline stage has the same number of layers,
+    /// the virtual stages must divide it evenly. Otherwise no virtual stage may be empty.
     fn virtual_stages(&self, model: &TransformerConfig, pp: u32, breadth: Breadth) -> Vec<u32> {
         let per_stage = if pp == 1 { 1 } else { model.layers.div_ceil(pp) };
         let is_common = |vp: &u32| {
@@ -198,10 +198,10 @@ impl Constraints {
             let is_megatron =
                 self.framework_for(&ParallelConfig { sharding, ..*config }).is_megatron();
             match sharding {
-                // Full replication has no advantage over ZeRO-1, and FSDP has neither.
+                // Megatron prefers ZeRO-1, which has no disadvantage. FSDP always shards.
                 Sharding::None => false,
                 Sharding::Optimizer => is_megatron,
-                // Megatron-FSDP replaces pipeline and expert parallelism.
+                // Megatron-FSDP is used instead of pipeline and expert parallelism.
                 Sharding::Gradients => {
                     !is_megatron || config.pp == 1 || breadth == Breadth::Exhaustive
                 }
@@ -244,7 +244,7 @@ impl Constraints {
     }
 }
 
-/// The fixed value, or the powers of two up to `max` that satisfy `is_possible`.
+/// The pinned value, or the powers of two up to `max` that satisfy `is_possible`.
 fn powers(fixed: Option<u32>, max: u32, is_possible: impl Fn(u32) -> bool) -> Vec<u32> {
     match fixed {
         Some(fixed) => vec![fixed],
@@ -297,8 +297,8 @@ mod tests {
             Constraints::default().virtual_stages(&model, pp, Breadth::Common)
         };
         assert_eq!(virtual_stages("llama3-8b", 4), [1, 2, 4, 8]);
-        // 61 layers in two stages of 31: as eight virtual stages of eight, of which the last has
-        // five.
+        // 61 layers are two stages of up to 31 layers. Four virtual stages per stage, for example,
+        // give eight virtual stages: seven with eight layers, and the last one with five.
         assert_eq!(virtual_stages("deepseek-v3", 2), [1, 2, 3, 4, 8, 31]);
     }
 

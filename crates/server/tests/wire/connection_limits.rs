@@ -15,11 +15,11 @@ use tonic::Code;
 use crate::access::{ServerMessage, heartbeats, open, raw};
 use crate::test_server::{PATIENCE, TestNode, TestServer, node};
 
-/// More than concurrent handshake computations.
+/// More connections than the server handshakes with at once.
 const MANY: usize = 300;
 
-/// Keeps many connections open that send only this. Reopens those that the server closes, so they
-/// persist for the whole test, also on a slow machine.
+/// Keeps [`MANY`] connections open, which send `data` and nothing else. A connection that the
+/// server closes is opened again, so that a slow test always has many of them.
 async fn idle(server: &TestServer, data: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
@@ -38,8 +38,8 @@ async fn idle(server: &TestServer, data: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     connections
 }
 
-/// Checks that a node can enrol.
-async fn is_open(server: &TestServer, name: &str) {
+/// Checks that a node can still enrol.
+async fn assert_can_enrol(server: &TestServer, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let token = server.token(None, 1);
     let enrolled = tokio::time::timeout(PATIENCE, server.enrol(name, folder.path(), &token)).await;
@@ -50,7 +50,7 @@ async fn is_open(server: &TestServer, name: &str) {
 async fn silent_connections_do_not_block_others() {
     let server = TestServer::with_tls().await;
     let _idle = idle(&server, Vec::new).await;
-    is_open(&server, "a").await;
+    assert_can_enrol(&server, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,10 +65,10 @@ async fn connections_that_stop_after_the_client_hello_do_not_block_others() {
         hello
     };
     let _idle = idle(&server, hello).await;
-    is_open(&server, "a").await;
+    assert_can_enrol(&server, "a").await;
 }
 
-/// Waits until a session ends, with or without its connection.
+/// Waits until a session ends. Its connection may stay open.
 async fn ended(down: &mut ServerMessage) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
     tokio::time::timeout(PATIENCE, end).await.expect("the connection is closed");
@@ -78,8 +78,8 @@ async fn ended(down: &mut ServerMessage) {
 async fn a_nodes_oldest_connection_is_evicted_and_others_stay() {
     let server = TestServer::with_tls().await;
     let (mut other, agent) = (TestNode::new("b"), TestNode::new("a"));
-    for it in [&other, &agent] {
-        server.enrol(&it.name, &it.identity(), &server.token(None, 1)).await.unwrap();
+    for test_node in [&other, &agent] {
+        server.enrol(&test_node.name, &test_node.identity(), &server.token(None, 1)).await.unwrap();
     }
     other.connect(&server);
     other.find(1);
@@ -94,16 +94,16 @@ async fn a_nodes_oldest_connection_is_evicted_and_others_stay() {
     let gone = first.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(gone.code(), Code::Unknown, "the connection is closed: {gone:?}");
     for agents in &mut later {
-        // The request is invalid, but answered.
-        let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
-        assert_eq!(answer.code(), Code::InvalidArgument, "{answer:?}");
+        // The server responds that the request is invalid, so the connection works.
+        let invalid = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+        assert_eq!(invalid.code(), Code::InvalidArgument, "{invalid:?}");
     }
     other.find(2);
     other.acked(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_node_takes_no_slot_of_its_successor() {
+async fn a_revoked_node_takes_no_connection_slot_of_its_successor() {
     let server = TestServer::with_tls().await;
     let old = TestNode::new("a");
     server.enrol("a", &old.identity(), &server.token(None, 1)).await.unwrap();
@@ -119,8 +119,8 @@ async fn a_revoked_node_takes_no_slot_of_its_successor() {
         assert_eq!(refused.code(), Code::PermissionDenied);
         revoked.push(agents);
     }
-    let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
-    assert_eq!(answer.code(), Code::InvalidArgument, "it is open: {answer:?}");
+    let invalid = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(invalid.code(), Code::InvalidArgument, "the connection works: {invalid:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,11 +139,15 @@ async fn a_node_connection_without_a_session_idles_out() {
     let tcp = TcpStream::connect(server.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
-    // The HTTP/2 preface, and no request.
+    // Send the HTTP/2 preface, but no request.
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut data = Vec::new();
     let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut data)).await;
     assert!(gone.is_ok(), "the connection is closed");
-    let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
-    assert_eq!(answer.code(), Code::InvalidArgument, "the one with a session stays: {answer:?}");
+    let invalid = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(
+        invalid.code(),
+        Code::InvalidArgument,
+        "the connection with a session stays open: {invalid:?}"
+    );
 }

@@ -31,8 +31,9 @@ async fn refused(options: Options) -> Result<String, &'static str> {
 
 pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let is_meant = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
-    entries.filter(is_meant).collect()
+    let has_prefix =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
+    entries.filter(has_prefix).collect()
 }
 
 /// Copies a folder without some files, preserving modes.
@@ -82,7 +83,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
-    // Lost, as after restoring a backup of the log.
+    // The access store is missing, for example because only the log was restored from a backup.
     copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
     let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
     let before = head();
@@ -90,7 +91,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     assert!(text.contains("access") && text.contains("the log"), "{text}");
     assert_eq!(head(), before, "no writer took over");
     assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
-    // The original still works.
+    // The original server still starts.
     server.start(None).await;
 }
 
@@ -119,7 +120,7 @@ async fn a_start_fails_with_a_log_without_its_wal() {
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
-    // The files of a killed server, without the WAL.
+    // Copy the files of a running server, as if it was killed, but without the WAL.
     let killed = server.folder.path().join("killed");
     copy(&server.dir(), &killed, &["log-wal", "log-shm", "lock"]);
     let options = Options { dir: killed.clone(), ..server.options() };
@@ -130,11 +131,11 @@ async fn a_start_fails_with_a_log_without_its_wal() {
     refused(options).await.unwrap();
 }
 
-/// The access store records that there was a log.
+/// The start fails because the access store records where the log ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_fails_if_the_log_is_missing() {
     let server = stopped_after_a_report().await;
-    // A start records the log's end in the store.
+    // A start records the end of the log in the access store.
     run::start(server.options()).await.unwrap().stop().await.unwrap();
     for path in files(&server.dir(), "log") {
         std::fs::remove_file(path).unwrap();
@@ -186,7 +187,7 @@ async fn a_start_fails_with_the_authority_of_another_server() {
     }
     let text = refused(server.options()).await.unwrap();
     assert!(text.contains("ca.pem"), "{text}");
-    // Only with the explicit option.
+    // The server creates a new authority only if the option says so.
     let options = Options { new_authority: true, ..server.options() };
     run::start(options).await.unwrap().stop().await.unwrap();
     run::start(server.options()).await.unwrap().stop().await.unwrap();
@@ -216,7 +217,7 @@ async fn a_damaged_database_is_not_appended_to() {
     two_hundred_findings(&server).await;
     server.running.take().unwrap().stop().await.unwrap();
     let whole = std::fs::read(log_path(&server.dir())).unwrap();
-    // A bit of the header, and a page of old entries that a start does not read.
+    // Damage a bit of the header, or a page of old entries, which a start does not read.
     let mut bit = whole.clone();
     bit[20] ^= 1;
     let mut page = whole.clone();
@@ -282,7 +283,7 @@ async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
 async fn damage_found_by_a_reader_stops_the_server() {
     let mut server = TestServer::plain().await;
     two_hundred_findings(&server).await;
-    // The WAL is checkpointed into the file, which then loses a page.
+    // Move the WAL into the database file, and then damage a page of the file.
     let path = log_path(&server.dir());
     let other = rusqlite::Connection::open(&path).unwrap();
     other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -295,7 +296,7 @@ async fn damage_found_by_a_reader_stops_the_server() {
     let err = running.failed().await;
     let is_damage = |err: &farrier_server::log::LogError| err.is_damage();
     assert!(matches!(&err, run::ServerError::Log(log) if is_damage(log)), "{err:?}");
-    // Nothing is appended meanwhile.
+    // The server appends nothing to the damaged log.
     let event = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     let by = farrier_fleet::fleet::identity::Actor::Server;
     assert!(running.controller().submit(by, event).await.is_err());
@@ -328,7 +329,7 @@ async fn a_start_fails_if_others_can_read_keys_or_change_stores() {
         assert!(text.contains(&format!("chmod {expected_mode} ")), "{name}: {text}");
         set_permissions(path, before).unwrap();
     }
-    // Group-readable is fine for a file without keys.
+    // Files without keys may be readable by the group.
     for (name, mode) in [("", 0o750), ("log", 0o640)] {
         set_permissions(server.dir().join(name), Permissions::from_mode(mode)).unwrap();
     }

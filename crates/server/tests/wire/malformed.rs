@@ -1,4 +1,5 @@
-//! Replayed, reordered, oversized and malformed messages. None of them is logged.
+//! Replayed, reordered, oversized and malformed messages. Their findings are not logged. The server
+//! only logs that a node's reports are unreadable.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ impl Raw {
         self.report(report::What::Open(convert::findings_message(record, []))).await;
     }
 
-    /// The next message, except orders.
+    /// The server's next message that is not an order.
     pub(crate) async fn receive(&mut self) -> Result<server_message::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
@@ -80,7 +81,8 @@ impl Raw {
         }
     }
 
-    /// Like `acked`. A node with unreadable findings is asked for a snapshot first.
+    /// Like `acked`. If `expects_resync`, the server asks for a snapshot of the findings before,
+    /// because the last report was unreadable.
     async fn acked_after_resync(&mut self, expects_resync: bool) -> u64 {
         if expects_resync {
             let first = self.receive().await.unwrap();
@@ -89,7 +91,7 @@ impl Raw {
         self.acked().await
     }
 
-    /// The status that ends the session, also after a resync request.
+    /// The status with which the server ends the session. Skips resync requests.
     pub(crate) async fn refused(&mut self) -> Code {
         loop {
             match self.receive().await {
@@ -120,7 +122,7 @@ pub(crate) fn hello() -> proto::Hello {
 async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     let server = TestServer::plain().await;
     let mut raw = Raw::welcomed(&server, "a").await;
-    // Without an acknowledged record, a change has no predecessor.
+    // The server has no record of this node yet, so it cannot apply changes that follow record 2.
     raw.changes(3, 2, &[1]).await;
     assert!(matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)));
     raw.resync(3).await;
@@ -129,7 +131,7 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     assert_eq!(raw.acked().await, 4);
     for (record, after) in [(4, 3), (1, 0), (4, 9)] {
         raw.changes(record, after, &[7]).await;
-        assert_eq!(raw.acked().await, 4, "it is already logged");
+        assert_eq!(raw.acked().await, 4, "record {record} or a later one is already logged");
     }
     for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
         raw.changes(record, after, &[8]).await;
@@ -139,7 +141,7 @@ async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
         );
     }
     raw.resync(2).await;
-    assert_eq!(raw.acked().await, 4, "older than the log");
+    assert_eq!(raw.acked().await, 4, "the snapshot is older than the last logged record");
     assert_eq!(server.logged_findings("a"), [4]);
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
@@ -151,13 +153,13 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
         let changes = vec![change.to_vec().into()];
         report::What::Changes(proto::Changes { record: 1, after: 0, changes })
     };
-    let good = || {
+    let valid_change = || {
         let opened = vec![Change::Opened(finding(1))];
         let encoded = convert::changes_message(1, 0, opened).unwrap().changes.remove(0);
         proto::Change::decode(encoded).unwrap()
     };
     let tampered = |change: &dyn Fn(&mut proto::Change)| {
-        let mut message = good();
+        let mut message = valid_change();
         change(&mut message);
         changes(&message.encode_to_vec())
     };
@@ -188,23 +190,28 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
     let mut raw = Raw::open(&server, "a").await.unwrap();
     raw.send(agent_message::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
-    assert_eq!(raw.refused().await, Code::FailedPrecondition, "no generation follows the largest");
+    assert_eq!(
+        raw.refused().await,
+        Code::FailedPrecondition,
+        "the last order is too far ahead of the log"
+    );
     let refused = Raw::open(&server, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
-    // Each unreadable report is logged, until one is readable.
+    // An unreadable report is logged unless the report before it was unreadable too. Each of the
+    // seven cases follows a readable snapshot, and six of these snapshots follow a case.
     assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
     assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
-    // Unknown messages of a newer agent are ignored.
+    // The server ignores messages of unknown kinds, which a newer agent may send.
     let mut raw = Raw::welcomed(&server, "a").await;
     raw.out.send(AgentMessage { what: None }).await.unwrap();
     raw.send(agent_message::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
     assert_eq!(raw.acked_after_resync(true).await, 1);
-    let is_unread = server.running().controller().read(|state| {
+    let is_unreadable = server.running().controller().read(|state| {
         state.nodes[&crate::test_server::node("a")].reports.unreadable_since().is_some()
     });
-    assert!(!is_unread.await.unwrap(), "its findings were readable");
+    assert!(!is_unreadable.await.unwrap(), "the last snapshot was readable");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,11 +222,11 @@ async fn oversized_messages_are_refused() {
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
     server
-        .wait_for("the unreadable findings are logged", |entries| {
+        .wait_for("the server logs that the report is unreadable", |entries| {
             entries.iter().any(|entry| matches!(entry.event, Event::ReportsUnreadable { .. }))
         })
         .await;
-    // Other nodes are not affected.
+    // The server still accepts reports from other nodes.
     let mut agent = TestNode::new("b");
     agent.find(1);
     agent.connect(&server);
@@ -267,8 +274,8 @@ async fn random_bytes_on_the_port_are_harmless() {
         {
             let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
             let _ = socket.write_all(noise).await;
-            let mut answer = Vec::new();
-            let read = socket.read_to_end(&mut answer);
+            let mut reply = Vec::new();
+            let read = socket.read_to_end(&mut reply);
             let _ = tokio::time::timeout(Duration::from_millis(300), read).await;
         }
         let mut agent = TestNode::new("a");
@@ -282,12 +289,12 @@ async fn random_bytes_on_the_port_are_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_one_node_is_throttled_and_others_are_served() {
+async fn a_flood_from_one_node_is_throttled_and_others_are_served() {
     let server = TestServer::plain().await;
     let flooding = Raw::welcomed(&server, "a").await;
     flooding.resync(0).await;
     let flood = tokio::spawn(async move {
-        // The answers are never read.
+        // Nothing reads the server's acknowledgements.
         for record in 1..=3000 {
             let changes = vec![Change::Opened(finding(1))];
             let changes = convert::changes_message(record, record - 1, changes).unwrap();
@@ -304,7 +311,7 @@ async fn a_flood_of_one_node_is_throttled_and_others_are_served() {
         agent.find(id);
         agent.acked(id).await;
     }
-    until("the flood is throttled, or disconnected", || {
+    until("the server throttles or disconnects the flooding node", || {
         flood.is_finished()
             || server.count(|event| matches!(event, Event::QuotaExceeded { .. })) == 1
     })

@@ -1,4 +1,4 @@
-//! The uplink while the server is down, and after it is back.
+//! When the uplink reconnects after the server was down.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use tokio::net::TcpListener;
 
 use crate::test_server::{LONG, PATIENCE, TestNode, TestServer, until};
 
-/// Listens on a stopped server's port, which may still be in use by that server or another test.
+/// Listens on the port of a stopped server. Retries, because that server or another test may still
+/// use the port.
 async fn listen(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -54,7 +55,7 @@ async fn an_urgent_finding_during_downtime_is_reported_soon_after() {
     let (mut server, mut agent) = cut_off().await;
     let elsewhere = listen(server.address).await;
     agent.find_urgent(2);
-    // The attempt for it comes at once and fails. The next ones are seconds apart.
+    // The uplink tries to connect at once, and fails. It then retries every few seconds.
     let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;
     drop(attempt.expect("an attempt").unwrap());
     drop(elsewhere);

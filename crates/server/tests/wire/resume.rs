@@ -1,4 +1,4 @@
-//! Nothing is lost or duplicated, whichever side crashes.
+//! No finding is lost or logged twice, whichever side crashes.
 
 use farrier_fleet::fleet::Event;
 
@@ -19,7 +19,7 @@ async fn findings_of_two_nodes_are_logged_once() {
         }
         agent.acked(20).await;
     }
-    // The first came with the snapshot at the start of the session.
+    // The first finding came with the snapshot at the start of the session, not as a change.
     for name in ["a", "b"] {
         assert_eq!(server.logged_findings(name), (2..=20).collect::<Vec<_>>());
     }
@@ -40,7 +40,7 @@ async fn heartbeats_and_repetitions_are_not_logged() {
     agent.find(1);
     agent.connect(&server);
     agent.acked(1).await;
-    // Orders of a joining node are answered before the comparison.
+    // Wait for the status of the order that a joining node gets. Afterwards the log must not grow.
     until("the order is accepted", || {
         server.count(|event| matches!(event, Event::OrderStatusReported { .. })) == 1
     })
@@ -66,7 +66,7 @@ async fn a_crash_between_append_and_acknowledgement_loses_and_duplicates_nothing
         agent.acked(0).await;
     }
     let mut next = 1;
-    // It crashes once at each of the next commits, without acknowledging it.
+    // The server crashes after each of the next commits, before it acknowledges the commit.
     for fail_after_commits in 1..=6 {
         drop(server.running.take());
         server.start(Some(fail_after_commits)).await;

@@ -1,4 +1,4 @@
-//! A server in a folder, and nodes with real journals and uplinks.
+//! A real server in a temporary directory, and nodes with real journals and uplinks.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl TestServer {
         Self::new(false).started().await
     }
 
-    /// Not started.
+    /// Creates a server without starting it.
     pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -103,7 +103,7 @@ impl TestServer {
         let running = loop {
             match run::start(Options { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
-                // A killed server holds its port and lock for a moment.
+                // Retry: a server that was just killed still holds its port and lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -125,7 +125,7 @@ impl TestServer {
         self.folder.path().join("server")
     }
 
-    /// As another process would open it.
+    /// Opens the access store a second time, as another process would.
     pub(crate) fn store(&self) -> Store {
         Store::open(&self.dir()).unwrap()
     }
@@ -162,11 +162,11 @@ impl TestServer {
         log.read(0, usize::MAX).unwrap().iter().map(|stored| stored.entry().unwrap()).collect()
     }
 
-    /// Record numbers of the node's logged finding reports, in order.
+    /// Record numbers of the node's finding changes in the log, in order.
     pub(crate) fn logged_findings(&self, name: &str) -> Vec<u64> {
-        let of = node(name);
+        let wanted = node(name);
         let number = |entry: &Entry| match &entry.event {
-            Event::FindingsReported { node, record, .. } if *node == of => Some(record.number),
+            Event::FindingsReported { node, record, .. } if *node == wanted => Some(record.number),
             _ => None,
         };
         self.entries().iter().filter_map(number).collect()
@@ -192,10 +192,11 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
     enrolled.await.unwrap().map(|identity| identity.generation)
 }
 
-/// Only bounds a hang. nextest kills a test some minutes later.
+/// Ends a test that hangs with a message. nextest would kill it some minutes later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than any test: as reconnect delay, only an urgent finding causes an attempt.
+/// Longer than any test. With this reconnect delay, only an urgent finding makes the uplink
+/// connect.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
@@ -214,23 +215,27 @@ pub(crate) struct FakeOrderHandler {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// Generation of the last order.
     pub(crate) last: Mutex<u64>,
-    /// The cordon changes to this while the agent builds its hello: it reads the cordon before the
-    /// last order.
+    /// If set, the cordon changes to this while the agent builds its hello: between reading the
+    /// cordon and reading the last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
-    /// The enrolment to which `last` belongs.
+    /// The enrolment in which the order `last` was issued.
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
 impl OrderHandler for FakeOrderHandler {
     fn submit(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
-        if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
+        if let Some((_, answer)) =
+            answers.iter().find(|(generation, _)| *generation == order.generation)
+        {
             return answer.clone();
         }
         let mut last = self.last.lock().unwrap();
-        // An acknowledged order may still be in flight.
+        // The server may have resent an order before it received the status.
         if order.generation <= *last {
-            return OrderStatus::Refused { reason: format!("it is not newer than order {last}") };
+            return OrderStatus::Refused {
+                reason: format!("the order is not newer than order {last}"),
+            };
         }
         *last = order.generation;
         answers.push((order.generation, OrderStatus::Accepted));
@@ -258,7 +263,7 @@ impl OrderHandler for FakeOrderHandler {
 
     fn acknowledge(&self, generation: u64) {
         self.acknowledged.lock().unwrap().push(generation);
-        self.answers.lock().unwrap().retain(|(it, _)| *it != generation);
+        self.answers.lock().unwrap().retain(|(other, _)| *other != generation);
     }
 }
 
@@ -268,7 +273,7 @@ pub(crate) struct TestNode {
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
     urgent: watch::Sender<uplink::Urgent>,
-    /// Replaces the uplink's back-off.
+    /// A fixed reconnect delay, instead of the uplink's back-off.
     pub(crate) fixed_wait: Option<Duration>,
     pub(crate) order_handler: Arc<FakeOrderHandler>,
     pub(crate) cordon_notify: Arc<Notify>,
@@ -323,7 +328,7 @@ impl TestNode {
         self.open_journal();
     }
 
-    /// Opens a finding durably.
+    /// Opens a finding, and writes it to the journal on disk.
     pub(crate) fn find(&mut self, id: u64) {
         self.open_finding(finding(id));
     }
@@ -336,21 +341,21 @@ impl TestNode {
         self.durable.send_replace(journal.durable().seq);
     }
 
-    /// Like [`Self::find`], but urgent.
+    /// Like [`Self::find`], but marks the record as urgent.
     pub(crate) fn find_urgent(&mut self, id: u64) {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
     }
 
-    /// Opens an urgent finding, and waits until the server has answered the attempt to connect for
-    /// it. With a long [`Self::fixed_wait`] there is no other attempt.
+    /// Opens an urgent finding, which makes the uplink connect, and waits for the outcome. Needs a
+    /// long [`Self::fixed_wait`], so that there is no other attempt.
     pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
         let mut connection_status = self.uplink.as_ref().unwrap().connection_status();
         connection_status.mark_unchanged();
         self.find_urgent(id);
-        // First it presents its certificate, then the server answers.
+        // The link changes twice: the uplink presents its certificate, and then the server responds.
         for _ in 0..2 {
             let change = tokio::time::timeout(PATIENCE, connection_status.changed()).await;
             change.expect("an attempt to connect").unwrap();
@@ -395,7 +400,7 @@ impl TestNode {
             .await;
     }
 
-    /// Whether the server refuses it until it enrols again.
+    /// Whether the server refuses the node until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let status = self.uplink.as_ref().unwrap().connection_status();
         matches!(status.borrow().link, Link::Disconnected { must_enrol: true, .. })
@@ -406,7 +411,7 @@ impl TestNode {
     }
 }
 
-/// TLS that trusts the server, without a client certificate.
+/// A TLS configuration that trusts the server and has no client certificate.
 pub(crate) fn trusting(agent: &TestNode) -> Arc<rustls::ClientConfig> {
     let text = std::fs::read_to_string(agent.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();

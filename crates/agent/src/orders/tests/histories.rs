@@ -1,5 +1,5 @@
-//! Generated histories: orders, crashes at any point, external reboots, lost acknowledgements.
-//! Checks the invariants.
+//! Checks invariants of the order executor over generated histories. A history contains orders,
+//! crashes at any failpoint, external reboots and cordons, and acknowledgements that may be late.
 
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use crate::failpoint::Point;
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// The server sends an order. The agent crashes at the n-th pass of this failpoint, if it gets
-    /// there.
+    /// The server sends an order. The agent crashes when it reaches this failpoint for the n-th
+    /// time, if it does.
     Order {
         kind: usize,
         point: usize,
@@ -19,12 +19,12 @@ enum Action {
     },
     /// The server resends the last order.
     Resend,
-    /// The server acknowledges every status.
+    /// The server acknowledges every status that the agent has reported.
     Acknowledge,
-    /// An external reboot.
+    /// Someone else reboots the node.
     Reboot,
-    /// An external drain starts or ends.
-    ExternalDrain(bool),
+    /// Another person sets a cordon if there is none, or removes their own.
+    ExternalCordon(bool),
     /// A job starts or ends.
     Job(bool),
     Advance(i64),
@@ -37,7 +37,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => Just(Action::Resend),
         1 => Just(Action::Acknowledge),
         1 => Just(Action::Reboot),
-        1 => any::<bool>().prop_map(Action::ExternalDrain),
+        1 => any::<bool>().prop_map(Action::ExternalCordon),
         1 => any::<bool>().prop_map(Action::Job),
         1 => (1..1000_i64).prop_map(Action::Advance),
     ]
@@ -57,13 +57,14 @@ fn kind(number: usize) -> OrderKind {
     }
 }
 
-/// Changes so far that must not be made twice.
+/// How many resets, reboots and service restarts the agent has made so far.
 fn changes(node: &TestNode) -> u32 {
     let state = node.state();
     state.resets + state.reboots + state.restarts
 }
 
-/// Starts an agent that accepts the order and executes its active order. It may crash.
+/// Starts an agent, submits `order` if there is one, and executes the active order. The agent
+/// crashes if it reaches the failpoint that `crash` names.
 fn run_agent(node: &TestNode, crash: &str, order: Option<&Order>) {
     let open = |crash: &str| -> Option<OrderExecutor> { catch_crash(|| node.open(crash).unwrap()) };
     let Some(executor) = open(crash) else { return };
@@ -101,10 +102,10 @@ proptest! {
                         executor.acknowledge(generation);
                     }
                     let remaining = executor.outstanding();
-                    prop_assert!(remaining.iter().all(|(_, answer)| *answer == OrderStatus::Accepted), "{remaining:?}");
+                    prop_assert!(remaining.iter().all(|(_, status)| *status == OrderStatus::Accepted), "{remaining:?}");
                 }
                 Action::Reboot => node.state().boot += 1,
-                Action::ExternalDrain(on) => {
+                Action::ExternalCordon(on) => {
                     let cordon = &mut node.state().cordon;
                     let is_external = |cordon: &(String, String)| cordon.0 == "alice";
                     if on && cordon.is_none() {
@@ -116,18 +117,20 @@ proptest! {
                 Action::Job(on) => node.state().jobs = if on { vec![job("7")] } else { Vec::new() },
                 Action::Advance(seconds) => node.advance(seconds),
             }
-            // One order makes at most one change, however often the agent crashes.
+            // An order makes at most one change, however often the agent crashes and the server
+            // resends the order.
             prop_assert!(changes(&node) - changed_before <= 1, "{last:?}");
             prop_assert_eq!(node.state().violated, None);
             let executor = node.executor();
             let ledger = executor.ledger();
             prop_assert!(ledger.generation <= generation, "{ledger:?}");
         }
-        // Every accepted order gets a status, and the generation never decreases.
+        // An agent that does not crash completes the last order. No order is left without a final
+        // status, and the ledger has the generation of the last order.
         run_agent(&node, "", last.as_ref());
         let executor = node.executor();
         prop_assert_eq!(executor.ledger().generation, generation);
-        prop_assert!(executor.outstanding().iter().all(|(_, answer)| *answer != OrderStatus::Accepted));
+        prop_assert!(executor.outstanding().iter().all(|(_, status)| *status != OrderStatus::Accepted));
         prop_assert_eq!(executor.ledger().last.map(|(order, _)| order.generation), last.map(|order| order.generation));
     }
 }

@@ -16,7 +16,7 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::{Printer, Tone};
 
-/// Applies a profile; without one, the profile that was applied last.
+/// Applies a profile. Without a name, applies the profile that was applied last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,18 +38,18 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let mut actuator = args.node.actuator()?;
     let steps = args.selection.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
-    let refused =
-        steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
-    // The profile becomes the node's profile, against which drift is measured, only if it is
-    // applied as a whole and something of it can be applied.
+    let refused = steps.iter().filter(|step| matches!(step.standing, StepStatus::Refused(_))).count();
+    // Drift is measured against the node's profile. The profile becomes the node's profile if it is
+    // applied without --only, unless the node refuses some settings and needs no other change.
     let becomes_node_profile = args.selection.only.is_empty() && (changes > 0 || refused == 0);
-    let other = if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
+    let kept_profile =
+        if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
     if args.output == Output::Table {
         print::steps("Plan", &profile.name, &args.node.name(), &steps, printer)?;
-        if let Some(other) = &other {
+        if let Some(kept) = &kept_profile {
             let name = &profile.name;
             printer.line("")?;
-            let without = if args.selection.only.is_empty() {
+            let advice = if args.selection.only.is_empty() {
                 String::new()
             } else {
                 format!(
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 )
             };
             printer.paragraph("", 0, &format!(
-                "`{other}` remains the profile of this node; differences from it are drift.{without}"
+                "`{kept}` remains the profile of this node; differences from it are drift.{advice}"
             ))?;
         }
     }
@@ -74,14 +74,14 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let now = Timestamp::now();
         applied = tune::apply(&profile.name, &steps, &mut actuator, &mut journal, now);
     }
-    // Written after the changes, so that no drift is reported during them; and also without
-    // changes: from here on drift from this profile is reported.
+    // Written after the changes, so that the agent reports no drift while they are made. Written
+    // even if there was nothing to change, because from now on drift from this profile is reported.
     let applied_profile = AppliedProfile { profile: profile.into_owned(), unverified };
     let written =
         if becomes_node_profile { applied_profile.write(&args.node.state()) } else { Ok(()) };
     drop(journal);
     let profile = applied_profile.profile.name;
-    let report = ApplyReport { v: REPORT_VERSION, profile, kept: other, steps, applied };
+    let report = ApplyReport { v: REPORT_VERSION, profile, kept: kept_profile, steps, applied };
     match args.output {
         Output::Json => printer.json(&report)?,
         Output::Table if report.applied.is_empty() => unchanged(&report, refused, printer)?,
@@ -97,13 +97,13 @@ pub(super) fn counted(count: usize) -> String {
     format!("{count} change{}", if count == 1 { "" } else { "s" })
 }
 
-/// Asks for confirmation.
+/// Asks the user for confirmation. `--yes` confirms without asking.
 pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Result<bool> {
     if yes {
         return Ok(true);
     }
     if output == Output::Json {
-        // A program cannot answer, and the plan was not printed.
+        // A program reads the output, so no person can confirm, and the plan was not printed.
         return Err(Hinted::error(
             "nothing was changed: --output json does not ask for confirmation",
             "pass --yes to apply without asking; `farrier tune plan` shows the changes",
@@ -124,7 +124,7 @@ pub(super) fn confirm(yes: bool, output: Output, question: &str) -> anyhow::Resu
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Prints that nothing was changed, because nothing differs or nothing can be changed.
+/// Prints that nothing was changed: no setting differs, or the node refuses the changes.
 fn unchanged(report: &ApplyReport, refused: usize, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     if refused == 0 {
@@ -139,7 +139,7 @@ fn unchanged(report: &ApplyReport, refused: usize, printer: &mut Printer) -> any
     Ok(())
 }
 
-/// Describes applied changes that need a further action to take effect.
+/// How many of the applied changes take effect only after a GPU reset, or after a module reload.
 fn pending_actions(applied: &[Applied]) -> Vec<String> {
     let needs_action = |entry: &&Applied, need: Need| {
         let needs = match &entry.step.standing {
@@ -170,7 +170,9 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
         }
         let (label, text) = entry.outcome.words();
         let text = match &entry.outcome {
-            ApplyOutcome::Otherwise(now) => format!("it was accepted, but is now {now}"),
+            ApplyOutcome::Otherwise(now) => {
+                format!("the change was accepted, but the value is now {now}")
+            }
             _ => text.to_owned(),
         };
         let first = print::label(Tone::Bad, label, printer);
@@ -185,15 +187,15 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
     let denied =
         |entry: &Applied| matches!(entry.outcome, ApplyOutcome::Failed { permission: true, .. });
     if applied.iter().any(denied) {
-        printer.line("Changing settings needs root: run it with sudo.")?;
+        printer.line("Changing settings needs root: run this command with sudo.")?;
     }
-    let open = |entry: &Applied| {
+    let can_be_reverted = |entry: &Applied| {
         matches!(
             entry.outcome,
             ApplyOutcome::Done | ApplyOutcome::Otherwise(_) | ApplyOutcome::Unknown(_)
         )
     };
-    if applied.iter().any(open) {
+    if applied.iter().any(can_be_reverted) {
         printer.line("`farrier tune revert` restores the previous values.")?;
     }
     Ok(())

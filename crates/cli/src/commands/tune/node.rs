@@ -175,7 +175,7 @@ impl NodeArgs {
         let folder = self.state();
         AppliedProfile::read(&folder).map_err(|err| {
             let hint = if err.err.kind() == std::io::ErrorKind::PermissionDenied {
-                "it belongs to root: run it with sudo, or name a profile".to_owned()
+                "the file belongs to root: run this command with sudo, or name a profile".to_owned()
             } else {
                 "name a profile; `farrier tune apply` rewrites the file".to_owned()
             };
@@ -193,7 +193,7 @@ impl NodeArgs {
 fn journal_error(err: JournalError, state: &Path) -> anyhow::Error {
     let hint = match &err {
         JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
-            "the journal belongs to root: run it with sudo".to_owned()
+            "the journal belongs to root: run this command with sudo".to_owned()
         }
         JournalError::Untrusted { .. } | JournalError::Target { .. } => format!(
             "root applies its contents: find out who wrote to `{}`, then move it away and restore correct entries by hand",

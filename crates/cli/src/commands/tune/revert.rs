@@ -226,7 +226,7 @@ fn print_results(
         printer.line("--force also reverts values changed by others.")?;
     }
     if denied {
-        printer.line("Changing settings needs root: run it with sudo.")?;
+        printer.line("Changing settings needs root: run this command with sudo.")?;
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             item(
                 Verdict::Unknown,
                 "cdmm-unknown",
-                format!("{PARAMETER} is `{other}`, which is not known"),
+                format!("{PARAMETER} has the unknown value `{other}`"),
             );
         }
         Reading::Value(None) => item(
@@ -66,7 +66,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Absent => item(
             Verdict::Unknown,
             "cdmm-unknown",
-            "the driver's parameters are not there: the memory mode is not known".to_owned(),
+            "the driver's parameters are missing, so the memory mode is unknown".to_owned(),
         ),
         Reading::Unreadable(why) => item(
             Verdict::Unknown,

@@ -29,7 +29,7 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Value(runtimes) => runtimes,
         Reading::Absent => return,
         Reading::Unreadable(why) => {
-            let text = format!("which container runtimes there are cannot be read: {why}");
+            let text = format!("cannot read which container runtimes are installed: {why}");
             findings.item(Verdict::Unknown, "container-runtime-unknown", SUBJECT, text, source);
             return;
         }
@@ -43,14 +43,14 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Ok,
             "container-runtime-none",
             SUBJECT,
-            "there is no container runtime: the toolkit is not needed",
+            "there is no container runtime, so the toolkit is not needed",
             source,
         ),
         (Reading::Unreadable(why), _) => findings.item(
             Verdict::Unknown,
             "container-toolkit-unknown",
             SUBJECT,
-            format!("whether the container toolkit is installed cannot be read: {why}"),
+            format!("cannot read whether the container toolkit is installed: {why}"),
             source,
         ),
         (_, runtimes) => {
@@ -59,7 +59,7 @@ fn present(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "container-toolkit-missing",
                 SUBJECT,
                 format!(
-                    "{} is here without the container toolkit: containers get no GPU",
+                    "{} is installed without the container toolkit, so containers cannot use GPUs",
                     runtimes.join(", ")
                 ),
                 source,
@@ -80,7 +80,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         unreadable(package, findings);
         return;
     };
-    let fix = |advisory: &Advisory| -> Option<PackageVersion> {
+    let fixed_version = |advisory: &Advisory| -> Option<PackageVersion> {
         let component =
             advisory.fixed_components.iter().find(|component| component.component == COMPONENT)?;
         component.version.parse().ok()
@@ -92,7 +92,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         .iter()
         .filter(|advisory| advisory.product == Product::ContainerToolkit)
         .filter(|advisory| advisory.published <= node.on)
-        .filter_map(|advisory| Some((advisory, fix(advisory)?)))
+        .filter_map(|advisory| Some((advisory, fixed_version(advisory)?)))
         .filter(|(_, fixed)| installed < *fixed)
         .collect();
     let worst = lacking.iter().max_by(|(left, _), (right, _)| left.score.total_cmp(&right.score));
@@ -114,7 +114,7 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         "container-toolkit-exposed",
         SUBJECT,
         format!(
-            "{PACKAGE} {installed} lacks {}, the worst {} ({} {}): {}",
+            "{PACKAGE} {installed} lacks {}, the most severe being {} ({} {}): {}",
             if lacking.len() == 1 {
                 "a security fix".to_owned()
             } else {
@@ -128,8 +128,8 @@ fn exposed(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         worst.origin.line(),
     );
     findings.remedy(
-        "for containers that stay inside",
-        &format!("move the container toolkit to {newest} or newer"),
+        "for secure containers",
+        &format!("upgrade the container toolkit to {newest} or newer"),
         Some("apt-get install --only-upgrade nvidia-container-toolkit"),
     );
 }
@@ -139,7 +139,7 @@ fn unreadable(package: &Package, findings: &mut NodeFindings) {
         Verdict::Unknown,
         "container-toolkit-version-unknown",
         SUBJECT,
-        format!("{PACKAGE} {} is no version that can be compared", package.version),
+        format!("the version of {PACKAGE}, {}, cannot be compared", package.version),
         "/var/lib/dpkg/status",
     );
 }
@@ -164,12 +164,12 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                     Verdict::Caveat,
                     "cdi-stale",
                     SUBJECT,
-                    format!("{path} mounts libraries of {driver}, installed is {library}: containers that use it do not start"),
+                    format!("{path} mounts the libraries of driver {driver}, but {library} is installed: containers that use it do not start"),
                     source,
                 );
                 findings.remedy(
                     "for GPUs in containers",
-                    "write the specification again",
+                    "generate the specification again",
                     Some(&format!("nvidia-ctk cdi generate --output={path}")),
                 );
             }
@@ -177,7 +177,7 @@ fn specifications(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Ok,
                 "cdi-current",
                 SUBJECT,
-                format!("{path} is of driver {driver}"),
+                format!("{path} is for driver {driver}"),
                 source,
             ),
             (Reading::Absent, _) => {}

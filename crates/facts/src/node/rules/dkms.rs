@@ -1,4 +1,4 @@
-//! DKMS: does it build the loaded driver version?
+//! Does DKMS build the driver version that is loaded?
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -10,7 +10,7 @@ const SOURCE: &str = "/var/lib/dkms/nvidia";
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let trees = match &node.observation.dkms {
         Reading::Value(trees) if !trees.is_empty() => trees,
-        // Precompiled modules need no DKMS; another rule checks for modules.
+        // Precompiled modules need no DKMS. The kernel rule checks that there is a module.
         Reading::Value(_) | Reading::Absent => return,
         Reading::Unreadable(why) => {
             let text = format!("DKMS's trees cannot be read: {why}");
@@ -24,7 +24,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Caveat,
             "dkms-several",
             "DKMS",
-            format!("DKMS has several versions of the driver: {}; a new kernel gets whichever is built last", versions.join(", ")),
+            format!("DKMS has several versions of the driver: {}; a new kernel gets the one that is built last", versions.join(", ")),
             SOURCE,
         );
         return;
@@ -39,7 +39,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "dkms-differs",
                 "DKMS",
                 format!(
-                    "DKMS builds {}, loaded is {loaded}: a new kernel gets another driver",
+                    "DKMS builds {}, but {loaded} is loaded: a new kernel gets another driver",
                     tree.version
                 ),
                 SOURCE,
@@ -51,7 +51,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Caveat,
                 "dkms-not-built",
                 "DKMS",
-                format!("DKMS has {} and has built it for no kernel", tree.version),
+                format!("DKMS has {}, but has not built it for any kernel", tree.version),
                 SOURCE,
             );
             findings.remedy(

@@ -1,4 +1,4 @@
-//! The loaded module, and whether the user space has the same version.
+//! The loaded module, and whether the user-space libraries have the same version.
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -24,12 +24,12 @@ fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Blocked,
                 "nouveau-loaded",
                 SUBJECT,
-                "nouveau is loaded: while it holds the GPUs the NVIDIA driver cannot take them",
+                "nouveau is loaded: the NVIDIA driver cannot bind the GPUs that nouveau holds",
                 source,
             );
             findings.remedy(
                 "for the NVIDIA driver",
-                "keep nouveau from loading, rebuild the initial RAM disk, reboot",
+                "keep nouveau from loading, rebuild the initial RAM disk, and reboot",
                 Some(
                     "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > \
                      /etc/modprobe.d/blacklist-nouveau.conf && update-initramfs -u",
@@ -43,7 +43,7 @@ fn nouveau(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Unknown,
             "nouveau-unknown",
             SUBJECT,
-            format!("whether nouveau is loaded cannot be read: {why}"),
+            format!("cannot read whether nouveau is loaded: {why}"),
             source,
         ),
     }
@@ -70,7 +70,7 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             );
             findings.remedy(
                 "for the GPUs",
-                "load the driver; the kernel log says why it fails",
+                "load the driver; if that fails, the kernel log says why",
                 Some("modprobe nvidia"),
             );
         }
@@ -78,7 +78,7 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Unknown,
             "module-loaded-unknown",
             SUBJECT,
-            format!("whether the kernel module is loaded cannot be read: {why}"),
+            format!("cannot read whether the kernel module is loaded: {why}"),
             LOADED,
         ),
     }
@@ -116,7 +116,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
         findings.remedy(
             "for CUDA programs",
-            "install the driver's libraries, of the version of the module",
+            "install the driver's libraries in the version of the kernel module",
             None,
         );
         return;
@@ -133,16 +133,18 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let Some(loaded) = node.loaded() else { return };
     let differs: Vec<&(String, String)> =
         versions.iter().filter(|(_, version)| version != loaded).collect();
-    let right = |list: &[(String, String)]| list.iter().any(|(_, version)| version == loaded);
-    let answers = right(&nvml_library_version(node)) && right(&versions);
-    if let Some((path, version)) = differs.first().filter(|_| answers) {
+    let has_loaded_version =
+        |list: &[(String, String)]| list.iter().any(|(_, version)| version == loaded);
+    let is_nvml_right =
+        has_loaded_version(&nvml_library_version(node)) && has_loaded_version(&versions);
+    if let Some((path, version)) = differs.first().filter(|_| is_nvml_right) {
         findings.item(
             Verdict::Caveat,
             "library-stray",
             SUBJECT,
             format!(
-                "{path} is {version}, loaded is {loaded}: the library that answers is of the right \
-                 version, but a program that finds this one first fails"
+                "{path} is {version}, but {loaded} is loaded: NVML has the right version, but a \
+                 program that finds this library first fails"
             ),
             SOURCE,
         );
@@ -158,8 +160,8 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             SUBJECT,
             format!(
                 "kernel module {loaded} is loaded, {path} is {version}: programs that start now fail \
-                 with `Driver/library version mismatch` (an upgrade replaced the libraries and the \
-                 old module stayed)"
+                 with `Driver/library version mismatch` (an upgrade replaced the libraries, but \
+                 the old module is still loaded)"
             ),
             format!("{LOADED}; {SOURCE}"),
         );
@@ -175,8 +177,8 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// The version that NVML reports for itself, because the file name of a library mounted into a
-/// container has none. NVML 13 of driver 580.95.05 reports `13.580.95.05`.
+/// The version that NVML reports for itself. It is needed in containers, where the file name of a
+/// mounted library has no version. NVML 13 of driver 580.95.05 reports `13.580.95.05`.
 fn nvml_library_version(node: &NodeContext<'_>) -> Vec<(String, String)> {
     let nvml = node.observation.nvml.answered();
     let version = nvml.and_then(|nvml| nvml.library_version.value()?.split_once('.'));
@@ -198,7 +200,7 @@ fn firmware(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Blocked,
             "gsp-firmware-differs",
             SUBJECT,
-            format!("the GPUs run GSP firmware {}, the module is {loaded}", differs.join(", ")),
+            format!("the GPUs run GSP firmware {}, but the module is {loaded}", differs.join(", ")),
             "NVML, nvmlDeviceGetGspFirmwareVersion",
         );
     }

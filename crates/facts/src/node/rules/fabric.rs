@@ -1,4 +1,4 @@
-//! `NVSwitch`: fabric manager matches the driver and runs, and every GPU has joined the fabric.
+//! `NVSwitch`: does fabric manager match the driver and run, and has every GPU joined the fabric?
 
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
@@ -42,12 +42,13 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Unknown,
             "fabric-manager-version-unknown",
             SUBJECT,
-            "there are NVSwitches, and fabric manager's version cannot be read from the packages",
+            "the node has NVSwitches, but the version of fabric manager cannot be read from the packages",
             "/var/lib/dpkg/status",
         );
         return;
     };
-    // Before R580 the package name ends in the branch. Skip the development package.
+    // Before R580, the package name ends in the driver branch. The development package does not
+    // count.
     let package = packages.iter().find(|package| {
         let rest = package.name.strip_prefix(SERVICE);
         rest.is_some_and(|rest| {
@@ -59,7 +60,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Blocked,
             "fabric-manager-missing",
             SUBJECT,
-            "there are NVSwitches and fabric manager is not installed: CUDA does not start",
+            "the node has NVSwitches, but fabric manager is not installed: CUDA does not start",
             "/var/lib/dpkg/status",
         );
         return;
@@ -80,15 +81,15 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         return;
     };
     if node.user_space() == Some(package.upstream()) && node.loaded() != node.user_space() {
-        // An upgrade replaced everything but the loaded module: reboot rather than install another
-        // package.
+        // An upgrade replaced everything except the loaded module. So a reboot helps, and another
+        // package does not.
         findings.item(
             Verdict::Blocked,
             "fabric-manager-ahead",
             SUBJECT,
             format!(
-                "fabric manager {} is of the driver on disk and does not start with the loaded one; a \
-                 reboot brings them together",
+                "fabric manager {} matches the driver on disk, but not the loaded one, and does not \
+                 start; after a reboot they match",
                 package.upstream()
             ),
             node.set.drivers.fabric_manager.origin.line(),
@@ -128,7 +129,7 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             item(
                 Verdict::Blocked,
                 "fabric-manager-not-running",
-                "there are NVSwitches and fabric manager does not run: CUDA does not start"
+                "the node has NVSwitches, but fabric manager does not run: CUDA does not start"
                     .to_owned(),
             );
             findings.remedy(
@@ -140,52 +141,52 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         Reading::Unreadable(why) => item(
             Verdict::Unknown,
             "fabric-manager-running-unknown",
-            format!("whether fabric manager runs cannot be read: {why}"),
+            format!("cannot read whether fabric manager runs: {why}"),
         ),
     }
 }
 
 fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
-    let mut out = Vec::new();
-    let mut done = Vec::new();
+    let mut not_joined = Vec::new();
+    let mut joined = Vec::new();
     let mut unread: Option<(u32, &ReadError)> = None;
     for device in node.devices() {
         match &device.fabric {
             Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
-                done.push(device.index);
+                joined.push(device.index);
             }
             // State 0: the GPU is not part of a fabric.
-            Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
+            Reading::Value(fabric) if fabric.state != 0 => not_joined.push(device.index),
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // Libraries without the call predate fabrics that need it.
+            // A library without the call is older than the fabrics that GPUs must join.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }
     let all = node.devices().len();
-    if !out.is_empty() {
+    if !not_joined.is_empty() {
         findings.item(
             Verdict::Blocked,
             "fabric-not-joined",
-            gpus(&out, all),
+            gpus(&not_joined, all),
             format!(
                 "{} did not join the NVLink fabric: CUDA does not start there",
-                gpus(&out, all)
+                gpus(&not_joined, all)
             ),
             source,
         );
         findings.remedy(
             "for the NVLink fabric",
-            "see what fabric manager says; where it runs on another machine, see it there",
+            "read the log of fabric manager, on the machine where it runs",
             Some("journalctl -u nvidia-fabricmanager -b"),
         );
     } else if let Some((index, why)) = unread {
-        let text = format!("whether GPU {index} joined the NVLink fabric cannot be read: {why}");
+        let text = format!("cannot read whether GPU {index} joined the NVLink fabric: {why}");
         findings.item(Verdict::Unknown, "fabric-unknown", gpus(&[index], 0), text, source);
-    } else if !done.is_empty() {
-        let text = format!("{} joined the NVLink fabric", gpus(&done, all));
-        findings.item(Verdict::Ok, "fabric-joined", gpus(&done, all), text, source);
+    } else if !joined.is_empty() {
+        let text = format!("{} joined the NVLink fabric", gpus(&joined, all));
+        findings.item(Verdict::Ok, "fabric-joined", gpus(&joined, all), text, source);
     }
 }

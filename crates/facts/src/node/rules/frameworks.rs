@@ -1,4 +1,4 @@
-//! The frameworks in the active Python, evaluated by the compatibility rules.
+//! Applies the compatibility rules to the frameworks of the active Python.
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;
@@ -7,7 +7,7 @@ use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 use crate::set::FactSet;
 
-/// Evaluated frameworks; the other packages are their dependencies.
+/// The packages that are evaluated. The other packages are dependencies of these.
 const FRAMEWORKS: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -16,7 +16,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let packages = match &python.packages {
         Reading::Value(packages) => packages,
         Reading::Absent => {
-            let text = "there is no Python: no framework to judge";
+            let text = "there is no Python, so there is no framework to check";
             findings.item(Verdict::Ok, "python-absent", "Python", text, "PATH");
             return;
         }
@@ -35,7 +35,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
     for framework in frameworks {
         evaluate_framework(node, framework, packages, findings);
-        parts(framework, packages, interpreter, findings);
+        pinned_libraries(framework, packages, interpreter, findings);
     }
 }
 
@@ -62,7 +62,7 @@ fn evaluate_framework(
                 format!("{requirement} cannot be judged: {}", err.problem),
                 "the package's METADATA",
             ),
-            // Another rule reports an unknown driver.
+            // The platform rule reports a driver that is unknown.
             Some(Err(_)) | None => {}
         }
     }
@@ -87,7 +87,7 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
         Reading::Absent => return format!("{name}=={version}+cpu"),
         Reading::Unreadable(_) => return format!("{name}=={version}"),
     };
-    // PyPI wheels have no tag; a wheel with another CUDA comes from another index.
+    // Wheels from PyPI have no CUDA tag. A wheel with another CUDA version is from another index.
     let is_pypi = set.frameworks.builds(name).any(|build| {
         build.version.to_string() == *version
             && build.build == "index"
@@ -100,7 +100,7 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
 }
 
 /// Compares the CUDA libraries that a wheel pins with the installed ones.
-fn parts(
+fn pinned_libraries(
     framework: &PythonPackage,
     packages: &[PythonPackage],
     interpreter: &str,
@@ -110,7 +110,7 @@ fn parts(
     for (name, pinned) in &framework.pinned {
         let installed = packages.iter().find(|package| package.name == *name);
         if let Some(installed) = installed.filter(|installed| installed.version != *pinned) {
-            wrong.push(format!("{name} {} (wanted: {pinned})", installed.version));
+            wrong.push(format!("{name} {} (required: {pinned})", installed.version));
         }
     }
     if wrong.is_empty() {
@@ -121,7 +121,7 @@ fn parts(
         "framework-parts-differ",
         format!("{} {}", framework.name, framework.version),
         format!(
-            "{} {} was built with other CUDA libraries than those beside it: {}",
+            "{} {} requires other versions of its CUDA libraries than are installed: {}",
             framework.name,
             framework.version,
             wrong.join(", ")

@@ -30,7 +30,7 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, "NVML", text, "NVML");
     };
-    let silent = node.observation.nvml.failure_reason().unwrap_or_default();
+    let failure = node.observation.nvml.failure_reason().unwrap_or_default();
     match &node.observation.nvml {
         NvmlReading::Answered(nvml) => {
             let version =
@@ -42,20 +42,20 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Blocked,
                 "nvml-mismatch",
                 format!(
-                    "{silent}: the library and the loaded module are of different versions, so no \
+                    "{failure}: the library and the loaded module have different versions, so no \
                      CUDA program starts"
                 ),
             );
         }
         NvmlReading::Refused { error: NvmlStatus::NO_PERMISSION } => {
-            item(Verdict::Unknown, "nvml-refused", format!("{silent}; run as root"));
+            item(Verdict::Unknown, "nvml-refused", format!("{failure}; run as root"));
         }
-        NvmlReading::Refused { .. } => item(Verdict::Blocked, "nvml-refused", silent),
+        NvmlReading::Refused { .. } => item(Verdict::Blocked, "nvml-refused", failure),
         NvmlReading::Hung { .. } => {
             item(
                 Verdict::Unknown,
                 "nvml-hung",
-                format!("{silent}: a wedged driver does this; see the kernel log"),
+                format!("{failure}: the driver probably hangs; see the kernel log"),
             );
             findings.remedy(
                 "for a driver that does not answer",
@@ -65,7 +65,7 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             unread(node, findings);
         }
         NvmlReading::NoLibrary { .. } | NvmlReading::Died { .. } | NvmlReading::NotAsked { .. } => {
-            item(Verdict::Unknown, "nvml-silent", silent);
+            item(Verdict::Unknown, "nvml-silent", failure);
         }
     }
 }
@@ -78,7 +78,8 @@ fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !node.devices().is_empty() && !unread.is_empty() {
         let which = gpus(&unread, 0);
         let were = if unread.len() == 1 { "was" } else { "were" };
-        let text = format!("{which} {were} not read; findings on GPUs cover only the others");
+        let text =
+            format!("{which} {were} not read; all statements about GPUs are only about the others");
         findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
     }
 }
@@ -93,7 +94,7 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             "gpu-given-away",
             "GPUs",
             format!(
-                "{} not the NVIDIA driver's: {address} is bound to {driver}",
+                "{} not bound to the NVIDIA driver: {address} is bound to {driver}",
                 if bound_elsewhere.len() == 1 {
                     "1 GPU is".to_owned()
                 } else {
@@ -110,9 +111,10 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             let why = why.map_or("there is no PCI bus to read".to_owned(), ToString::to_string);
             (Verdict::Unknown, format!("GPUs on PCI cannot be counted: {why}"))
         }
-        (Some(pci), None) => {
-            (Verdict::Unknown, format!("{} on PCI; NVML's count is not known", counted(pci, "GPU")))
-        }
+        (Some(pci), None) => (
+            Verdict::Unknown,
+            format!("{} on PCI; the number in NVML is unknown", counted(pci, "GPU")),
+        ),
         (Some(pci), Some(Reading::Value(nvml))) => {
             let nvml = *nvml as usize;
             match pci.cmp(&nvml) {
@@ -122,20 +124,20 @@ fn count(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 std::cmp::Ordering::Greater => (
                     Verdict::Blocked,
                     format!(
-                        "{} on PCI, but NVML has {nvml}: the driver did not take the others",
+                        "{} on PCI, but NVML lists {nvml}: the driver did not initialise the others",
                         counted(pci, "GPU")
                     ),
                 ),
                 std::cmp::Ordering::Less => (
                     Verdict::Caveat,
                     format!(
-                        "NVML has {nvml} GPUs, PCI shows {pci}: not all of PCI is visible here"
+                        "NVML lists {nvml} GPUs, but PCI shows {pci}: not all PCI devices are visible here"
                     ),
                 ),
             }
         }
         (Some(pci), Some(_)) => {
-            (Verdict::Unknown, format!("{} on PCI; NVML gives no count", counted(pci, "GPU")))
+            (Verdict::Unknown, format!("{} on PCI; NVML returns no number", counted(pci, "GPU")))
         }
     };
     findings.item(verdict, "gpu-count", "GPUs", text, source);
@@ -179,7 +181,7 @@ fn models(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Unknown,
                 "gpu-unknown",
                 "GPUs",
-                format!("{count} × {}: not a GPU in the data", model.name),
+                format!("{count} × {}: this GPU is not in the data", model.name),
                 "NVML; /sys/bus/pci/devices",
             ),
         }

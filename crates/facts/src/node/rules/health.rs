@@ -1,8 +1,8 @@
 //! Current faults: memory errors, links and ports that are down, hardware throttling, and Xids of
 //! this boot.
 //!
-//! Checks that were not possible, as in a container, are listed in `not_judged` and do not affect
-//! the verdict.
+//! Some checks are not possible everywhere, for example not in a container. They are listed in
+//! `not_judged` and do not affect the verdict.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use crate::xid::{Action, Severity};
 const HARDWARE_REASONS: [(u64, &str); 3] =
     [(0x40, "heat"), (0x80, "the power brake of the server"), (0x8, "the hardware")];
 
-/// Above this utilisation a PCIe link runs at full speed. Same threshold as the agent's rule
-/// `gpu.pcie-slow`.
+/// Above this utilisation a healthy PCIe link runs at full speed. The agent's rule `gpu.pcie-slow`
+/// has the same threshold.
 const BUSY_PERCENT: u32 = 50;
 
-/// Xid that reports a change of the driver's recovery action.
+/// The Xid with which the driver reports that its recovery action changed.
 const RECOVERY_CHANGED: u32 = 154;
 
 const RULES: [DeviceRule; 4] = [
@@ -38,7 +38,7 @@ const RULES: [DeviceRule; 4] = [
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let devices = node.opened_devices();
     if !devices.is_empty() && devices.iter().all(|device| device.now.is_none()) {
-        findings.not_judged("faults that NVML shows now (its answers were saved without them)");
+        findings.not_judged("current faults in NVML (the saved readings do not include them)");
     }
     evaluate_devices(&RULES, &devices, findings);
     if let Some(now) = &node.observation.now {
@@ -57,7 +57,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             }
         }
     }
-    findings.not_judged("rates and trends (the agent's: `farrier status`)");
+    findings.not_judged("rates and trends (the agent evaluates them: `farrier status`)");
 }
 
 fn health_of(device: &NvmlDevice) -> Option<&DeviceHealth> {
@@ -67,14 +67,14 @@ fn health_of(device: &NvmlDevice) -> Option<&DeviceHealth> {
 fn ecc_errors(device: &NvmlDevice) -> Option<DeviceFinding> {
     Some(match &health_of(device)?.ecc_uncorrected {
         Reading::Value(0) => {
-            let text = "no memory error that could not be corrected".to_owned();
+            let text = "no uncorrectable memory error".to_owned();
             (Verdict::Ok, "ecc-errors-none", text)
         }
         Reading::Value(count) => {
             let count = usize::try_from(*count).unwrap_or(usize::MAX);
             let text = format!(
-                "{} since the driver was loaded that could not be corrected",
-                counted(count, "memory error")
+                "{} since the driver was loaded",
+                counted(count, "uncorrectable memory error")
             );
             (Verdict::Blocked, "ecc-uncorrected", text)
         }
@@ -243,7 +243,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         let name = if worst.kind == Kind::Sxid { "SXid" } else { "Xid" };
         let number = worst.xid.map(|number| format!(" {number}")).unwrap_or_default();
         let times = if *times == 1 { String::new() } else { format!(", {times} times") };
-        let over = if is_over { " The driver asks for no recovery any more." } else { "" };
+        let over = if is_over { " The driver no longer requests a recovery." } else { "" };
         let text = format!(
             "{subject}: {name}{number} in the kernel log of this boot{times}: {}{over}",
             worst.text
@@ -255,7 +255,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         }
     }
     if are_quiet {
-        let text = "no Xid in the kernel log of this boot that matters";
+        let text = "no Xid of importance in the kernel log of this boot";
         findings.item(Verdict::Ok, "xids-none", "GPUs", text, source);
     }
 }

@@ -22,14 +22,14 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     next(node, findings);
 }
 
-/// Why the files of the running kernel are unavailable, as in a container.
+/// Why the files of the running kernel cannot be seen, for example in a container.
 fn hidden_reason(node: &NodeContext<'_>) -> Option<String> {
     let kernels = &node.observation.kernels;
     if let Some(why) = kernels.running.why_unreadable().or(kernels.installed.why_unreadable()) {
         return Some(why.to_string());
     }
     let Some(running) = kernels.running.value() else {
-        return Some("the running kernel is not known".to_owned());
+        return Some("the running kernel is unknown".to_owned());
     };
     let nothing = kernels.installed.value().is_none_or(|kernels| {
         kernels.iter().all(|kernel| {
@@ -59,13 +59,13 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             (Some(version), Some(loaded)) if version == loaded => (
                 Verdict::Ok,
                 "module-on-disk-equal",
-                format!("the module on disk is {version}, as loaded"),
+                format!("the module on disk is {version}, like the loaded one"),
             ),
             (Some(version), Some(loaded)) => (
                 Verdict::Caveat,
                 "module-on-disk-differs",
                 format!(
-                    "the module on disk is {version}, loaded is {loaded}: the next load changes the driver"
+                    "the module on disk is {version}, but {loaded} is loaded: the next load changes the driver"
                 ),
             ),
             (Some(version), None) => {
@@ -74,7 +74,7 @@ fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             (None, _) => (
                 Verdict::Unknown,
                 "module-on-disk-unknown",
-                format!("the module on disk for {release} names no version"),
+                format!("the module on disk for {release} has no version"),
             ),
         },
         (Reading::Absent, Some(loaded)) => (
@@ -129,7 +129,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Unknown,
             "next-kernel-unknown",
             "next boot",
-            "no kernel that can be booted was found",
+            "found no kernel that can be booted",
             SOURCE,
         );
         return;
@@ -153,12 +153,12 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             evaluate_next_module(node, kernel, findings);
             evaluate_next_load(node, kernel, findings);
         }
-        // If all have the driver, it does not matter which one boots.
+        // If all kernels have the module, it does not matter which one boots.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
             "next-kernel-ready",
             "next boot",
-            format!("every installed kernel has the module, the newest is {}", newest.release),
+            format!("every installed kernel has the module; the newest is {}", newest.release),
             SOURCE,
         ),
         None => {
@@ -172,7 +172,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 "next-kernel-unknown",
                 "next boot",
                 format!(
-                    "which kernel boots next cannot be read ({}); without a fitting module: {}",
+                    "cannot tell which kernel boots next ({}); kernels without a matching module: {}",
                     doubt.unwrap_or_default(),
                     without.join(", ")
                 ),
@@ -218,12 +218,12 @@ fn evaluate_next_module(
             (Some(module), _) => item(
                 Verdict::Ok,
                 "next-kernel-ready",
-                format!("{release} boots next and has the module, {module}"),
+                format!("{release} boots next and has module {module}"),
             ),
             (None, _) => item(
                 Verdict::Unknown,
                 "next-kernel-unknown",
-                format!("the module for {release}, which boots next, names no version"),
+                format!("the module for {release}, which boots next, has no version"),
             ),
         },
         Reading::Absent => {
@@ -258,7 +258,8 @@ fn evaluate_next_module(
     }
 }
 
-/// Checks that the next module finds firmware of its version and that the GPU supports its flavour.
+/// Checks the module of the kernel that boots next: that firmware of its version is installed, and
+/// that the GPUs support it if it is open instead of proprietary or the reverse.
 fn evaluate_next_load(
     node: &NodeContext<'_>,
     kernel: &InstalledKernel,
@@ -297,7 +298,7 @@ fn evaluate_next_load(
                 .filter_map(|model| model.gpu)
                 .any(|gpu| check::modules_of(node.set, gpu) == Modules::Open);
         let (verdict, end) = if refused {
-            (Verdict::Blocked, ", which these GPUs do not take")
+            (Verdict::Blocked, ", which does not support these GPUs")
         } else {
             (Verdict::Caveat, "")
         };
@@ -305,7 +306,7 @@ fn evaluate_next_load(
             verdict,
             "next-boot-flavour",
             subject,
-            format!("the {now} module is loaded, the one on disk is {then}{end}"),
+            format!("the {now} module is loaded, but the one on disk is {then}{end}"),
             "/lib/modules/.../nvidia.ko, .modinfo license",
         );
     }
@@ -320,17 +321,17 @@ fn reboot_required(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             } else {
                 format!(" by {}", packages.join(", "))
             };
-            let text = format!("a reboot is asked for{by}");
+            let text = format!("a reboot is required{by}");
             findings.item(Verdict::Caveat, "reboot-required", "node", text, source);
             findings.remedy(
-                "for what was installed",
-                "drain the node and reboot it when it suits",
+                "for installed updates to take effect",
+                "drain the node and reboot it",
                 None,
             );
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {
-            let text = format!("whether a reboot is asked for cannot be read: {why}");
+            let text = format!("cannot read whether a reboot is required: {why}");
             findings.item(Verdict::Unknown, "reboot-required-unknown", "node", text, source);
         }
     }

@@ -1,4 +1,5 @@
-//! One file per subject. A rule reads the node and adds its findings; rules are independent.
+//! The rules, one file per subject. A rule reads the observation and adds items. Rules do not
+//! depend on each other.
 
 pub(super) mod cdmm;
 pub(super) mod containers;

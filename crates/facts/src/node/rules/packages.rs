@@ -1,4 +1,4 @@
-//! The driver's packages: fully installed, of one version, and held.
+//! Are the driver's packages completely installed, of one version, and held?
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -13,8 +13,9 @@ const SUBJECT: &str = "packages";
 /// Pins with lower priority do not prevent an upgrade (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
-/// Tools with their own release schedule.
-const APART: [&str; 4] = ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
+/// Tools whose versions differ from the driver's.
+const OWN_VERSION: [&str; 4] =
+    ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if node.inside_container() {
@@ -27,7 +28,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Caveat,
             "run-file-install",
             SUBJECT,
-            "an installation by NVIDIA's .run file is present: no package manager knows or holds it",
+            "the driver was installed from NVIDIA's .run file: no package manager knows it or can hold it",
             "/usr/bin/nvidia-uninstall",
         );
     }
@@ -38,8 +39,8 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Unknown,
                 "packages-rpm",
                 SUBJECT,
-                "the packages are in an RPM database, which is not read: ask it which versions are \
-                 installed and locked",
+                "the packages are in an RPM database, which Farrier does not read: list the installed and \
+                 locked versions with rpm and dnf",
                 "/var/lib/rpm",
             );
             findings.remedy(
@@ -52,7 +53,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Unknown,
             "packages-unknown",
             SUBJECT,
-            "there is no package database that can be read",
+            "found no package database that Farrier can read",
             SOURCE,
         ),
         Reading::Unreadable(why) => findings.item(
@@ -65,19 +66,19 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// Whether a package belongs to the driver: its modules, or a package with a driver version.
+/// Whether a package belongs to the driver: it has the kernel modules, or a driver version.
 pub(crate) fn is_driver(package: &Package) -> bool {
     package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
 }
 
-/// The driver version of a package.
+/// The driver version of a package. `None` if the package is not part of the driver.
 fn version(package: &Package) -> Option<DriverVersion> {
     let prefixes = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
     let is_candidate = prefixes.iter().any(|start| package.name.starts_with(start))
         && !package.name.starts_with("nvidia-driver-pinning-")
-        && !APART.contains(&package.name.as_str());
+        && !OWN_VERSION.contains(&package.name.as_str());
     let version: DriverVersion = package.upstream().parse().ok().filter(|_| is_candidate)?;
-    // Driver branches have three digits, unlike toolkit 1.17.8.
+    // Driver branches have three digits. The container toolkit, such as 1.17.8, does not.
     (version.branch().0 >= 100).then_some(version)
 }
 
@@ -91,8 +92,8 @@ fn evaluate_dpkg(node: &NodeContext<'_>, packages: &[Package], findings: &mut No
                 Verdict::Caveat,
                 "packages-none",
                 SUBJECT,
-                "no package of the driver is installed: it was installed another way, which nothing here \
-                 holds or replaces",
+                "no package of the driver is installed: it was installed in another way, so no package \
+                 manager holds or upgrades it",
                 SOURCE,
             );
         }
@@ -116,12 +117,12 @@ fn state(driver: &[&Package], findings: &mut NodeFindings) {
         Verdict::Blocked,
         "packages-broken",
         SUBJECT,
-        format!("an installation did not end: {}", broken.join(", ")),
+        format!("packages are not completely installed: {}", broken.join(", ")),
         SOURCE,
     );
     findings.remedy(
-        "for packages that are half installed",
-        "let dpkg finish, then look again",
+        "for packages that are not completely installed",
+        "let dpkg finish, then check again",
         Some("dpkg --configure -a"),
     );
 }
@@ -144,7 +145,7 @@ fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeF
             "packages-versions-mixed",
             SUBJECT,
             format!(
-                "packages of the driver differ in version: beside {newest} there is {}",
+                "the driver's packages have different versions: {newest}, and also {}",
                 few(&older)
             ),
             SOURCE,
@@ -156,10 +157,10 @@ fn one_version(node: &NodeContext<'_>, driver: &[&Package], findings: &mut NodeF
         );
     } else if let ([version], Some(loaded)) = (versions.as_slice(), node.loaded()) {
         let (verdict, code, text) = if version.to_string() == loaded {
-            let text = format!("the driver's packages are {version}, as loaded");
+            let text = format!("the driver's packages are {version}, like the loaded module");
             (Verdict::Ok, "packages-version-equal", text)
         } else {
-            let text = format!("the driver's packages are {version}, loaded is {loaded}");
+            let text = format!("the driver's packages are {version}, but {loaded} is loaded");
             (Verdict::Caveat, "packages-version-differs", text)
         };
         findings.item(verdict, code, SUBJECT, text, SOURCE);
@@ -204,8 +205,8 @@ fn evaluate_holds(
             "packages-not-held",
             SUBJECT,
             format!(
-                "{} of {} packages of the driver are not held, so an upgrade may replace it under \
-                 running jobs: {}",
+                "{} of {} packages of the driver are not held, so an upgrade may replace the driver \
+                 while jobs run: {}",
                 free.len(),
                 driver.len(),
                 few(&free)
@@ -213,7 +214,11 @@ fn evaluate_holds(
             source,
         );
         let command = format!("apt-mark hold {}", free.join(" "));
-        findings.remedy("for a driver that stays", "hold its packages", Some(&command));
+        findings.remedy(
+            "for a driver that no upgrade replaces",
+            "hold its packages",
+            Some(&command),
+        );
     }
 }
 
@@ -226,7 +231,7 @@ fn pinned(pin: &Pin, name: &str) -> bool {
     matches && pin.pin.starts_with("version") && pin.priority >= PIN_PRIORITY_MIN
 }
 
-/// A shortened list.
+/// The first names of a list, and how many more there are.
 fn few(names: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = names[..names.len().min(SHOWN)].join(", ");

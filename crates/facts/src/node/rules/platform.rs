@@ -1,4 +1,4 @@
-//! GPU, driver, modules, end of support and advisories, evaluated by the compatibility rules.
+//! Applies the compatibility rules to GPU, driver, modules, end of support and advisories.
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;
@@ -27,12 +27,12 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
     if node.flavour().is_none() {
         let why = node.observation.driver.nvrm_line.why_unreadable();
-        let why = why.map_or("it is not there".to_owned(), ToString::to_string);
+        let why = why.map_or("the file is missing".to_owned(), ToString::to_string);
         findings.item(
             Verdict::Unknown,
             "module-flavour-unknown",
             "driver",
-            format!("whether the open or the proprietary modules are loaded cannot be read: {why}"),
+            format!("cannot read whether the open or the proprietary modules are loaded: {why}"),
             "/proc/driver/nvidia/version",
         );
     }

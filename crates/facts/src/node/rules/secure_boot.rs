@@ -24,14 +24,14 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             return item(
                 Verdict::Ok,
                 "secure-boot-off",
-                "the machine did not boot by EFI: Secure Boot does not apply".to_owned(),
+                "the machine did not boot with EFI, so it has no Secure Boot".to_owned(),
             );
         }
         (Reading::Unreadable(why), false) => {
             return item(
                 Verdict::Unknown,
                 "secure-boot-unknown",
-                format!("whether Secure Boot is on cannot be read: {why}"),
+                format!("cannot read whether Secure Boot is on: {why}"),
             );
         }
     };
@@ -44,7 +44,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Verdict::Blocked,
                 "module-unsigned",
                 format!(
-                    "{by} and the module on disk is not signed: the kernel refuses it (`Key was rejected by service`)"
+                    "{by}, but the module on disk is not signed: the kernel refuses it (`Key was rejected by service`)"
                 ),
             );
             findings.remedy(
@@ -54,7 +54,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Some("mokutil --import /var/lib/shim-signed/mok/MOK.der"),
             );
         }
-        // The enrolled keys cannot be read, but the kernel already accepted the same module.
+        // The enrolled keys cannot be read. But the kernel has already accepted this module.
         Reading::Value(info)
             if node.loaded().is_some() && info.version.as_deref() == node.loaded() =>
         {
@@ -64,13 +64,13 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Verdict::Caveat,
             "module-signed-unproven",
             format!(
-                "{by}; the module on disk is signed, whether its key is enrolled shows when it loads"
+                "{by}; the module on disk is signed, but only loading it shows whether its key is enrolled"
             ),
         ),
         Reading::Absent => item(
             Verdict::Unknown,
             "module-signature-unknown",
-            format!("{by}; there is no module on disk to look at"),
+            format!("{by}; there is no module on disk to check"),
         ),
         Reading::Unreadable(why) => item(
             Verdict::Unknown,

@@ -1,4 +1,4 @@
-//! Settings and state of each GPU from NVML. GPUs with the same finding share an item.
+//! Settings and state of each GPU, as NVML reports them.
 
 use crate::check::Verdict;
 use crate::node::context::{NodeContext, gpus};
@@ -11,7 +11,7 @@ use crate::node::report::NodeFindings;
 /// Verdict, code and text for one GPU.
 pub(super) type DeviceFinding = (Verdict, &'static str, String);
 
-/// A rule on one GPU, with the source of the reading.
+/// A rule that evaluates one GPU, and the NVML call that it reads.
 pub(super) struct DeviceRule {
     pub(super) source: &'static str,
     pub(super) evaluate: fn(&NvmlDevice) -> Option<DeviceFinding>,
@@ -42,7 +42,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     nvlink(node, &devices, findings);
 }
 
-/// Evaluates each rule for each GPU and groups equal findings.
+/// Evaluates each rule for each GPU. GPUs with the same finding share an item.
 pub(super) fn evaluate_devices(
     rules: &[DeviceRule],
     devices: &[&NvmlDevice],
@@ -73,7 +73,7 @@ pub(super) fn evaluate_devices(
     }
 }
 
-/// The remedy for a finding code: purpose, text and a command for the first GPU.
+/// The remedy for a code: its purpose, its text, and a command for the first of the GPUs.
 fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
     let first = indices.first().copied().unwrap_or_default();
     let reset = Some(format!("nvidia-smi --gpu-reset -i {first}"));
@@ -84,10 +84,12 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
             "drain the GPU and have it replaced",
             look("ROW_REMAPPER"),
         ),
-        "row-remap-pending" => ("for a spare row that waits", "drain the GPU and reset it", reset),
+        "row-remap-pending" => {
+            ("for a memory row that waits to be remapped", "drain the GPU and reset it", reset)
+        }
         "recovery-needed" => (
-            "for what the driver asks",
-            "drain the GPU, then reset it or reboot the node as the driver asks",
+            "for the recovery that the driver requests",
+            "drain the GPU, then reset it or reboot the node as the driver requests",
             None,
         ),
         "ecc-uncorrected" => (
@@ -101,8 +103,8 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
             look("PCIE"),
         ),
         "hardware-slowdown" => (
-            "for clocks that the hardware holds down",
-            "look at cooling and power supplies of the server",
+            "for clocks that the hardware reduces",
+            "check the cooling and the power supplies of the server",
             look("PERFORMANCE"),
         ),
         "nvlink-down" => (
@@ -114,7 +116,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
     })
 }
 
-/// Reports the module option `NVreg_NvLinkDisable`, often left over from debugging.
+/// Reports the module option `NVreg_NvLinkDisable`, which is often left over from debugging.
 fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
     let option =
         node.observation.driver.parameters.value().and_then(|all| all.get("NvLinkDisable"));
@@ -123,7 +125,7 @@ fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFi
             Verdict::Caveat,
             "nvlink-disabled",
             "GPUs",
-            "NVLink is turned off by the module option NVreg_NvLinkDisable: GPUs talk over PCIe",
+            "the module option NVreg_NvLinkDisable turns NVLink off: GPUs communicate over PCIe",
             "/proc/driver/nvidia/params, NvLinkDisable",
         );
     }
@@ -140,15 +142,15 @@ fn compute_mode(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(2) => (
             Verdict::Blocked,
             "compute-mode-prohibited",
-            text("compute mode is prohibited: no CUDA program may use it"),
+            text("compute mode is prohibited: no CUDA program can use the GPU"),
         ),
         Reading::Value(1 | 3) => (
             Verdict::Caveat,
             "compute-mode-exclusive",
-            text("compute mode is exclusive: one process at a time, a second one fails"),
+            text("compute mode is exclusive: only one process at a time can use the GPU"),
         ),
         Reading::Value(other) => {
-            (Verdict::Unknown, "compute-mode-unknown", format!("compute mode {other} is not known"))
+            (Verdict::Unknown, "compute-mode-unknown", format!("compute mode {other} is unknown"))
         }
         Reading::Absent => return None,
         Reading::Unreadable(why) => unknown("compute mode", why, "compute-mode-unknown"),
@@ -194,7 +196,7 @@ fn ecc(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(Setting { current: false, pending: false }) => (
             Verdict::Caveat,
             "ecc-off",
-            "ECC is off: memory errors go unseen into the results".to_owned(),
+            "ECC is off: memory errors can corrupt results unnoticed".to_owned(),
         ),
         Reading::Value(Setting { pending, .. }) => {
             let word = if *pending { "on" } else { "off" };
@@ -213,7 +215,7 @@ fn mig(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(Setting { current: true, pending: true }) => (
             Verdict::Caveat,
             "mig-on",
-            "MIG is on: programs see slices, without NVLink between GPUs".to_owned(),
+            "MIG is on: programs see slices of a GPU, and NVLink cannot be used".to_owned(),
         ),
         Reading::Value(Setting { pending, .. }) => {
             let word = if *pending { "on" } else { "off" };
@@ -229,15 +231,15 @@ fn rows(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(rows) if rows.failed => (
             Verdict::Blocked,
             "row-remap-failed",
-            "a row of memory failed and no spare one was left: replace the GPU".to_owned(),
+            "a memory row failed and no spare row was left: replace the GPU".to_owned(),
         ),
         Reading::Value(rows) if rows.pending => (
             Verdict::Caveat,
             "row-remap-pending",
-            "a row of memory failed; its spare takes over at the next GPU reset".to_owned(),
+            "a memory row failed; a spare row replaces it at the next GPU reset".to_owned(),
         ),
         Reading::Value(_) => {
-            (Verdict::Ok, "row-remap-clean", "no row of memory waits for a spare".to_owned())
+            (Verdict::Ok, "row-remap-clean", "no memory row waits to be remapped".to_owned())
         }
         Reading::Absent => return None,
         Reading::Unreadable(why) => unknown("the state of memory rows", why, "row-remap-unknown"),
@@ -249,14 +251,14 @@ const INVALID_ARGUMENT: ReadError = ReadError::Nvml { status: NvmlStatus::INVALI
 fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
     let action = match &device.recovery_action {
         Reading::Value(0) => {
-            let text = "the driver asks for no recovery".to_owned();
+            let text = "the driver requests no recovery".to_owned();
             return Some((Verdict::Ok, "recovery-none", text));
         }
         Reading::Value(1) => "a GPU reset",
         Reading::Value(2) => "a reboot of the node",
         Reading::Value(3) => "a drain of peer-to-peer work",
         Reading::Value(4) => "a drain, then a GPU reset",
-        Reading::Value(_) => "a recovery of a newer kind",
+        Reading::Value(_) => "a recovery action that Farrier does not know",
         // Older libraries do not know the field.
         Reading::Absent => return None,
         Reading::Unreadable(why) if *why == INVALID_ARGUMENT => return None,
@@ -264,7 +266,7 @@ fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
             return Some(unknown("the driver's recovery action", why, "recovery-unknown"));
         }
     };
-    Some((Verdict::Blocked, "recovery-needed", format!("the driver asks for {action}")))
+    Some((Verdict::Blocked, "recovery-needed", format!("the driver requests {action}")))
 }
 
 fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
@@ -286,11 +288,11 @@ fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut N
             Verdict::Caveat,
             "persistence-off",
             format!(
-                "{which}: persistence is off, so the driver reinitialises for each first program and settings are lost"
+                "{which}: persistence is off, so settings are lost whenever no program uses the GPU"
             ),
         );
         findings.remedy(
-            "for settings that stay",
+            "for settings that are kept",
             "run nvidia-persistenced",
             Some("systemctl enable --now nvidia-persistenced"),
         );

@@ -13,7 +13,7 @@ const SOURCE: &str = "/etc/apt/apt.conf.d; /var/lib/dpkg/status";
 const SUBJECT: &str = "unattended upgrades";
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
-    // The packages rule reports unreadable packages.
+    // The rule in `packages.rs` reports packages that cannot be read.
     let Some(packages) = node.observation.packages.dpkg.value() else { return };
     if node.inside_container() {
         return;
@@ -60,7 +60,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             return item(
                 Verdict::Ok,
                 "unattended-upgrades-kept-out",
-                "unattended upgrades are on and leave kernel and driver alone".to_owned(),
+                "unattended upgrades are on, but exclude the kernel and the driver".to_owned(),
             );
         }
         (0, _) => "the kernel",
@@ -70,11 +70,11 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     item(
         Verdict::Caveat,
         "unattended-upgrades-may-replace",
-        format!("unattended upgrades are on and may replace {what} at night"),
+        format!("unattended upgrades are on, and may replace {what} at any time"),
     );
     findings.remedy(
-        "for upgrades that are planned",
-        "keep unattended upgrades away from kernel and driver",
+        "for upgrades that happen only when planned",
+        "exclude the kernel and the driver from unattended upgrades",
         Some(
             "echo 'Unattended-Upgrade::Package-Blacklist { \"nvidia-\"; \"libnvidia-\"; \"linux-\"; };' > \
              /etc/apt/apt.conf.d/52farrier",
@@ -82,8 +82,8 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     );
 }
 
-/// Whether a package pulls in new kernels: `linux-image-generic`, not
-/// `linux-image-6.8.0-60-generic`.
+/// Whether a package installs each new kernel, as `linux-image-generic` does.
+/// `linux-image-6.8.0-60-generic` does not.
 pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     let name = package.name.as_str();
     match name.strip_prefix("linux-image-") {

@@ -167,7 +167,7 @@ fn remedies_are_attached_to_their_item() {
         assert!(on_ok_item.is_none(), "{on_ok_item:?}");
         report.items.into_iter().find(|item| item.code == code).and_then(|item| item.remedy)
     };
-    let load = "load the driver; the kernel log says why it fails: `modprobe nvidia`";
+    let load = "load the driver; if that fails, the kernel log says why: `modprobe nvidia`";
     assert_eq!(remedy(unloaded, "module-not-loaded").as_deref(), Some(load));
     let old = |node: &mut NodeObservation| node.driver.loaded = text("550.54.15");
     assert!(remedy(old, "module-on-disk-differs").is_some_and(|remedy| remedy.contains("reboot")));

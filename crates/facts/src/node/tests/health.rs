@@ -140,7 +140,10 @@ fn row_remapping_and_recovery_have_a_remedy() {
 fn skipped_checks_are_listed_and_do_not_affect_the_verdict() {
     let mut node = healthy();
     let before = evaluated(&node);
-    assert_eq!(before.not_judged, ["rates and trends (the agent's: `farrier status`)"]);
+    assert_eq!(
+        before.not_judged,
+        ["rates and trends (the agent evaluates them: `farrier status`)"]
+    );
     all(&mut node, |device| device.now = None);
     node.now = Some(HostHealth { ports: denied(), xid_lines: denied() });
     let report = evaluated(&node);

@@ -1,4 +1,5 @@
-//! A frame: a grid of styled cells, and the escape sequences that turn the last frame into it.
+//! A frame: a grid of styled cells. [`Frame::diff`] returns the escape sequences that turn the
+//! frame on the terminal into this one.
 
 use farrier_wire::hidden::escaped;
 use unicode_width::UnicodeWidthChar;
@@ -9,7 +10,7 @@ use crate::printer::{Tone, ascii};
 pub(crate) enum Style {
     #[default]
     Plain,
-    /// Less important text, and rules.
+    /// Less important text, and lines that separate sections.
     Dim,
     Strong,
     Good,
@@ -32,7 +33,7 @@ impl Style {
         }
     }
 
-    /// The style without colour.
+    /// The closest style that uses no colour.
     fn without_colour(self) -> Self {
         match self {
             Self::Good | Self::Caution => Self::Plain,
@@ -54,7 +55,7 @@ impl From<Option<Tone>> for Style {
     }
 }
 
-/// A character and its style. The right half of a wide character is NUL.
+/// A character and its style. A wide character takes two cells, and the right one holds NUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     letter: char,
@@ -63,7 +64,7 @@ struct Cell {
 
 const BLANK: Cell = Cell { letter: ' ', style: Style::Plain };
 
-/// A full state.
+/// The whole screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
     width: usize,
@@ -85,8 +86,8 @@ impl Frame {
         self.height
     }
 
-    /// Writes text from a column on, at most `room` columns wide. Returns the column after it. Text
-    /// that does not fit ends in an ellipsis; text outside the frame is dropped.
+    /// Writes text at a column, at most `room` columns wide. Returns the column after the text.
+    /// Text that does not fit is cut, and ends in an ellipsis. Text outside the frame is dropped.
     pub(crate) fn text(
         &mut self,
         row: usize,
@@ -101,11 +102,11 @@ impl Frame {
         }
         let text = escaped(text);
         let letters: Vec<(char, usize)> = text.chars().map(printable).collect();
-        let all: usize = letters.iter().map(|(_, width)| width).sum();
-        let fits = if all <= room { room } else { room - 1 };
+        let total_width: usize = letters.iter().map(|(_, width)| width).sum();
+        let room_for_letters = if total_width <= room { room } else { room - 1 };
         let mut at = column;
         for (letter, width) in letters {
-            if at - column + width > fits {
+            if at - column + width > room_for_letters {
                 break;
             }
             if width == 0 {
@@ -117,14 +118,14 @@ impl Frame {
             }
             at += width;
         }
-        if all > room {
+        if total_width > room {
             self.put(row, at, '…', style);
             at += 1;
         }
         at
     }
 
-    /// [`Frame::text`], right-aligned.
+    /// Like [`Frame::text`], but right-aligned in `room` columns.
     pub(crate) fn right(
         &mut self,
         row: usize,
@@ -137,7 +138,7 @@ impl Frame {
         self.text(row, column + room - used, used, style, text);
     }
 
-    /// Styles a whole row.
+    /// Sets the style of a whole row.
     pub(crate) fn style_row(&mut self, row: usize, style: Style) {
         if row < self.height {
             for cell in &mut self.cells[row * self.width..(row + 1) * self.width] {
@@ -178,8 +179,8 @@ impl Frame {
         self.cells.chunks(self.width.max(1)).map(line).collect()
     }
 
-    /// The escape sequences that turn `before` into this frame. A full redraw without one, or after
-    /// a resize.
+    /// The escape sequences that turn `before` into this frame. Clears the screen and draws
+    /// everything if there is no frame before, or if it has another size.
     pub(crate) fn diff(&self, before: Option<&Self>) -> Vec<u8> {
         let before =
             before.filter(|before| (before.width, before.height) == (self.width, self.height));
@@ -206,11 +207,11 @@ impl Frame {
     ) {
         let range = row * self.width..(row + 1) * self.width;
         let (now, was) = (&self.cells[range.clone()], before.map(|frame| &frame.cells[range]));
-        // Column of the terminal's cursor in this row.
+        // The column where the terminal's cursor is. `None` if it is not in this row yet.
         let mut cursor = None;
         for (column, cell) in now.iter().enumerate() {
             let is_same = match was {
-                Some(was) => was[column] == *cell && !covers(was, now, column),
+                Some(was) => was[column] == *cell && !must_rewrite(was, now, column),
                 None => *cell == BLANK,
             };
             if is_same || cell.letter == '\0' {
@@ -230,14 +231,16 @@ impl Frame {
     }
 }
 
-/// Whether an unchanged cell must be rewritten because half of a wide character was or is next to
-/// it.
-fn covers(was: &[Cell], now: &[Cell], column: usize) -> bool {
-    let half = |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');
-    was[column].letter == '\0' || half(was) != half(now)
+/// Whether a cell must be written again although it did not change: it was the right half of a wide
+/// character, or the cell to its right became such a half or no longer is one.
+fn must_rewrite(was: &[Cell], now: &[Cell], column: usize) -> bool {
+    let is_next_half =
+        |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');
+    was[column].letter == '\0' || is_next_half(was) != is_next_half(now)
 }
 
-/// A character that does not move the cursor, and its width. Invisible ones were escaped before.
+/// The character to draw, and its width in columns. A control character, which has no width, is
+/// replaced. Callers have escaped hidden characters already; a combining mark has width 0.
 fn printable(letter: char) -> (char, usize) {
     match letter.width() {
         None => (char::REPLACEMENT_CHARACTER, 1),
@@ -245,7 +248,7 @@ fn printable(letter: char) -> (char, usize) {
     }
 }
 
-/// Width of a text in columns.
+/// Width of a text in columns, after escaping.
 pub(crate) fn columns(text: &str) -> usize {
     escaped(text).chars().map(|letter| printable(letter).1).sum()
 }
@@ -290,7 +293,10 @@ mod tests {
         let mut narrow = Frame::new(6, 1);
         narrow.text(0, 0, 6, Style::Plain, "a");
         let bytes = String::from_utf8(narrow.diff(Some(&frame))).unwrap();
-        assert_eq!(bytes, "\x1b[1;1H\x1b[0ma    ", "both halves are cleared");
+        assert_eq!(
+            bytes, "\x1b[1;1H\x1b[0ma    ",
+            "both halves of each wide character are cleared"
+        );
         assert_eq!(columns("漢字a"), 5);
     }
 
