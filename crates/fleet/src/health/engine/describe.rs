@@ -246,7 +246,7 @@ fn span(clause: &Clause) -> String {
         }
         Measure::Mean { over_s } => format!(" on average over {}", duration(over_s)),
         Measure::Increase { over_s } => format!(" more in {}", duration(over_s)),
-        Measure::Rate { over_s } => format!(" a second over {}", duration(over_s)),
+        Measure::Rate { over_s } => format!(" per second over {}", duration(over_s)),
         Measure::Windows { over_s, window_s, each_above } => {
             let (window, over) = (duration(window_s), duration(over_s));
             format!(" windows of {window} with {} within {over}", growth(each_above))
@@ -292,7 +292,7 @@ fn number(clause: &Clause, value: f64) -> String {
         () if has_suffix("_bytes_per_s") => return format!("{} GB/s", plain(value / 1e9)),
         () if has_suffix("_bytes") => return format!("{} GiB", plain(value / GIB)),
         () if has_suffix("_mb_per_s") => " MB/s",
-        () if has_suffix("_per_min") => " a minute",
+        () if has_suffix("_per_min") => " per minute",
         () if has_suffix("_gbps") => " Gbit/s",
         () if has_suffix("_mhz") => " MHz",
         () if has_suffix("_c") => " °C",
@@ -454,8 +454,8 @@ mod tests {
                 "nic.symbol-error-burst",
                 &[(12.5, 10.0)],
                 &[
-                    "symbol errors: 12.5 a second over 30 s, above 10",
-                    "after 60 s with at most 10 symbol errors a second over 30 s",
+                    "symbol errors: 12.5 per second over 30 s, above 10",
+                    "after 60 s with at most 10 symbol errors per second over 30 s",
                 ],
             ),
             (

@@ -266,8 +266,8 @@ impl Engine {
         // Measured values are kept only for subjects that may match. On a healthy node, hardly any
         // do.
         let mut measured = Vec::new();
-        // A missing signal takes precedence over one that is unknown now. A clause that does not
-        // hold decides, whatever the others are.
+        // A signal that the subject does not have takes precedence over one that is unknown now. If
+        // one clause does not hold, the others do not matter.
         let mut unsupported = None;
         let mut unknown = None;
         let mut is_false = false;
