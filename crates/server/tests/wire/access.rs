@@ -58,7 +58,7 @@ async fn invalid_tokens_and_other_authorities_are_refused() {
     let request = NewJoinToken::new("train".parse().unwrap(), past);
     let expired = server.store().create(&request, Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
-    // A server with another authority does not get the token.
+    // A server with another authority must not get the token.
     let other = Enrolment { fingerprint: "00".repeat(32), ..server.enrolment("e", &dir("e")) };
     assert!(matches!(enrol(other, &pool).await, Err(EnrolError::Connect(_))));
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
@@ -71,7 +71,7 @@ async fn an_enrolment_with_a_lost_answer_is_completed_by_a_retry() {
     let mut server = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let token = server.token(None, 1);
-    // The server dies after the token is redeemed and the enrolment logged, before it answers.
+    // The server dies after it redeemed the token and logged the enrolment, and before it answers.
     drop(server.running.take());
     server.start(Some(1)).await;
     let lost = server.enrol("a", folder.path(), &token).await;
@@ -82,8 +82,8 @@ async fn an_enrolment_with_a_lost_answer_is_completed_by_a_retry() {
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 
-/// Enrols one name concurrently with each of these tokens, each with another key. Returns each
-/// generation or refusal.
+/// Enrols one name with all these tokens at the same time, each with another key. Returns the
+/// generation or the refusal of each attempt.
 async fn enrol_at_once(server: &TestServer, name: &str, tokens: &[&str]) -> Vec<Result<u64, Code>> {
     let folders: Vec<_> = tokens.iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let mut attempts = tokio::task::JoinSet::new();
@@ -161,7 +161,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
         let controller = server.running().controller();
         controller.read(|state| state.nodes[&node("a")].phase()).await.unwrap()
     };
-    // It is out of service because of its certificate, before its heartbeat timeout.
+    // The node is out of service because of its certificate, even before its heartbeat timeout.
     let moved = |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
     until("it is held", || server.count(moved) == 1).await;
     assert_eq!(phase().await, NodePhase::Held);
@@ -178,11 +178,15 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     let folder = tempfile::tempdir().unwrap();
     let dir = |name: &str| folder.path().join(name);
     let location = |text: &str| serde_json::from_str::<Location>(text).unwrap();
-    let token = |text: &str, of_node: Option<&str>| {
+    let token = |text: &str, for_node: Option<&str>| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
-        let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
-        let request =
-            NewJoinToken { location: location(text), node: of_node.map(node), uses: 2, ..of_pool };
+        let for_pool = NewJoinToken::new("train".parse().unwrap(), expires);
+        let request = NewJoinToken {
+            location: location(text),
+            node: for_node.map(node),
+            uses: 2,
+            ..for_pool
+        };
         server.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     };
     let check_location = async |text: &str| {
@@ -198,14 +202,14 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     let by = Actor::User("ann".to_owned());
     let event = Event::LocationChanged { node: node("a"), location: location(moved) };
     server.running().controller().submit(by, event).await.unwrap();
-    // A token of a former pool does not move it back, revoked or not.
+    // A token of the node's former pool does not move it back, whether it is revoked or not.
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
     check_location(moved).await;
-    // A token without a rack clears none, and a token with one sets it.
-    let of_serve = token(r#"{"pool":"serve"}"#, None);
-    server.enrol("a", &dir("3"), &of_serve).await.unwrap();
+    // A token without a rack clears no rack, and a token with a rack sets it.
+    let for_serve = token(r#"{"pool":"serve"}"#, None);
+    server.enrol("a", &dir("3"), &for_serve).await.unwrap();
     check_location(moved).await;
     let own = token(r#"{"pool":"train","rack":"r3","site":"north"}"#, Some("a"));
     server.enrol("a", &dir("4"), &own).await.unwrap();
@@ -224,7 +228,7 @@ async fn a_node_acts_only_for_itself_and_needs_a_certificate() {
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(hello(&mut agents, Some("a")).await.is_ok());
     assert!(hello(&mut agents, None).await.is_ok());
-    // No certificate at all.
+    // A peer without a certificate.
     let mut unauthenticated =
         client::connect(&server.url().parse().unwrap(), trusting(&agent)).await.unwrap();
     assert_eq!(
@@ -233,14 +237,14 @@ async fn a_node_acts_only_for_itself_and_needs_a_certificate() {
     );
     let renewed = unauthenticated.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(renewed.code(), Code::Unauthenticated);
-    // A certificate of another fleet's authority.
+    // A peer with a certificate from the authority of another fleet.
     let elsewhere = TestServer::with_tls().await;
     let foreign = TestNode::new("a");
     elsewhere.enrol("a", &foreign.identity(), &elsewhere.token(None, 1)).await.unwrap();
     std::fs::copy(agent.identity().join("ca.pem"), foreign.identity().join("ca.pem")).unwrap();
     let tls = Keep::new(&foreign.identity(), None).tls().unwrap();
     let refused = match client::connect(&server.url().parse().unwrap(), tls).await {
-        // In TLS 1.3 the client finishes before the server has verified it.
+        // In TLS 1.3, the client finishes its handshake before the server has verified the client.
         Ok(mut agents) => hello(&mut agents, None).await.is_err(),
         Err(_) => true,
     };
@@ -254,7 +258,7 @@ async fn a_certificate_is_renewed_before_it_expires() {
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let path = agent.identity().join("node.pem");
     let old = std::fs::read_to_string(&path).unwrap();
-    // As if issued long ago, and expiring tomorrow.
+    // Pretend that the certificate was issued long ago and expires tomorrow.
     let soon = Timestamp::now().as_second() + 86_400;
     let lines = old.lines().map(|line| match line.split_once(": ") {
         Some((name @ ("issued" | "not-before"), _)) => format!("{name}: {}", soon - 30 * 86_400),
@@ -271,7 +275,8 @@ async fn a_certificate_is_renewed_before_it_expires() {
     let key = |text: &str| text.split("BEGIN PRIVATE KEY").nth(1).unwrap()[..100].to_owned();
     assert_ne!(block(&new), block(&old));
     assert_ne!(key(&new), key(&old), "with a new key");
-    // The previous certificate stays valid until it expires or is revoked, which applies to both.
+    // The previous certificate stays valid until it expires. A revocation applies to both
+    // certificates.
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     for text in [&old, &new] {
         std::fs::write(&path, text).unwrap();
@@ -307,7 +312,7 @@ async fn a_session_ends_with_its_certificate() {
     assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the certificate has expired"));
     let lived = enrolled.elapsed();
     assert!(lived.as_secs() >= 5, "{lived:?}");
-    // The connection is open, but unusable.
+    // The connection is still open, but cannot be used.
     for refused in [
         agents.renew(proto::RenewRequest::default()).await.map(drop).unwrap_err(),
         open(&mut agents, None).await.map(drop).unwrap_err(),
@@ -316,15 +321,15 @@ async fn a_session_ends_with_its_certificate() {
     }
 }
 
-/// Whether a client that checks the dates of the server's certificate connects.
+/// Whether a client that checks the dates of the server's certificate can connect.
 async fn is_trusted(server: &TestServer, agent: &TestNode) -> bool {
     client::connect(&server.url().parse().unwrap(), trusting(agent)).await.is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
-    // Ahead by a day, behind by three months, and each by more than the server's certificate
-    // covers.
+    // The clock is ahead by a day or behind by three months, and then ahead and behind by more than
+    // the server's certificate covers.
     for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
     {
         let mut server = TestServer::with_tls().await;
@@ -341,8 +346,8 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
             }
             _ => false,
         };
-        // A clock behind the log is a step back once the controller runs. If it is corrected before
-        // that, it was never wrong.
+        // If the clock is behind the log, the controller logs a step back when it runs. If the
+        // clock were corrected before that, there would be no step at all.
         if wrong_days < 0 {
             let is_wrong = |entry: &Entry| stepped_to(entry, 24 * wrong_days);
             server.wait_for("the step back", |all| all.iter().any(is_wrong)).await;
@@ -357,7 +362,7 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
     }
 }
 
-/// Node `a`, enrolled and connected. It waits long before it reconnects.
+/// Node `a`, enrolled and connected. It waits an hour before it reconnects.
 pub(crate) async fn connected(server: &TestServer) -> TestNode {
     let mut agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -374,12 +379,12 @@ pub(crate) async fn raw(server: &TestServer, agent: &TestNode) -> client::Agents
 
 pub(crate) type ServerMessage = tonic::Streaming<proto::ServerMessage>;
 
-/// Opens a session, under another name if given, until the welcome.
+/// Opens a session and waits for the welcome. With `name`, claims to be that node.
 async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), tonic::Status> {
     open(agents, name).await.map(drop)
 }
 
-/// Sends heartbeats while the session is open, which would time out otherwise.
+/// Sends heartbeats while the session is open. Otherwise the session would time out.
 pub(crate) fn heartbeats(
     out: tokio::sync::mpsc::Sender<AgentMessage>,
 ) -> tokio::task::JoinHandle<()> {
@@ -393,7 +398,7 @@ pub(crate) fn heartbeats(
     })
 }
 
-/// The same, but keeps the session.
+/// Like [`hello`], but keeps the session open.
 pub(crate) async fn open(
     agents: &mut client::Agents,
     name: Option<&str>,

@@ -15,11 +15,11 @@ use tonic::Code;
 use crate::access::{ServerMessage, heartbeats, open, raw};
 use crate::test_server::{PATIENCE, TestNode, TestServer, node};
 
-/// More than concurrent handshake computations.
+/// More than the number of handshakes that may compute at the same time.
 const MANY: usize = 300;
 
-/// Keeps many connections open that send only this. Reopens those that the server closes, so they
-/// persist for the whole test, also on a slow machine.
+/// Keeps many connections open that send only `data`. Reopens those that the server closes, so that
+/// they exist during the whole test, even on a slow machine.
 async fn idle(server: &TestServer, data: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
@@ -68,7 +68,7 @@ async fn connections_that_stop_after_the_client_hello_do_not_block_others() {
     is_open(&server, "a").await;
 }
 
-/// Waits until a session ends, with or without its connection.
+/// Waits until the session ends. The connection may end with it.
 async fn ended(down: &mut ServerMessage) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
     tokio::time::timeout(PATIENCE, end).await.expect("the connection is closed");
@@ -78,8 +78,8 @@ async fn ended(down: &mut ServerMessage) {
 async fn a_nodes_oldest_connection_is_evicted_and_others_stay() {
     let server = TestServer::with_tls().await;
     let (mut other, agent) = (TestNode::new("b"), TestNode::new("a"));
-    for it in [&other, &agent] {
-        server.enrol(&it.name, &it.identity(), &server.token(None, 1)).await.unwrap();
+    for each in [&other, &agent] {
+        server.enrol(&each.name, &each.identity(), &server.token(None, 1)).await.unwrap();
     }
     other.connect(&server);
     other.find(1);
@@ -94,7 +94,7 @@ async fn a_nodes_oldest_connection_is_evicted_and_others_stay() {
     let gone = first.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(gone.code(), Code::Unknown, "the connection is closed: {gone:?}");
     for agents in &mut later {
-        // The request is invalid, but answered.
+        // The request is invalid, but the server answers it.
         let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
         assert_eq!(answer.code(), Code::InvalidArgument, "{answer:?}");
     }
@@ -139,7 +139,7 @@ async fn a_node_connection_without_a_session_idles_out() {
     let tcp = TcpStream::connect(server.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
-    // The HTTP/2 preface, and no request.
+    // The HTTP/2 preface without a request.
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut data = Vec::new();
     let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut data)).await;

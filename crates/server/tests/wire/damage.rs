@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::test_server::{TestNode, TestServer, node};
 
-/// The error of a failed start, with its causes.
+/// The error of a start that failed, with its causes.
 async fn refused(options: Options) -> Result<String, &'static str> {
     match run::start(options).await {
         Ok(running) => {
@@ -31,11 +31,12 @@ async fn refused(options: Options) -> Result<String, &'static str> {
 
 pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let is_meant = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
-    entries.filter(is_meant).collect()
+    let has_prefix =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
+    entries.filter(has_prefix).collect()
 }
 
-/// Copies a folder without some files, preserving modes.
+/// Copies a folder without some of its files. Keeps the modes.
 pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     std::fs::DirBuilder::new().create(to).unwrap();
     std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
@@ -47,7 +48,7 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     }
 }
 
-/// Enough entries for several database pages.
+/// Makes enough entries for several database pages.
 async fn two_hundred_findings(server: &TestServer) {
     let mut agent = TestNode::new("a");
     for number in 1..=200 {
@@ -58,7 +59,7 @@ async fn two_hundred_findings(server: &TestServer) {
     agent.disconnect();
 }
 
-/// A stopped server with a report in its log.
+/// A stopped server that has a report in its log.
 async fn stopped_after_a_report() -> TestServer {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
@@ -82,7 +83,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
-    // Lost, as after restoring a backup of the log.
+    // The access store is lost, as after restoring only a backup of the log.
     copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
     let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
     let before = head();
@@ -90,7 +91,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     assert!(text.contains("access") && text.contains("the log"), "{text}");
     assert_eq!(head(), before, "no writer took over");
     assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
-    // The original still works.
+    // The original folder still works.
     server.start(None).await;
 }
 
@@ -119,7 +120,7 @@ async fn a_start_fails_with_a_log_without_its_wal() {
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
-    // The files of a killed server, without the WAL.
+    // The files of a killed server, but without the WAL.
     let killed = server.folder.path().join("killed");
     copy(&server.dir(), &killed, &["log-wal", "log-shm", "lock"]);
     let options = Options { dir: killed.clone(), ..server.options() };
@@ -134,7 +135,7 @@ async fn a_start_fails_with_a_log_without_its_wal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_fails_if_the_log_is_missing() {
     let server = stopped_after_a_report().await;
-    // A start records the log's end in the store.
+    // A start records the end of the log in the store.
     run::start(server.options()).await.unwrap().stop().await.unwrap();
     for path in files(&server.dir(), "log") {
         std::fs::remove_file(path).unwrap();
@@ -186,7 +187,7 @@ async fn a_start_fails_with_the_authority_of_another_server() {
     }
     let text = refused(server.options()).await.unwrap();
     assert!(text.contains("ca.pem"), "{text}");
-    // Only with the explicit option.
+    // The server starts only with the explicit option.
     let options = Options { new_authority: true, ..server.options() };
     run::start(options).await.unwrap().stop().await.unwrap();
     run::start(server.options()).await.unwrap().stop().await.unwrap();
@@ -216,7 +217,7 @@ async fn a_damaged_database_is_not_appended_to() {
     two_hundred_findings(&server).await;
     server.running.take().unwrap().stop().await.unwrap();
     let whole = std::fs::read(log_path(&server.dir())).unwrap();
-    // A bit of the header, and a page of old entries that a start does not read.
+    // First a page of old entries that a start does not read is damaged, then a bit of the header.
     let mut bit = whole.clone();
     bit[20] ^= 1;
     let mut page = whole.clone();
@@ -282,7 +283,7 @@ async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
 async fn damage_found_by_a_reader_stops_the_server() {
     let mut server = TestServer::plain().await;
     two_hundred_findings(&server).await;
-    // The WAL is checkpointed into the file, which then loses a page.
+    // The WAL is checkpointed into the file, and then a page of the file is damaged.
     let path = log_path(&server.dir());
     let other = rusqlite::Connection::open(&path).unwrap();
     other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -295,7 +296,7 @@ async fn damage_found_by_a_reader_stops_the_server() {
     let err = running.failed().await;
     let is_damage = |err: &farrier_server::log::LogError| err.is_damage();
     assert!(matches!(&err, run::ServerError::Log(log) if is_damage(log)), "{err:?}");
-    // Nothing is appended meanwhile.
+    // Nothing can be appended any more.
     let event = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     let by = farrier_fleet::fleet::identity::Actor::Server;
     assert!(running.controller().submit(by, event).await.is_err());
@@ -328,7 +329,7 @@ async fn a_start_fails_if_others_can_read_keys_or_change_stores() {
         assert!(text.contains(&format!("chmod {expected_mode} ")), "{name}: {text}");
         set_permissions(path, before).unwrap();
     }
-    // Group-readable is fine for a file without keys.
+    // A file without keys may be readable for the group.
     for (name, mode) in [("", 0o750), ("log", 0o640)] {
         set_permissions(server.dir().join(name), Permissions::from_mode(mode)).unwrap();
     }

@@ -1,5 +1,5 @@
-//! A reader of the log gets each entry once and in order, however slow it is, and the end of the
-//! server.
+//! A reader of the log gets each entry once and in order, however slow it is. It also notices when
+//! the server ends.
 
 use farrier_fleet::fleet::Entry;
 use farrier_fleet::fleet::identity::Actor;

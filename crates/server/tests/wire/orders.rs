@@ -1,4 +1,4 @@
-//! Orders are sent once and answered once. Lost heartbeats are logged, and restored ones.
+//! Each order is sent once, and its status is logged once. Lost and restored heartbeats are logged.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::test_server::{TestNode, TestServer, node, until};
 
 fn statuses(server: &TestServer) -> Vec<(u64, OrderStatus)> {
     let entries = server.entries().into_iter();
-    let of = entries.filter_map(|entry| match entry.event {
+    let statuses = entries.filter_map(|entry| match entry.event {
         Event::OrderStatusReported { generation, status, .. } => Some((generation, status)),
         _ => None,
     });
-    of.collect()
+    statuses.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn a_joining_node_is_verified_and_enters_service() {
     until("the first order is offered", offered(1)).await;
     until("its acceptance is in the log", || statuses(&server) == [(1, OrderStatus::Accepted)])
         .await;
-    // A crash on either side repeats neither an order nor its status.
+    // After a crash on either side, neither the order nor its status is repeated.
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
     server.start(None).await;
@@ -60,8 +60,8 @@ async fn a_joining_node_is_verified_and_enters_service() {
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
     let done = |value: &&(u64, OrderStatus)| matches!(value.1, OrderStatus::Done { .. });
     assert_eq!(statuses(&server).iter().filter(done).count(), 2);
-    // An order resent while its status is in flight is answered and acknowledged again, but logged
-    // once.
+    // If an order is sent again while its status is in flight, the agent answers it again and the
+    // server acknowledges it again, but it is logged only once.
     let acknowledged: BTreeSet<u64> =
         agent.order_handler.acknowledged.lock().unwrap().iter().copied().collect();
     assert_eq!(acknowledged, BTreeSet::from([1, 2]));
@@ -93,7 +93,7 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     let observed =
         |event: &Event| matches!(event, Event::OrderGenerationObserved { generation: 41, .. });
     assert_eq!(server.count(observed), 1);
-    // The oldest possible backup: an empty log.
+    // The oldest backup possible is an empty log.
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
     for entry in std::fs::read_dir(server.dir()).unwrap() {
@@ -103,14 +103,14 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
         }
     }
     order_handler.answers.lock().unwrap().clear();
-    // As `farrier server restore` does.
+    // `farrier server restore` does the same.
     server.store().clear_log().unwrap();
     server.start(None).await;
     agent.connect(&server);
     until("an order is accepted", || numbers() == [42, 43]).await;
     until("its acceptance is in the log", || statuses(&server) == [(43, OrderStatus::Accepted)])
         .await;
-    // Repeating it changes nothing.
+    // A repeated report changes nothing.
     agent.disconnect();
     agent.connect(&server);
     agent.find(1);
@@ -125,7 +125,8 @@ async fn lost_and_restored_heartbeats_are_logged() {
     agent.connect(&server);
     agent.acked(0).await;
     agent.disconnect();
-    // Short only while the node is silent on purpose, so that a slow machine misses no heartbeat.
+    // The timeout is short only while the node is silent on purpose, so that a slow machine misses
+    // no heartbeat.
     let timeout = async |heartbeat_timeout_s| {
         let pools_default = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };
         let policy = Box::new(Policy { pools_default, ..Policy::default() });
@@ -133,15 +134,15 @@ async fn lost_and_restored_heartbeats_are_logged() {
         controller.submit(Actor::User("ops".into()), Event::PolicySet { policy }).await.unwrap();
     };
     timeout(3).await;
-    let silent = |event: &Event| matches!(event, Event::HeartbeatLost { .. });
-    until("the lost heartbeat is in the log", || server.count(silent) == 1).await;
+    let is_lost = |event: &Event| matches!(event, Event::HeartbeatLost { .. });
+    until("the lost heartbeat is in the log", || server.count(is_lost) == 1).await;
     timeout(3600).await;
     agent.connect(&server);
     until("the restored heartbeat is in the log", || {
         server.count(|event| matches!(event, Event::HeartbeatRestored { .. })) == 1
     })
     .await;
-    assert_eq!(server.count(silent), 1);
+    assert_eq!(server.count(is_lost), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +155,8 @@ async fn a_retired_node_is_disconnected_and_refused() {
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.logged_findings("a"), Vec::<u64>::new());
-    // It enrols with a regular token under the freed name, as after a retirement by an admin.
+    // The node enrols with a regular token under its name, which is free as after a retirement by
+    // an admin.
     server.store().free_name(&node("a")).unwrap();
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     agent.acked(1).await;
@@ -163,7 +165,7 @@ async fn a_retired_node_is_disconnected_and_refused() {
     assert!(generation.await.unwrap() >= 1, "generations continue");
 }
 
-/// Opens a session as `a` that reports this generation as its last order.
+/// Opens a session as node `a` and reports this generation as its last order.
 async fn hello_with(server: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
     use farrier_wire::proto::{self, AgentMessage, agent_message};
     let url = server.url().parse().unwrap();
@@ -181,7 +183,7 @@ async fn hello_with(server: &TestServer, last_order: u64) -> Result<(), tonic::S
     let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
     request.metadata_mut().insert("farrier-node", "a".parse().unwrap());
     let mut down = agents.session(request).await?.into_inner();
-    // The order of a joining node comes after the observed generation.
+    // The server sends the order of a joining node after it has logged the observed generation.
     loop {
         match down.message().await?.and_then(|message| message.what) {
             Some(proto::server_message::What::Order(_)) => return Ok(()),
@@ -199,20 +201,20 @@ async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
     let order_handler = std::sync::Arc::clone(&agent.order_handler);
     until("the first order is accepted", || *order_handler.last.lock().unwrap() == 1).await;
     agent.disconnect();
-    for lie in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
-        let status = hello_with(&server, lie).await.unwrap_err();
-        assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
-        assert!(status.message().contains(&lie.to_string()), "{status}");
+    for false_generation in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
+        let status = hello_with(&server, false_generation).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{false_generation}: {status}");
+        assert!(status.message().contains(&false_generation.to_string()), "{status}");
     }
     assert_eq!(server.count(|event| matches!(event, Event::OrderGenerationObserved { .. })), 0);
-    // The honest node continues.
+    // The real node continues as before.
     agent.connect(&server);
     agent.find(1);
     agent.acked(1).await;
     let generation =
         server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
     assert_eq!(generation.await.unwrap(), 1);
-    // A restored log may lack this many orders.
+    // A restored log may lack up to 1000 orders.
     agent.disconnect();
     hello_with(&server, 1001).await.unwrap();
     assert_eq!(
@@ -250,12 +252,14 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
 async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
-    let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    let external = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
     *agent.order_handler.cordoned_at_hello.lock().unwrap() =
-        Some((agent.cordon.clone(), theirs.clone()));
+        Some((agent.cordon.clone(), external.clone()));
     agent.connect(&server);
-    let observed =
-        |event: &Event| matches!(event, Event::CordonObserved { cordon, .. } if *cordon == theirs);
+    let observed = |event: &Event| match event {
+        Event::CordonObserved { cordon, .. } => *cordon == external,
+        _ => false,
+    };
     until("the server has the cordon", || server.count(observed) == 1).await;
 }
 
@@ -267,21 +271,21 @@ async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     agent.connect(&server);
     let is_cordon = |event: &Event| matches!(event, Event::CordonObserved { .. });
     until("the server has the cordon state", || server.count(is_cordon) == 1).await;
-    // The scheduler stops answering while no server runs. The hello reports that, and nothing
-    // changes.
+    // The scheduler stops answering while no server runs. The hello reports this, but it changes
+    // nothing.
     server.running.take().unwrap().stop().await.unwrap();
     agent.cordon.send_replace(Cordon::Unknown);
     server.start(None).await;
-    // A due report is sent in one of the agent's next rounds, each of which sends or receives one
-    // message.
+    // The agent sends a report that is due in one of its next rounds. Each round sends or receives
+    // one message.
     for record in 1..=16 {
         agent.find(record);
         agent.acked(record).await;
     }
     assert_eq!(server.count(is_cordon), 1);
     // A change during the session is reported.
-    let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
-    agent.cordon.send_replace(theirs);
+    let external = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    agent.cordon.send_replace(external);
     until("the server has the change", || server.count(is_cordon) == 2).await;
     agent.cordon.send_replace(Cordon::Unknown);
     until("the server has the next change", || server.count(is_cordon) == 3).await;

@@ -1,4 +1,4 @@
-//! Nodes that exceed their quota: the log stays small, and other nodes are not delayed.
+//! Nodes that exceed their quota. The log stays small, and other nodes are not delayed.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -19,7 +19,7 @@ fn serious(id: u64) -> Finding {
     Finding { severity: Severity::Fatal, ..finding(id) }
 }
 
-/// A snapshot of open findings.
+/// A report of all open findings.
 fn open_now(record: u64, findings: impl IntoIterator<Item = Finding>) -> report::What {
     report::What::Open(convert::findings_message(record, findings))
 }
@@ -30,13 +30,14 @@ fn opened(record: u64, finding: Finding) -> report::What {
     report::What::Changes(changes.unwrap())
 }
 
-/// A finding with `kib` kilobytes of text.
+/// A report of findings with `kib` KiB of text in total.
 fn open(record: u64, kib: usize) -> report::What {
     let text = "x".repeat(8 << 10);
     open_now(record, (0..kib / 8).map(|id| Finding { text: text.clone(), ..finding(id as u64) }))
 }
 
-/// Blocks the controller until something is sent. It is blocked when this returns.
+/// Blocks the controller until something is sent through the channel. The controller is blocked
+/// when this returns.
 async fn busy_controller(server: &TestServer) -> (Sender<()>, JoinHandle<bool>) {
     let (release, released) = channel::<()>();
     let (start, is_busy) = tokio::sync::oneshot::channel();
@@ -72,7 +73,7 @@ async fn a_flooding_node_fills_the_log_only_up_to_its_quota() {
         node.open_findings().any(|finding| finding.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
-    // Reconnecting does not reset its debt.
+    // Reconnecting does not reset the node's debt.
     drop(flooding);
     let again = Raw::welcomed(&server, "flooding").await;
     again.report(open(30, 512)).await;
@@ -90,7 +91,7 @@ async fn a_flooding_node_fills_the_log_only_up_to_its_quota() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_is_charged_by_its_logged_size() {
     let mut server = TestServer::new(true);
-    // 100,000 bytes, and few more.
+    // The quota is a burst of 100,000 bytes, and then only one byte per second.
     server.report_quota =
         ReportQuota { bytes_per_s: 1.0, burst_s: 100_000.0, ..ReportQuota::default() };
     let server = server.started().await;
@@ -111,14 +112,15 @@ async fn a_report_is_charged_by_its_logged_size() {
 #[tokio::test(flavor = "multi_thread")]
 async fn endless_reconnects_exceed_the_quota() {
     let mut server = TestServer::new(true);
-    // Three entries, and no more for a long time.
+    // The quota is a burst of three entries, and then none for a long time.
     server.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 3000.0, ..ReportQuota::default() };
     let server = server.started().await;
     for _ in 0..3 {
         Raw::welcomed(&server, "reconnecting").await;
     }
-    // A hello counts as one message. It is welcomed at once, but its events wait.
+    // A hello counts as one message. The server welcomes the node at once, but the events of the
+    // hello wait.
     let _connected = Raw::welcomed(&server, "reconnecting").await;
     server
         .wait_for("the quota is exceeded", |entries| {
@@ -135,7 +137,7 @@ async fn endless_reconnects_exceed_the_quota() {
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_about_a_node_count_towards_its_quota() {
     let mut server = TestServer::new(true);
-    // As many as it reports, and no more for a long time.
+    // The quota is just enough for the reports alone, and then there is none for a long time.
     server.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 17_500.0, ..ReportQuota::default() };
     let server = server.started().await;
@@ -156,12 +158,12 @@ async fn decisions_about_a_node_count_towards_its_quota() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_finding_overtakes_a_flood() {
-    // So that no session times out after six intervals, however long opening all of them takes.
+    // With a long interval, no session times out, however long it takes to open all of them.
     let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) }.started().await;
     let mut flood = Vec::new();
     for at in 0..40 {
         let mut raw = Raw::welcomed(&server, &format!("flooding-{at}")).await;
-        // The ack of the first report: nothing of the hello is queued any longer.
+        // After the first report is acknowledged, nothing of the hello is queued any more.
         raw.resync(0).await;
         assert_eq!(raw.acked().await, 0);
         flood.push(raw);
@@ -174,7 +176,7 @@ async fn a_fatal_finding_overtakes_a_flood() {
     for raw in &flood {
         raw.report(open(1, 256)).await;
     }
-    // Besides a tick, of which at most one is queued.
+    // One of the waiting jobs may be a tick. There is never more than one.
     until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
         .await;
     other.report(opened(2, serious(1))).await;
@@ -195,7 +197,7 @@ async fn a_fatal_finding_overtakes_a_flood() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_throttled_agent_sends_a_snapshot_of_open_findings() {
+async fn a_throttled_agent_sends_all_open_findings() {
     let mut server = TestServer::new(true);
     let quota = ReportQuota { entries_per_s: 1.0, ..ReportQuota::default() };
     server.report_quota = quota;
@@ -203,10 +205,10 @@ async fn a_throttled_agent_sends_a_snapshot_of_open_findings() {
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
-    // The controller is blocked until all are in the journal, so the node is behind however slow
-    // the disk is.
+    // The controller is blocked until all findings are in the journal, so that the node is behind
+    // however slow the disk is.
     let (release, busy) = busy_controller(&server).await;
-    // At one record per second these would take many minutes.
+    // With one record per second, these would take many minutes.
     for _ in 0..1000 {
         agent.find(1);
     }
@@ -218,8 +220,8 @@ async fn a_throttled_agent_sends_a_snapshot_of_open_findings() {
     let open = server.running().controller().read(|state| state.nodes[&node("a")].findings().len());
     assert_eq!(open.await.unwrap(), 2);
     assert_eq!(server.count(|event| matches!(event, Event::QuotaExceeded { .. })), 1);
-    // Changes in flight are not logged one by one either. One was read before, and one may exceed
-    // the quota.
+    // Changes in flight are not logged one by one either. One change was read before, and one may
+    // exceed the quota.
     let most = quota.entries_per_s * (quota.burst_s + start.elapsed().as_secs_f64()) + 2.0;
     let found = server.count(|event| matches!(event, Event::FindingsReported { .. }));
     assert!(
@@ -235,15 +237,15 @@ async fn with_low_disk_space_only_service_affecting_reports_are_logged_and_nothi
     let mut server = server.started().await;
     until("disk space was measured", || server.running().is_disk_low()).await;
     let mut raw = Raw::welcomed(&server, "a").await;
-    // A warning is neither logged nor acknowledged, so the next change has no predecessor, and a
-    // snapshot is requested.
+    // A warning is neither logged nor acknowledged. The next change therefore does not follow the
+    // last record, and the server asks for all open findings.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
     assert!(matches!(raw.receive().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
-    assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
+    assert_eq!(raw.acked().await, 3, "a report with a fatal finding is logged");
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
-    // Disk space is sufficient again.
+    // The server restarts with sufficient disk space.
     let mut agent = TestNode::new("b");
     agent.find(1);
     agent.connect(&server);

@@ -1,4 +1,4 @@
-//! The uplink while the server is down, and after it is back.
+//! The uplink while the server is down and after it is back.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::test_server::{LONG, PATIENCE, TestNode, TestServer, until};
 
-/// Listens on a stopped server's port, which may still be in use by that server or another test.
+/// Listens on the port of a stopped server. That server or another test may still use the port.
 async fn listen(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -26,7 +26,7 @@ fn is_lost(agent: &TestNode) -> bool {
     matches!(link, Link::NotConnected { .. })
 }
 
-/// A stopped server, and a node that had a session and waits an hour before its next attempt.
+/// A stopped server, and a node that had a session. The node waits an hour before its next attempt.
 async fn cut_off() -> (TestServer, TestNode) {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
@@ -54,7 +54,8 @@ async fn an_urgent_finding_during_downtime_is_reported_soon_after() {
     let (mut server, mut agent) = cut_off().await;
     let elsewhere = listen(server.address).await;
     agent.find_urgent(2);
-    // The attempt for it comes at once and fails. The next ones are seconds apart.
+    // The attempt for the urgent finding comes at once and fails. The next attempts are seconds
+    // apart.
     let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;
     drop(attempt.expect("an attempt").unwrap());
     drop(elsewhere);

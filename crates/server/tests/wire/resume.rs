@@ -19,7 +19,7 @@ async fn findings_of_two_nodes_are_logged_once() {
         }
         agent.acked(20).await;
     }
-    // The first came with the snapshot at the start of the session.
+    // The first finding came with the report of all open findings at the start of the session.
     for name in ["a", "b"] {
         assert_eq!(server.logged_findings(name), (2..=20).collect::<Vec<_>>());
     }
@@ -40,7 +40,7 @@ async fn heartbeats_and_repetitions_are_not_logged() {
     agent.find(1);
     agent.connect(&server);
     agent.acked(1).await;
-    // Orders of a joining node are answered before the comparison.
+    // Wait until the order of the joining node is accepted, so that this is not counted below.
     until("the order is accepted", || {
         server.count(|event| matches!(event, Event::OrderStatusReported { .. })) == 1
     })
@@ -52,9 +52,10 @@ async fn heartbeats_and_repetitions_are_not_logged() {
         agent.acked(1).await;
     }
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
-    let news: Vec<_> = server.entries().split_off(entries);
-    let news: Vec<_> = news.iter().filter(|entry| !matches!(entry.event, Event::Tick)).collect();
-    assert!(news.is_empty(), "{news:?}");
+    let new_entries: Vec<_> = server.entries().split_off(entries);
+    let new_entries: Vec<_> =
+        new_entries.iter().filter(|entry| !matches!(entry.event, Event::Tick)).collect();
+    assert!(new_entries.is_empty(), "{new_entries:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +67,7 @@ async fn a_crash_between_append_and_acknowledgement_loses_and_duplicates_nothing
         agent.acked(0).await;
     }
     let mut next = 1;
-    // It crashes once at each of the next commits, without acknowledging it.
+    // The server crashes once at each of the next commits, before it acknowledges the commit.
     for fail_after_commits in 1..=6 {
         drop(server.running.take());
         server.start(Some(fail_after_commits)).await;

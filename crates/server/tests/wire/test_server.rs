@@ -1,4 +1,4 @@
-//! A server in a folder, and nodes with real journals and uplinks.
+//! A server in a temporary folder, and nodes with real journals and uplinks.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl TestServer {
         Self::new(false).started().await
     }
 
-    /// Not started.
+    /// A server that is not started yet.
     pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -95,13 +95,13 @@ impl TestServer {
         }
     }
 
-    /// Starts the server at its previous address.
+    /// Starts the server at the address that it had before.
     pub(crate) async fn start(&mut self, fail_after_commits: Option<u64>) {
         let until = Instant::now() + PATIENCE;
         let running = loop {
             match run::start(Options { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
-                // A killed server holds its port and lock for a moment.
+                // A server that was killed still holds its port and its lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -123,16 +123,16 @@ impl TestServer {
         self.folder.path().join("server")
     }
 
-    /// As another process would open it.
+    /// Opens the access store as another process would.
     pub(crate) fn store(&self) -> Store {
         Store::open(&self.dir()).unwrap()
     }
 
-    pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
+    pub(crate) fn token(&self, for_node: Option<&str>, uses: u32) -> String {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
-        let of_node = of_node.map(node);
-        let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
-        let request = NewJoinToken { node: of_node, uses, ..of_pool };
+        let for_node = for_node.map(node);
+        let for_pool = NewJoinToken::new("train".parse().unwrap(), expires);
+        let request = NewJoinToken { node: for_node, uses, ..for_pool };
         self.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
@@ -145,7 +145,7 @@ impl TestServer {
         }
     }
 
-    /// Enrols a node on a blocking thread, because enrolment has its own runtime.
+    /// Enrols a node, on a blocking thread because enrolment has its own runtime.
     pub(crate) async fn enrol(
         &self,
         name: &str,
@@ -160,11 +160,11 @@ impl TestServer {
         log.read(0, usize::MAX).unwrap().iter().map(|stored| stored.entry().unwrap()).collect()
     }
 
-    /// Record numbers of the node's logged finding reports, in order.
+    /// The record numbers of the findings that the log has for the node, in order.
     pub(crate) fn logged_findings(&self, name: &str) -> Vec<u64> {
-        let of = node(name);
+        let id = node(name);
         let number = |entry: &Entry| match &entry.event {
-            Event::FindingsReported { node, record, .. } if *node == of => Some(record.number),
+            Event::FindingsReported { node, record, .. } if *node == id => Some(record.number),
             _ => None,
         };
         self.entries().iter().filter_map(number).collect()
@@ -190,10 +190,11 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
     enrolled.await.unwrap().map(|identity| identity.generation)
 }
 
-/// Only bounds a hang. nextest kills a test some minutes later.
+/// Only ends a test that hangs. nextest kills the test some minutes later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than any test: as reconnect delay, only an urgent finding causes an attempt.
+/// Longer than any test. With this as the reconnect delay, only an urgent finding causes an
+/// attempt.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
@@ -204,7 +205,7 @@ pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// An order handler that records its orders.
+/// An order handler that records the orders it is offered.
 #[derive(Debug, Default)]
 pub(crate) struct FakeOrderHandler {
     pub(crate) offered: Mutex<Vec<Order>>,
@@ -215,18 +216,20 @@ pub(crate) struct FakeOrderHandler {
     /// The cordon changes to this while the agent builds its hello: it reads the cordon before the
     /// last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
-    /// The enrolment to which `last` belongs.
+    /// The enrolment that `last` belongs to.
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
 impl OrderHandler for FakeOrderHandler {
     fn offer(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
-        if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
-            return answer.clone();
+        if let Some((_, status)) =
+            answers.iter().find(|(generation, _)| *generation == order.generation)
+        {
+            return status.clone();
         }
         let mut last = self.last.lock().unwrap();
-        // An acknowledged order may still be in flight.
+        // An order that was already acknowledged may still be in flight.
         if order.generation <= *last {
             return OrderStatus::Refused { reason: format!("it is not newer than order {last}") };
         }
@@ -256,7 +259,7 @@ impl OrderHandler for FakeOrderHandler {
 
     fn acknowledged(&self, generation: u64) {
         self.acknowledged.lock().unwrap().push(generation);
-        self.answers.lock().unwrap().retain(|(it, _)| *it != generation);
+        self.answers.lock().unwrap().retain(|(answered, _)| *answered != generation);
     }
 }
 
@@ -266,7 +269,7 @@ pub(crate) struct TestNode {
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
     urgent: watch::Sender<uplink::Urgent>,
-    /// Replaces the uplink's back-off.
+    /// Used instead of the back-off of the uplink.
     pub(crate) fixed_wait: Option<Duration>,
     pub(crate) order_handler: Arc<FakeOrderHandler>,
     pub(crate) cordon_notify: Arc<Notify>,
@@ -321,7 +324,7 @@ impl TestNode {
         self.open_journal();
     }
 
-    /// Opens a finding durably.
+    /// Opens a finding, and makes it durable.
     pub(crate) fn find(&mut self, id: u64) {
         self.open_finding(finding(id));
     }
@@ -334,21 +337,21 @@ impl TestNode {
         self.durable.send_replace(journal.durable().seq);
     }
 
-    /// Like [`Self::find`], but urgent.
+    /// Like [`Self::find`], but the finding is urgent.
     pub(crate) fn find_urgent(&mut self, id: u64) {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
     }
 
-    /// Opens an urgent finding, and waits until the server has answered the attempt to connect for
-    /// it. With a long [`Self::fixed_wait`] there is no other attempt.
+    /// Opens an urgent finding, and waits until the server has answered the connection attempt that
+    /// it causes. With a long [`Self::fixed_wait`], there is no other attempt.
     pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
         let mut sight = self.uplink.as_ref().unwrap().sight();
         sight.mark_unchanged();
         self.find_urgent(id);
-        // First it presents its certificate, then the server answers.
+        // First the uplink presents its certificate, then the server answers.
         for _ in 0..2 {
             let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
             change.expect("an attempt to connect").unwrap();
@@ -393,7 +396,7 @@ impl TestNode {
             .await;
     }
 
-    /// Whether the server refuses it until it enrols again.
+    /// Whether the server refuses the node until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let sight = self.uplink.as_ref().unwrap().sight();
         matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
@@ -404,7 +407,7 @@ impl TestNode {
     }
 }
 
-/// TLS that trusts the server, without a client certificate.
+/// A TLS configuration that trusts the server and has no client certificate.
 pub(crate) fn trusting(agent: &TestNode) -> Arc<rustls::ClientConfig> {
     let text = std::fs::read_to_string(agent.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();

@@ -14,7 +14,8 @@ use crate::proto::order_status::What as StatusWhat;
 /// to wait until the lease expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "order {generation} has a kind that this agent does not know; the agent may be older than the server"
+    "order {generation} has a kind that this agent does not know; the agent may be older than the \
+     server"
 )]
 pub struct UnknownOrder {
     pub generation: u64,
