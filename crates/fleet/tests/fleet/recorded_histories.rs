@@ -1,5 +1,5 @@
-//! Logs of generated histories, as format 1 wrote them. They are read and folded, and their
-//! decisions are not derived again.
+//! Logs of generated histories, as format 1 wrote them. A replay reads and folds them, and does not
+//! derive their decisions again.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
@@ -33,7 +33,8 @@ fn histories_of_format_1_are_folded() {
     }
 }
 
-/// A log that spans logic versions: only decisions of this version are derived again.
+/// In a log with entries of several logic versions, a replay derives only the decisions of the
+/// current version again.
 #[test]
 fn a_forged_decision_is_detected_after_entries_of_another_version() {
     let replayed = |forge: bool, logic: u32| {
@@ -47,15 +48,15 @@ fn a_forged_decision_is_detected_after_entries_of_another_version() {
         let at = replay.settled().unwrap().at;
         let event = if forge {
             let node = replay.settled().unwrap().nodes.keys().next().unwrap().clone();
-            let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
-            Event::PhaseChanged { node, to: NodePhase::InService, rationale: why }
+            let rationale = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
+            Event::PhaseChanged { node, to: NodePhase::InService, rationale }
         } else {
             Event::ControllerResumed { last_ran: at }
         };
         let (seq, by) = (seq + 1, Actor::Server);
         replay.take(Entry { seq, batch: seq, at, by, logic, event }).unwrap();
-        let is_whole = replay.settled().is_ok();
-        (is_whole, replay.not_rederived() - HISTORIES[0].lines().count() as u64)
+        let is_consistent = replay.settled().is_ok();
+        (is_consistent, replay.not_rederived() - HISTORIES[0].lines().count() as u64)
     };
     assert_eq!(replayed(false, LOGIC_VERSION), (true, 0));
     assert_eq!(replayed(true, LOGIC_VERSION), (false, 0), "the forged decision diverges");
