@@ -225,7 +225,7 @@ impl Service {
         })?;
         self.enrol_or_move(&node, location, location_update).await?;
         // The node name now belongs to the new certificate generation. Disconnect sessions of older
-        // ones.
+        // generations.
         let newest = identity.generation;
         self.context.sessions.disconnect(|id, generation| {
             let is_older = *id == node && generation.is_some_and(|generation| generation < newest);

@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_secs(1);
 const TICK_GAP: Duration = Duration::from_secs(5);
 /// Minimum time between two clock steps that disconnect all sessions.
 const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
-/// How often the controller retries deadlines that have passed without a possible decision.
+/// How often the controller decides again on nodes whose deadline passed at an earlier check.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// Entries between two snapshots. In a fleet with more nodes than this, the number of nodes is used
 /// instead, because writing a large state is expensive. A start folds this many entries in under a

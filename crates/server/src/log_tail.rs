@@ -119,8 +119,8 @@ impl LogTail {
         self.page(move |log| forward(log, seq, limit)).await
     }
 
-    /// Returns up to `limit` entries before `seq`, newest first. The size limit is that of
-    /// [`Self::read`].
+    /// Returns up to `limit` entries before `seq`, newest first. The size limit of
+    /// [`Self::read`] applies.
     pub async fn read_back(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         self.page(move |log| backward(log, seq, limit)).await
     }

@@ -46,6 +46,6 @@ pub const ARTIFACT_BYTES_MAX: u64 = 32 << 20;
 /// connection do not wait for them.
 pub const ARTIFACT_CHUNK_BYTES: usize = 64 << 10;
 
-/// Most order statuses that wait on a node: those of the active order, and those that the server
-/// has not acknowledged.
+/// Most order statuses that wait on a node: the status of the active order, and statuses that the
+/// server has not acknowledged.
 pub const ORDER_STATUSES_MAX: usize = 1024;

@@ -177,7 +177,7 @@ pub enum Event {
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decision: a shared failure domain explains a symptom, and not the nodes.
+    /// Decision: a shared failure domain, and not its nodes, explains a symptom.
     #[serde(alias = "blamed")]
     DomainFaultDetected {
         domain: Domain,

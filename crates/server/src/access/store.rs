@@ -21,8 +21,8 @@ const FORMAT: i64 = 4;
 /// `fsta`: tells an access store apart from other SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
-/// `kind` separates join tokens from user tokens. A user token has a role and a scope. The scope of
-/// a join token is that of its creator.
+/// `kind` separates join tokens from user tokens. A user token has a role and a scope. A join token
+/// has the scope of its creator.
 const TABLES: &str = "
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,

@@ -22,8 +22,8 @@ impl Default for ReportQuota {
     }
 }
 
-/// Rate limit for urgent reports. They skip the queue, so without a limit a node could call every
-/// report fatal and skip it always.
+/// Rate limit for urgent reports. They skip the queue, so without a limit a node that calls
+/// every report fatal would always skip it.
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
 /// A throttled node resumes when its buckets have this many seconds of quota.
 const RESUME_S: f64 = 1.0;
@@ -55,7 +55,7 @@ impl Bucket {
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
         let entries = f64::from(entries) / self.quota.entries_per_s;
-        // The debt is at most that of one message, even across reconnects.
+        // The debt never exceeds the cost of one message, even across reconnects.
         let lowest_bytes_s = -(bytes_max / self.quota.bytes_per_s);
         self.left_s = (
             (bytes_s - bytes / self.quota.bytes_per_s).max(lowest_bytes_s),

@@ -318,7 +318,7 @@ impl Session<'_> {
             self.wait_for_quota().await?;
         }
         self.report_inventory(inventory).await?;
-        // If the cordon is unknown, keep the one that was observed before.
+        // If the cordon is unknown, keep the cordon that was observed before.
         if cordon != Cordon::Unknown {
             self.report_cordon(cordon).await?;
         }

@@ -1,5 +1,5 @@
-//! Accepts a log that differs from the acknowledged one, because an operator asks for it: for
-//! example an older copy that was restored on purpose.
+//! Accepts a log that differs from the acknowledged log, if an operator asks for it. An example is
+//! an older copy that was restored on purpose.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::state_machine::state_at;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// The head that was recorded before. `None` if none was, or if it was unreadable.
+    /// The head that was recorded before. `None` if no head was recorded, or if it was unreadable.
     pub before: Option<RecordedHead>,
     /// The accepted head.
     pub end: RecordedHead,

@@ -221,7 +221,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whether the log is not the one that was written here, or is incomplete.
+    /// Whether the log is incomplete, or is another log than the log that this server wrote.
     pub fn is_loss(&self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
 //! The log in one SQLite file. Each append is a transaction in WAL mode with full sync, so it
-//! survives a crash. SQLite has one writer at a time, and an append must not wait until hundreds of
-//! megabytes are written. Snapshots are therefore separate files.
+//! survives a crash. SQLite has one writer at a time, and an append must not wait until a
+//! snapshot of hundreds of megabytes is written. Snapshots are therefore separate files.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};

@@ -53,8 +53,8 @@ pub struct Node {
     /// When the node was quarantined, in the last year.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantines: Vec<Timestamp>,
-    /// Symptoms that other nodes of its failure domains may share. Since when the node shows them,
-    /// by the clock of the server.
+    /// Symptoms that other nodes of its failure domains may share, and since when the node shows
+    /// them, by the clock of the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub symptoms: BTreeMap<Symptom, Timestamp>,
     /// When to evaluate the node again.
